@@ -61,7 +61,7 @@ def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
     ],
 )
 def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, options: dict[str, str]) -> None:
-    with fails("has no meaning for segments"):
+    with fails("have no meaning for segments"):
         spark.read.format(SEGMENTS).options(**source.broker, **options).load().count()
 
 
