@@ -81,13 +81,13 @@ def test_each_type_of_avro_is_a_column() -> None:
         (b"{}", "the value is not Avro of this schema: "),
     ],
 )
-def test_what_is_no_avro_of_the_schema_is_told(value: bytes, said: str) -> None:
+def test_a_value_that_is_not_avro_is_reported(value: bytes, said: str) -> None:
     _, (reason,) = decoder().decode([value])
     assert reason is not None
     assert reason.startswith(said)
 
 
-def test_a_registrys_header_is_taken_off_and_its_id_looked_at() -> None:
+def test_a_confluent_header_is_stripped_and_its_id_checked() -> None:
     value = b"\x00\x00\x00\x00\x05" + encoded(ROW)
     assert decoder(has_confluent_header=True).decode([value]).reasons == [None]
     assert decoder(has_confluent_header=True, schema_id=5).decode([value]).reasons == [None]
@@ -96,7 +96,7 @@ def test_a_registrys_header_is_taken_off_and_its_id_looked_at() -> None:
     ]
     for other in (encoded(ROW), b"\x00\x00"):
         assert decoder(has_confluent_header=True).decode([other]).reasons == [
-            "the value does not begin with Confluent's header of a zero byte and a schema's id"
+            "the value does not begin with Confluent's header, a zero byte and a schema id"
         ]
 
 
