@@ -230,7 +230,7 @@ def test_what_cannot_be_audited_is_told(
     assert "sound" in told.out, "the report is told all the same"
     with pytest.raises(SystemExit):
         main(["spark", "audit", "--html", "s3a://lake/audit.html", *given])
-    assert "s3a://lake/audit.html is not a file of this machine" in capsys.readouterr().err
+    assert "s3a://lake/audit.html is not a local file" in capsys.readouterr().err
     with pytest.raises(StoreUnavailable, match="is it mounted"):
         audit(spark, options={**source.broker, "rsm.config.dir": str(tmp_path / "nowhere")})
     assert main(["spark", "audit", "--option", "rsm.config.dirr=/x"]) == 1

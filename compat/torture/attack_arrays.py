@@ -21,13 +21,12 @@ from kbroker.handlers import discover
 from kbroker.testing.draws import Draws
 from kbroker.testing.greedy import Greedy, Shape, World, greedy_requests
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetCommitResponse,
 )
 
 REQUEST_BYTES = 400_000
@@ -64,8 +63,8 @@ def _world(target: Target) -> World:
     with target.client() as client:
         client.socket.settimeout(PATIENCE_S)
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
-        (topic,) = client.ask(asked, MetadataResponse, METADATA_VERSION).topics
-        client.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]), FindCoordinatorResponse, 4)
+        (topic,) = client.ask(asked, version=METADATA_VERSION).topics
+        client.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]), version=4)
         offsets = [
             OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="")
             for index in range(PARTITIONS)
@@ -73,7 +72,7 @@ def _world(target: Target) -> World:
         commit = OffsetCommitRequest(
             group_id=GROUP, member_id="", topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=offsets)]
         )
-        client.ask(commit, OffsetCommitResponse, 9)
+        client.ask(commit, version=9)
     return World(TOPIC, topic.topic_id, GROUP)
 
 

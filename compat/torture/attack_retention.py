@@ -14,21 +14,19 @@ import time
 
 from compat.torture.bystander import Measure, Target, main
 from compat.waiting import until
+from kbroker.client.blocking import Connection
 from kbroker.testing.draws import Draws
-from tests.broker_process import Client
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, build_batch
 
 TOPIC = "retained"
@@ -54,31 +52,31 @@ def attack(target: Target, _: Draws) -> list[Measure]:
     return seen.measures(longest_ms=LONGEST_MS)
 
 
-def _fill(client: Client) -> None:
+def _fill(client: Connection) -> None:
     """Produce one record after the other, with timestamps so far apart that each begins a segment."""
     first_ms = int(time.time() * 1000) + 1_000
     for number in range(SEGMENTS + 1):
         batch = build_batch([Record(offset=-1, timestamp=first_ms + 10 * number, key=None, value=b"x" * 100)])
         data = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
         request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[data])
-        answer = client.ask(request, ProduceResponse, 9)
+        answer = client.ask(request, version=9)
         assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
-def _alter(client: Client, settings: dict[str, str]) -> None:
+def _alter(client: Connection, settings: dict[str, str]) -> None:
     configs = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in settings.items()]
     resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-    answer = client.ask(request, IncrementalAlterConfigsResponse, 1)
+    answer = client.ask(request, version=1)
     assert answer.responses[0].error_code == 0, answer
 
 
-def _earliest(client: Client) -> int:
+def _earliest(client: Connection) -> int:
     partition = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=EARLIEST)
     request = ListOffsetsRequest(
         replica_id=-1, isolation_level=0, topics=[ListOffsetsTopic(name=TOPIC, partitions=[partition])]
     )
-    return int(client.ask(request, ListOffsetsResponse, 6).topics[0].partitions[0].offset)
+    return int(client.ask(request, version=6).topics[0].partitions[0].offset)
 
 
 if __name__ == "__main__":

@@ -41,16 +41,16 @@ from compat.brokers import KbrokerProcess, address_of
 from compat.kafka import KafkaNode
 from compat.processes import peak_mib, reset_peak, resident_mib
 from compat.waiting import until
+from kbroker.client.blocking import Connection
 from kbroker.testing.draws import Draws
-from tests.broker_process import Client
+from tests.broker_process import connect
 from wire.framing import encode_request_frame
 from wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
-    CreateTopicsResponse,
 )
-from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, build_batch
 
 PRODUCE_VERSION = 9
@@ -121,9 +121,9 @@ class Target:
         """The address of its listener."""
         return address_of(self.broker.bootstrap_servers)
 
-    def client(self) -> Client:
+    def client(self) -> Connection:
         """A new connection for typed requests, one at a time."""
-        return Client(*self.address)
+        return connect(*self.address)
 
     def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic unless it exists, and wait until it accepts records."""
@@ -134,7 +134,7 @@ class Target:
         with self.client() as client:
             client.socket.settimeout(120)
             request = CreateTopicsRequest(topics=[topic], timeout_ms=120_000)
-            answer = client.ask(request, CreateTopicsResponse, CREATE_TOPICS_VERSION)
+            answer = client.ask(request, version=CREATE_TOPICS_VERSION)
             assert answer.topics[0].error_code in (0, 36), answer  # 36: it exists
             until(lambda: produce(client, name) == 0)
 
@@ -165,12 +165,12 @@ def frame(request: object, version: int, *, client_id: str = "attacker") -> byte
     return b"".join(part for part in parts if isinstance(part, bytes))
 
 
-def produce(client: Client, topic: str, value: bytes = b"x" * 100) -> int:
+def produce(client: Connection, topic: str, value: bytes = b"x" * 100) -> int:
     """Produce one record to partition 0; returns the error code."""
     batch = build_batch([Record(offset=-1, timestamp=int(time.time() * 1000), key=None, value=value)])
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
     request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=[data])
-    answer = client.ask(request, ProduceResponse, PRODUCE_VERSION)
+    answer = client.ask(request, version=PRODUCE_VERSION)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
@@ -203,7 +203,7 @@ def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tu
 
 def _produce_until_asked(host: str, port: int, topic: str) -> None:
     """The bystander's process: produce, and answer each line on standard input with the results since the last."""
-    client = Client(host, port)
+    client = connect(host, port)
     client.socket.settimeout(PATIENCE_S)
     produced, longest_s = 0, 0.0
     while True:
