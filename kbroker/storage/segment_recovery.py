@@ -1,8 +1,8 @@
 """Recover one segment: one pass over its bytes that collects everything recovery needs.
 
-The loop runs once for each batch, and a log may hold millions of small ones. So it uses header fields by index, keeps
+The loop runs once for each batch, and a log may hold millions of small ones. So it reads header fields by index, keeps
 its state in local variables, and calls other code only for rare events: an index entry every index.interval.bytes and a
-new leader epoch. On one core it reads about two million batches of 200 bytes per second.
+new leader epoch. On one core it reads about 1.6 million batches of 200 bytes per second.
 
 The pass remembers the positions of each producer's last five batches, because `ProducerState` needs no older ones. For
 transactions every batch matters, so `kbroker.storage.loader` reads a segment with transactions again.
@@ -41,7 +41,10 @@ MAX_PRODUCERS: Final = 4096
 _SMALL_BYTES: Final = 4096  # below this size a copy is cheaper than a memoryview
 _MIN_LENGTH: Final = HEADER_SIZE - FRAME_SIZE
 _ATTRIBUTES_LOW: Final = 22  # position of the attributes byte with both bits
-_FIELDS: Final = Struct(">qiiBI2xi8xqq")  # the header up to producer_id, without attributes and base_timestamp
+# The header up to producer_id without attributes and base_timestamp. The epoch and the magic are one field of bytes, so
+# that one comparison finds a change of either. Length and last_offset_delta are unsigned: a negative one is too large.
+_FIELDS: Final = Struct(">qI5sI2xI8xqq")
+_EPOCH_AND_MAGIC: Final = Struct(">iB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
     last_indexed = latest_offset = 0
     latest = indexed = -1
     add_offset, add_time = segment.offset_index.append, segment.time_index.append
-    epoch, epoch_end = -2, 0  # no batch has this epoch
+    checked, known_until = b"", base_offset  # epoch and magic as bytes, valid for batches that end before this offset
     windows: dict[int, deque[int]] = {}
     producer, window = NO_PRODUCER_ID, deque[int]()
     is_simple, is_damaged = True, False
@@ -81,9 +84,9 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
         unindexed_until = last_indexed + interval_bytes - start
         last_header = size - HEADER_SIZE
         while at <= last_header:
-            base, length, batch_epoch, magic, crc, delta, timestamp, producer_id = unpack(chunk, at)
+            base, length, epoch_and_magic, crc, delta, timestamp, producer_id = unpack(chunk, at)
             stop, last = at + length + FRAME_SIZE, base + delta
-            if magic != MAGIC or length < _MIN_LENGTH or delta < 0 or base < next_offset or last > max_offset:
+            if length < _MIN_LENGTH or base < next_offset:
                 is_damaged = True
                 break
             if stop <= size:
@@ -98,6 +101,15 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
             if found != crc:
                 is_damaged = True
                 break
+            if last >= known_until or epoch_and_magic != checked:
+                epoch, magic = _EPOCH_AND_MAGIC.unpack(epoch_and_magic)
+                if magic != MAGIC or last > max_offset:
+                    is_damaged = True
+                    break
+                # The checkpoint may start an epoch too late: a raised log start may have been written only there.
+                if epochs.epoch_for_offset(base) != epoch:
+                    epochs.assign(epoch, base)
+                checked, known_until = epoch_and_magic, min(epochs.next_start(base), max_offset + 1)
             if timestamp > latest:
                 latest, latest_offset = timestamp, last
             if at > unindexed_until:
@@ -106,11 +118,6 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                 if latest > indexed:
                     indexed = latest
                     add_time(latest, latest_offset - base_offset)
-            # The checkpoint may start an epoch too late: a raised log start may have been written only there.
-            if batch_epoch != epoch or base >= epoch_end:
-                if epochs.epoch_for_offset(base) != batch_epoch:
-                    epochs.assign(batch_epoch, base)
-                epoch, epoch_end = batch_epoch, epochs.next_start(base)
             if producer_id != NO_PRODUCER_ID:
                 if chunk[at + _ATTRIBUTES_LOW] & (TRANSACTIONAL_BIT | CONTROL_BIT):
                     is_simple = False
