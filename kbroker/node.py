@@ -28,33 +28,33 @@ from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
-from kbroker.broker.tier import TierRefused, refuse_tiered_topics_without_system
+from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, resource_warnings
 from kbroker.config.server import connections_by_address
+from kbroker.controller.embedded import ControllerClient, open_controller
 from kbroker.controller.from_settings import controller_settings, metadata_log_config
 from kbroker.controller.removed_topics import removed_topics
-from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
 from kbroker.metadata.names import is_internal
 from kbroker.replication.replicas import Replicas
-from kbroker.runtime import log as logs
+from kbroker.runtime import event_log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.server.dispatch import Bounds, Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.storage.durable import lacks_space
+from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.storage.tasks import apply_retention, flush_logs, remove_deleted, watch_space
 from wire.errors import KafkaError
 
 LOCALHOST = "localhost"
@@ -73,7 +73,7 @@ OnReady = Callable[[str, int], None]
 OnStarted = Callable[[int, str, int], None]
 OnImage = Callable[[Image, Delta], None]
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class NodeFailed(Exception):
@@ -134,13 +134,13 @@ def run_node(
         # The usual default, a sibling of the data directory, would be outside the container's volume.
         settings = settings.with_tier_directory(f"{settings.data_directory}/tier")
     for warning in (*settings.warnings, *(() if container is None else container.warnings)):
-        log.warning(warning)
+        logger.warning(warning)
     if container is not None:
         # Settings come from three places and the defaults: log the merged result.
         for name, text in sorted(settings.layers.static.items()):
             declaration = broker_setting(name)
             hidden = declaration is None or declaration.sensitive
-            log.info("setting", name=name, value="(hidden)" if hidden else text)
+            logger.info("setting", name=name, value="(hidden)" if hidden else text)
     raise_descriptor_limit()
     keep_freed_memory()
     env = RealEnv()
@@ -149,7 +149,7 @@ def run_node(
     trio.run(_run_until_signal, node, partial(on_ready, settings.node_id))
     if env.abandoned:
         # All data is written and closed, but a normal exit would wait for threads that hang in the tier's store.
-        log.warning("abandoned calls to the tier's storage", calls=env.abandoned)
+        logger.warning("abandoned calls to the tier's storage", calls=env.abandoned)
         sys.stdout.flush()
         os._exit(0)
     return 0
@@ -174,10 +174,10 @@ async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
     async for number in signals:
         if not first or not node.is_serving:
             # Start-up needs no orderly stop, and a thread that recovers logs cannot be interrupted.
-            log.warning("stopping at once", signal=signal.Signals(number).name)
+            logger.warning("stopping at once", signal=signal.Signals(number).name)
             os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
         first = False
-        log.info("stopping", signal=signal.Signals(number).name)
+        logger.info("stopping", signal=signal.Signals(number).name)
         node.stop()
 
 
@@ -244,7 +244,7 @@ class Node:
                 open_files_limit=settings.limits.kbroker_max_open_files,
                 reserve_bytes=settings.limits.kbroker_metadata_reserve_bytes,
                 on_failure=self._on_directory_failure,
-                report=log.warning,
+                report=logger.warning,
                 jitter_ms=lambda bound: env.random.randrange(bound) if bound > 0 else 0,
                 begins=False,
             )
@@ -252,7 +252,9 @@ class Node:
             raise NodeFailed(error.message) from error
 
     def _on_directory_failure(self, error: OSError) -> None:
-        log.error("the data directory has failed; the node stops", directory=self.settings.data_directory, error=error)
+        logger.error(
+            "the data directory has failed; the node stops", directory=self.settings.data_directory, error=error
+        )
         if self.broker is not None and self._token is not None:
             # A thread may call this. Wake the requests that wait for records or replicas: they fail now.
             self._token.run_sync_soon(self.broker.wake_all)
@@ -272,7 +274,7 @@ class Node:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
         if self._new_cluster_id not in (None, cluster_id):
-            log.warning(
+            logger.warning(
                 "the data directory has another cluster id; keeping it",
                 cluster_id=cluster_id,
                 asked=self._new_cluster_id,
@@ -295,10 +297,10 @@ class Node:
         replicas = Replicas(
             env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
         )
-        find_removed = partial(removed_topics, directory.path, disk=env.disk, report=log.warning)
+        find_removed = partial(removed_topics, directory.path, disk=env.disk, report=logger.warning)
         await load_partitions(env, replicas, find_removed, self.recovery)
         if directory.stray_count:
-            log.warning(
+            logger.warning(
                 "stray directories are kept; restore their metadata, or remove them", directories=directory.stray_count
             )
         _refuse_failed(directory)
@@ -324,7 +326,7 @@ class Node:
                 what = _WARNED_OF.get(kind)
                 if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
                     for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
-                        log.warning(warning, **{what: name})
+                        logger.warning(warning, **{what: name})
 
         controller.add_listener(on_image)
         if on_page_image is not None:
@@ -359,10 +361,10 @@ class Node:
             await controller.close()
         await close_logs(env, directory)
         await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
-        log.info("stopped")
+        logger.info("stopped")
 
     def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
-        env, settings, report = self.env, self.settings, log.warning
+        env, settings, report = self.env, self.settings, logger.warning
         start = nursery.start_soon
         start(partial(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report))
         start(
@@ -409,7 +411,9 @@ class Node:
                 earlier.close()
             raise NodeFailed(f"cannot listen on {one}: {error}") from error
         if any(not is_loopback(one.listeners[0].host) for one in bound):
-            log.warning("clients on other machines can connect without authentication: TLS and SASL are not supported")
+            logger.warning(
+                "clients on other machines can connect without authentication: TLS and SASL are not supported"
+            )
         return bound
 
     async def _listen(self, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:
@@ -428,7 +432,7 @@ class Node:
         try:
             listeners.append(await listen("::1", listeners[0].port))
         except OSError as error:
-            log.debug("localhost is served over IPv4 only", error=error)
+            logger.debug("localhost is served over IPv4 only", error=error)
         return listeners
 
     async def _register(self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]) -> int:
@@ -450,7 +454,7 @@ def _ignoring_full_disk(consequence: str) -> Iterator[None]:
     except KafkaError as error:
         if not lacks_space(error):
             raise
-        log.warning("the disk is full", consequence=consequence, why=error.message)
+        logger.warning("the disk is full", consequence=consequence, why=error.message)
 
 
 def _refuse_failed(directory: LogDirectory) -> None:

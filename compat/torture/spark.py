@@ -31,7 +31,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from compat.spark.environment import FINISH
 from compat.tiered.site import EARLIEST_LOCAL, LATEST, ONLY_THE_ACTIVE_ONE, Site, Sites
-from compat.torture.tier import Contents
+from compat.torture.tier_reads import Contents
 from kbroker.testing.draws import Draws
 
 CODECS = ("none", "lz4", "zstd", "gzip")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from compat.torture.spark import CODECS, STEP_MS, complaints_of_copies, complaints_of_files
-from compat.torture.tier import Contents
+from compat.torture.tier_reads import Contents
 
 COUNT, START_MS = 5, 1_000
 CONTENTS = Contents(3)

@@ -20,7 +20,7 @@ from pathlib import Path
 from compat.tiered.readers import READERS
 from compat.tiered.site import Site
 from compat.tiered.stock import Contents, Reader, Stock, check
-from compat.torture.tier import BROKER
+from compat.torture.tier_reads import BROKER
 
 
 def finding(stock: Stock, reader: Reader) -> str | None:

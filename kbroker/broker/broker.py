@@ -16,12 +16,12 @@ from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.configs import alter_loggers, describe_resource
 from kbroker.broker.internal_records import Check
 from kbroker.broker.locks import PartitionLocks
-from kbroker.broker.tier import Tier
+from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry
 from kbroker.controller.auto_creation import auto_creation_request, may_create
-from kbroker.controller.tasks import ControllerClient
-from kbroker.coordinator.tasks import GroupCoordinator
+from kbroker.controller.embedded import ControllerClient
+from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
@@ -30,8 +30,8 @@ from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
-from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
@@ -46,7 +46,7 @@ LOG_INTERVAL_MS = 60_000
 
 _CONSUMERS = (Fetcher(), Fetcher(read_committed=True))
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +193,12 @@ class Broker:
             is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
             answer = await self.controller.create_topics(request, is_needed=is_needed)
         except KafkaError as error:
-            log.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
+            logger.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
             return
         failed = [one for one in answer.topics if one.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)]
         if failed:  # one log line, because a request can name thousands of topics
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
-            log.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
+            logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
     def describe_configs(
         self,
@@ -329,7 +329,7 @@ class Broker:
             )
         return self.appender.append(partition, records, version=version, check=check)
 
-    # For the tasks that maintain logs (kbroker.storage.tasks, kbroker.coordinator)
+    # For the tasks that maintain logs (kbroker.storage.housekeeping, kbroker.coordinator)
 
     def is_locked(self, held: Log) -> bool:
         """Whether a task is appending to a log, or changing it otherwise, in more than one step."""
@@ -391,7 +391,7 @@ class Broker:
             try:
                 await self._write_checkpoint(write)
             except KafkaError as error:
-                log.warning(error.message)
+                logger.warning(error.message)
 
     async def _write_checkpoint(self, write: Callable[[], None]) -> None:
         async with self._checkpoint_lock:  # all writers of a checkpoint use the same temporary file

@@ -6,11 +6,11 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 from kbroker.coordinator.shard import Caller
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
-from kbroker.runtime.log import logger
 from kbroker.runtime.net_ports import Stream
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class Asking(Protocol):
@@ -39,4 +39,4 @@ def warn_unserved(what: str, context: Asking, limit: RateLimitedLog, *, now_ms: 
     peer = context.stream.peer_host
     left_out = limit.admit((what, peer), now_ms=now_ms)
     if left_out is not None:
-        log.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)
+        logger.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)

@@ -33,7 +33,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.names import topic_name_fault
 from kbroker.metadata.parts import NODE_ID_DIGITS
-from kbroker.runtime import log as logs
+from kbroker.runtime import event_log as logs
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,

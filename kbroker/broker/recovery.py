@@ -18,7 +18,7 @@ from uuid import UUID
 import trio
 
 from kbroker.replication.replicas import Replicas
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.worker import Workers, cores, workers_for
 from kbroker.storage.checkpoint import TopicPartition
@@ -31,7 +31,7 @@ THREADS_KEY: Final = "num.recovery.threads.per.data.dir"
 REPORT_INTERVAL_MS: Final = 5_000
 WORKER_TRIES: Final = 2
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ async def load_partitions(
     began_ms = env.now_ms()
     progress.logs, progress.size_bytes = len(logs), sum(one.size for one in logs.values())
     progress.is_running = True
-    log.info("recovering logs after an unclean shutdown", **progress.fields())
+    logger.info("recovering logs after an unclean shutdown", **progress.fields())
     large = worth_a_worker(logs)
     if sum(one.size for _, one in large) >= WORTH_WORKERS_BYTES:
         settings = replicas.settings
         is_set = settings.layers.text(THREADS_KEY) is not None
         limit = settings.log.num_recovery_threads_per_data_dir if is_set else cores()
-        workers = workers_for(env.disk, report=log.warning, limit=limit, tries=WORKER_TRIES, niceness=0)
+        workers = workers_for(env.disk, report=logger.warning, limit=limit, tries=WORKER_TRIES, niceness=0)
         if workers is not None:
             try:
                 await _recover_in(workers, env, directory, large, progress)
@@ -82,7 +82,7 @@ async def load_partitions(
     await env.run_blocking(replicas.open_expected)
     directory.recovered.clear()  # a log that could not be opened is recovered again at the next attempt
     progress.is_running = False
-    log.info("recovered logs", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
+    logger.info("recovered logs", logs=len(logs), mib=progress.size_bytes >> 20, ms=env.now_ms() - began_ms)
 
 
 async def _recover_in(
@@ -105,7 +105,7 @@ async def _recover_in(
     async def report() -> None:
         while True:
             await env.sleep_ms(REPORT_INTERVAL_MS)
-            log.info("recovering logs", **progress.fields())
+            logger.info("recovering logs", **progress.fields())
 
     async with trio.open_nursery() as reporting:
         reporting.start_soon(report)

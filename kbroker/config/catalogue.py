@@ -9,13 +9,13 @@ from kbroker.config import (
     fetch,
     groups,
     limits,
-    log,
+    log_settings,
     metadata,
     observability,
     replication,
     security,
     server,
-    tier,
+    tier_settings,
     topic,
     transactions,
 )
@@ -24,20 +24,20 @@ from kbroker.config.values import ConfigError, Kind
 
 BROKER_AREAS: tuple[ModuleType, ...] = (
     server,
-    log,
+    log_settings,
     replication,
     metadata,
     fetch,
     limits,
     groups,
     transactions,
-    tier,
+    tier_settings,
     security,
     observability,
 )
 
 LISTENER_PREFIX = "listener.name."
-PLUGIN_PREFIXES = (tier.RSM_PREFIX, tier.RLMM_PREFIX)
+PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
 _NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
 
 # Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them

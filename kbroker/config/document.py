@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from kbroker.config import tier, topic
+from kbroker.config import tier_settings, topic
 from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, declared
 from kbroker.config.profiles import PROFILES
 from kbroker.config.resources import CLIENT_METRICS, GROUP
@@ -69,8 +69,8 @@ def _lines() -> Iterator[str]:
     yield from _profiles()
     yield from _section(topic, "topic")
     for area in BROKER_AREAS:
-        yield from _section(area, area.__name__.rpartition(".")[2])
-        if area is tier:
+        yield from _section(area, area.__name__.rpartition(".")[2].removesuffix("_settings"))
+        if area is tier_settings:
             yield from _metadata_topic()
     yield _DIFFERENCES
     yield from _every_key()
@@ -106,7 +106,7 @@ def _metadata_topic() -> Iterator[str]:
     yield ""
     yield "| key | type | default | allowed | |"
     yield "|---|---|---|---|---|"
-    for one in tier.METADATA_TOPIC.values():
+    for one in tier_settings.METADATA_TOPIC.values():
         text = one.doc if one.effect is Effect.ENFORCED else f"No effect: {one.why}"
         yield f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {text} |"
     yield ""

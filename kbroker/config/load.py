@@ -17,7 +17,7 @@ from kbroker.config.fetch import FetchSettings
 from kbroker.config.groups import GroupSettings
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
-from kbroker.config.log import LogSettings
+from kbroker.config.log_settings import LogSettings
 from kbroker.config.metadata import MetadataSettings
 from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, PROFILES
@@ -25,8 +25,8 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting
-from kbroker.config.tier import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.tier_rules import check_tier
+from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.topic import TopicSettings
 from kbroker.config.values import ConfigError, Value, to_text
 

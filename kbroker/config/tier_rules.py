@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.config.settings import Effect
-from kbroker.config.tier import METADATA_TOPIC, RLMM_PREFIX, TierSettings, metadata_topic_setting
+from kbroker.config.tier_settings import METADATA_TOPIC, RLMM_PREFIX, TierSettings, metadata_topic_setting
 from kbroker.config.values import ConfigError, InvalidValue, Value
 
 NO_SYSTEM: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from kbroker.config.log import (
+from kbroker.config.log_settings import (
     COMPRESSION_TYPES,
     MIN_SEGMENT_BYTES,
     SMALLEST_SEGMENT_BYTES,

@@ -1,8 +1,8 @@
 """The controller: it decides on the newest state, and replays records into that state.
 
 Every decision is ``Controller.<request>(request, ...) -> Outcome(records, response)`` and does not change the metadata.
-The single writer (tasks.py) appends the records and passes them to `replay`, which creates the next image. This image
-is ahead of the published one by the records that are not synced yet, so that each decision sees the previous ones. Only
+The single writer (embedded.py) appends the records and passes them to `replay`, which creates the next image. It is
+ahead of the published one by the records that are not synced yet, so that each decision sees the previous ones. Only
 the broker sessions are not in the log: they depend on the clock of this process, and a new controller restarts them.
 
 The areas are modules of functions: topics, partitions, reassignments, leader_elections, configs, brokers, isr,

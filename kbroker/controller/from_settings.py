@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.config import Settings
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.controller.context import ControllerSettings, InternalTopic
 from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC

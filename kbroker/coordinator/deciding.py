@@ -20,7 +20,7 @@ import trio
 from kbroker.coordinator.led import LedPartition, State
 from kbroker.coordinator.refusals import response_code
 from kbroker.coordinator.shard import Caller, GroupOutcome, Parked, refuse
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
@@ -31,7 +31,7 @@ from wire.errors import ErrorCode, KafkaError
 INLINE_WRITE_BYTES: Final = 128 * 1024
 FOR_EVER_MS: Final = 1 << 40
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class Wait(Protocol):
@@ -185,7 +185,7 @@ class Decisions:
                         async with self._logs.locked(held):
                             await self._append_off_the_loop(led, outcome, plan)
         except KafkaError as error:
-            log.warning("cannot append group records", partition=led.partition.name, why=error.message)
+            logger.warning("cannot append group records", partition=led.partition.name, why=error.message)
             if led.state is not State.ACTIVE:
                 return _refused(outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return led.shard.on_append_failed(outcome, error.code, now_ms=env.now_ms(), timestamp_ms=env.timestamp_ms())

@@ -22,14 +22,14 @@ from kbroker.coordinator.deciding import Logs
 from kbroker.coordinator.led import LedPartition, State
 from kbroker.coordinator.loading import Loading
 from kbroker.coordinator.rewriting import live_pieces, size_of
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> bool:
@@ -46,17 +46,17 @@ async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> 
     except KafkaError as error:
         if led.state is State.LOADING:
             led.state = State.FAILED
-            log.error("cannot load groups", partition=led.partition.name, offset=loading.next_offset, why=str(error))
+            logger.error("cannot load groups", partition=led.partition.name, offset=loading.next_offset, why=str(error))
         return False
     led.must_keep_history = bool(loading.open_transactions)
     if led.unreadable_records:
-        log.warning(
+        logger.warning(
             "skipped unreadable group records",
             partition=led.partition.name,
             count=led.unreadable_records,
             first=led.first_unreadable,
         )
-    log.info(
+    logger.info(
         "loaded groups",
         partition=led.partition.name,
         groups=len(led.shard.group_ids()),
@@ -92,7 +92,7 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition,
     await logs.write_log_starts()
     if held.state.is_short_of_space:
         await _remove_history(env, logs, held)
-    log.info(
+    logger.info(
         "rewrote the log of groups",
         partition=led.partition.name,
         log_start_offset=start_offset,

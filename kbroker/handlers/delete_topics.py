@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from wire.errors import ErrorCode
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from wire.types import ZERO_UUID
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse:
@@ -32,5 +32,5 @@ async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: C
         if broker.turns.due():
             await broker.turns.next()
         if topic.error_code == ErrorCode.NONE:
-            log.info("topic deleted", topic=topic.name, client_id=context.client_id, peer=context.stream.peer_host)
+            logger.info("topic deleted", topic=topic.name, client_id=context.client_id, peer=context.stream.peer_host)
     return answer

@@ -29,7 +29,7 @@ from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_tierable
 from kbroker.metadata.parts import TopicImage
 from kbroker.replication.partition import Partition, Traffic
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log_config import LogConfig
@@ -38,7 +38,7 @@ from wire.errors import KafkaError
 
 MAX_LOGGED_STRAYS: Final = 20
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class Replicas:
@@ -86,7 +86,7 @@ class Replicas:
         try:
             self.directory.forget_earlier(missing)
         except KafkaError as error:
-            log.error("cannot create partitions", partitions=len(missing), error=error.message)
+            logger.error("cannot create partitions", partitions=len(missing), error=error.message)
             self.failed = {key: expected.pop(key).id for key in missing}
         return {key: self._log_config(key[0], self._image) for key in expected}
 
@@ -136,7 +136,7 @@ class Replicas:
             try:
                 self._delete(topic, index, delay_ms=held.config.file_delete_delay_ms if held is not None else 0)
             except KafkaError as error:
-                log.error("cannot delete a partition", topic=topic, partition=index, error=error.message)
+                logger.error("cannot delete a partition", topic=topic, partition=index, error=error.message)
         with suppress(KafkaError):  # the directory has failed and has reported it
             self.directory.sync_partition_names()
 
@@ -150,7 +150,7 @@ class Replicas:
         try:
             self.directory.forget_earlier([(change.topic.name, change.index) for change in new])
         except KafkaError as error:
-            log.error("cannot create partitions", partitions=len(new), error=error.message)
+            logger.error("cannot create partitions", partitions=len(new), error=error.message)
             self.failed = self.failed | {(change.topic.name, change.index): change.topic.id for change in new}
             return []
         return self._open_all([(change.topic.name, change.index, change.topic.id) for change in new], image)
@@ -167,7 +167,7 @@ class Replicas:
             stored = set(self.directory.stored_partitions())
             self.directory.forget_earlier([key for key in self.failed if key not in stored])
         except (OSError, KafkaError) as error:
-            log.debug("cannot check failed partitions", error=error)
+            logger.debug("cannot check failed partitions", error=error)
             return []
         return self._open_all([(*key, topic_id) for key, topic_id in self.failed.items()], self._image)
 
@@ -180,7 +180,7 @@ class Replicas:
             assert image is not None, "a deleted partition is retired, failed or not"
             partition.apply(image)
             self.partitions[partition.key] = partition
-            log.info("partition is available again", topic=partition.topic, partition=partition.index)
+            logger.info("partition is available again", topic=partition.topic, partition=partition.index)
         self.failed = {key: topic_id for key, topic_id in self.failed.items() if key not in self.partitions}
         return [partition.key for partition in opened]
 
@@ -224,15 +224,15 @@ class Replicas:
         strays = 0
         for (topic, index), topic_id in unexpected:
             if topic_id is not None and topic_id in removed:
-                log.info("finishing an interrupted deletion", topic=topic, partition=index)
+                logger.info("finishing an interrupted deletion", topic=topic, partition=index)
                 self._delete(topic, index, delay_ms=0)
                 continue
             name = self.directory.set_aside(topic, index, unique_id=self._env.new_uuid())
             strays += 1
             if strays <= MAX_LOGGED_STRAYS:
-                log.warning("a directory that the metadata does not list is kept as a stray", directory=name)
+                logger.warning("a directory that the metadata does not list is kept as a stray", directory=name)
         if strays > MAX_LOGGED_STRAYS:
-            log.warning("further directories are kept as strays", directories=strays - MAX_LOGGED_STRAYS)
+            logger.warning("further directories are kept as strays", directories=strays - MAX_LOGGED_STRAYS)
         self.directory.sync_partition_names()
 
     def _delete(self, topic: str, index: int, *, delay_ms: int) -> None:
@@ -255,11 +255,11 @@ class Replicas:
                 # The topic exists anyway; only this partition cannot be served.
                 failed[topic, index] = topic_id
                 if (topic, index) not in self.failed:
-                    log.error("cannot open a partition", topic=topic, partition=index, error=error.message)
+                    logger.error("cannot open a partition", topic=topic, partition=index, error=error.message)
         try:
             self.directory.sync_partition_names()
         except KafkaError as error:
-            log.error("cannot create partitions", partitions=len(opened), error=error.message)
+            logger.error("cannot create partitions", partitions=len(opened), error=error.message)
             failed |= {partition.key: partition.topic_id for partition in opened}
             opened = []
         self.failed = self.failed | failed  # a new dict, because the event loop may be reading the old one
@@ -296,7 +296,7 @@ class Replicas:
         if cluster or own:
             self.settings = self._static_settings.with_dynamic(cluster, own)
             for warning in self.settings.warnings:
-                log.warning(warning)
+                logger.warning(warning)
         self._default_config = None
 
     def _is_tiered(self, topic: str, config: LogConfig) -> bool:
@@ -313,7 +313,7 @@ class Replicas:
                 # would start at the first local record.
                 if topic not in self._kept_from_compaction:
                     self._kept_from_compaction.add(topic)
-                    log.warning("a tiered topic is not compacted, whatever log.cleanup.policy says", topic=topic)
+                    logger.warning("a tiered topic is not compacted, whatever log.cleanup.policy says", topic=topic)
                 config = replace(config, cleanup_policy=frozenset({"delete"}))
             if config.remote_storage_enable and not self._is_tiered(topic, config):
                 return replace(config, remote_storage_enable=False)

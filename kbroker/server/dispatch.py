@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 
 from kbroker.handlers import CloseConnection, Context, Handler
 from kbroker.handlers.api_versions import api_versions, unsupported_version
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
@@ -41,7 +41,7 @@ _LARGE_BYTES: Final = 4 * 1024
 ELEMENTS_ON_THE_LOOP: Final = 1_000
 """A request or response with more array elements is decoded or encoded in a thread, because it takes milliseconds."""
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +186,14 @@ class Dispatcher:
         self._errors.value += 1
         if isinstance(error, KafkaError):
             code = error.code
-            log.debug("request failed", api=api, code=code.name, message=error)
+            logger.debug("request failed", api=api, code=code.name, message=error)
         elif isinstance(error, OSError):
             code = ErrorCode.KAFKA_STORAGE_ERROR
-            log.exception("a request failed with a storage error", api=api)
+            logger.exception("a request failed with a storage error", api=api)
         else:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             self._faults.value += 1
-            log.exception("fault in a request", api=api, version=header.api_version, client_id=header.client_id)
+            logger.exception("fault in a request", api=api, version=header.api_version, client_id=header.client_id)
             if self.raise_faults:
                 raise error
         self._errors_by_code.add(api, code.name)

@@ -24,15 +24,15 @@ import trio
 
 from kbroker.config.listeners import is_loopback
 from kbroker.handlers import CloseConnection
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog, TokenBucket
-from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.server.connection import Connection, Memory, State
 from kbroker.server.dispatch import Dispatcher
 from wire.framing import BufferPool
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 _UNLIMITED = 2**31 - 1
 _ACCEPT_BACKOFF_MS = 100
@@ -149,7 +149,7 @@ class Server:
             while self.connections:
                 await self._departures.park()
         if self.connections:
-            log.warning("closing connections that are still busy", connections=len(self.connections))
+            logger.warning("closing connections that are still busy", connections=len(self.connections))
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str) -> None:
@@ -208,7 +208,7 @@ class Server:
         except OSError as error:
             self._warn("cannot send a reply: reading a file failed", "file", peer=stream.peer_host, error=error)
         except Exception:
-            log.exception("fault in a connection", peer=stream.peer_host)
+            logger.exception("fault in a connection", peer=stream.peer_host)
             if self._dispatcher.raise_faults:
                 raise
         finally:
@@ -237,7 +237,7 @@ class Server:
                 connection.forget_long_client_id()
                 if reason is not None:
                     self._closed_for_delay.add()
-                    log.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
+                    logger.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
                     connection.hang_up()
                 if index % _SWEPT_BETWEEN_YIELDS == _SWEPT_BETWEEN_YIELDS - 1:
                     await trio.lowlevel.checkpoint()
@@ -246,7 +246,7 @@ class Server:
         """Log at most one line per subject (usually an address) in _LOG_INTERVAL_MS."""
         left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
         if left_out is not None:
-            log.warning(event, **fields, left_out=left_out)
+            logger.warning(event, **fields, left_out=left_out)
 
 
 class Observed:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import replace_file
 from kbroker.storage.durable import lacks_space, sync_names
@@ -35,7 +35,7 @@ from wire.errors import KafkaError
 if TYPE_CHECKING:
     from kbroker.storage.log import Log
 
-events = logger(__name__)
+logger = get_logger(__name__)
 
 
 def epoch_path(log: Log) -> str:
@@ -218,7 +218,7 @@ def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) ->
         if segment.base_offset in log.snapshots:
             log.snapshots.remove(segment.base_offset)
     # One line per log and pass, because a pass over a long idle log may remove hundreds of segments.
-    events.info(
+    logger.info(
         "retention removes segments",
         topic=log.topic,
         partition=log.partition,

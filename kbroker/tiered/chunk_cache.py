@@ -35,7 +35,7 @@ from typing import Final
 import trio
 
 from kbroker.config.settings import MB
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.ports import Buffer

@@ -19,12 +19,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
+from kbroker.storage.housekeeping import flush_log
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
 from kbroker.storage.log import Log
 from kbroker.storage.sealing import SealedSegment, seal
 from kbroker.storage.segment import Segment
-from kbroker.storage.tasks import flush_log
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
     IndexType,
@@ -41,7 +41,7 @@ from kbroker.tiered.plan import FINISHED, STARTED, CopyCandidate
 from kbroker.tiered.tools import Held, TierTools
 from wire.errors import KafkaError
 
-events = logger(__name__)
+logger = get_logger(__name__)
 
 
 class CustomMetadataTooLarge(RemoteStorageError):
@@ -175,7 +175,7 @@ async def _clean_up(
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as error:
-        events.info(
+        logger.info(
             "cannot delete the leftovers of a failed copy; will retry",
             topic=held.partition.topic,
             partition=held.partition.index,

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -43,7 +43,7 @@ from kbroker.tiered.plan import (
 )
 from kbroker.tiered.tools import Held, TierTools
 
-events = logger(__name__)
+logger = get_logger(__name__)
 
 HORIZON_MS: Final = 3_600_000
 """An unfinished copy that another broker started this long ago is considered abandoned."""
@@ -110,7 +110,7 @@ async def expire(tools: TierTools, held: Held) -> None:
         await tools.partitions.write_log_starts()
     expired = [one for one in plan.doomed if one.metadata.state is FINISHED]
     if expired:
-        events.info(
+        logger.info(
             "segments will be deleted from the tier",
             topic=held.partition.topic,
             partition=held.partition.index,
@@ -173,7 +173,7 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
             start = max(start, min(lowest, log.local_log_start_offset))
         elif lowest is None or lowest > start:
             # Readers of the missing part get an error.
-            events.error(
+            logger.error(
                 "the tier's metadata lack segments that the partition should have",
                 topic=held.partition.topic,
                 partition=held.partition.index,
@@ -189,7 +189,7 @@ def _tell_of_loss(tools: TierTools, held: Held) -> None:
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     last = max((one.end_offset for one in known if one.state is FINISHED), default=NOTHING)
     if last >= held.partition.log.log_end_offset:
-        events.error(
+        logger.error(
             "a log has lost records that the tier has; their offsets will be reused",
             topic=held.partition.topic,
             partition=held.partition.index,
@@ -217,7 +217,7 @@ async def _restore_epochs(tools: TierTools, held: Held) -> None:
             # The highest remote offset was computed without them.
             held.remote.highest_offset_in_remote_storage = None
             held.make_out(tools.metadata)
-            events.warning(
+            logger.warning(
                 "leader epochs were restored from the tier", topic=held.partition.topic, partition=held.partition.index
             )
 

@@ -1,9 +1,9 @@
 """The remote log manager: which partitions are tiered on this broker, and which tasks run for them.
 
 Theory of operation: `on_change` sets the desired state, and `run` establishes it. Each tiered partition has one task
-that copies and one that expires (see tasks.py). Each partition that must have nothing in the tier any more has a task
-that deletes its data; the deletion resumes after a restart until it is done (see registry.py). Without tiered topics no
-task runs.
+that copies and one that expires (see partition_tasks.py). Each partition that must have nothing in the tier any more
+has a task that deletes its data; the deletion resumes after a restart until it is done (see registry.py). Without
+tiered topics no task runs.
 
 The manager deletes the objects of a topic that is missing in the cluster's metadata only if the topic is known to have
 been removed: by a change that this process saw, by a mark in the registry, or by the metadata log, which is searched
@@ -29,14 +29,14 @@ from uuid import UUID
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.worker import Runner, run_here
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.durable import is_fatal
-from kbroker.tiered import tasks
+from kbroker.tiered import partition_tasks
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteStorageError,
@@ -53,7 +53,7 @@ from kbroker.tiered.registry import RemotePartitions
 from kbroker.tiered.right_store import has_none_of_its_segments
 from kbroker.tiered.tools import Indexes, TierTools, id_of, new_remote
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
@@ -103,7 +103,7 @@ class RemoteLogManager:
             copy_threads=env.threads(settings.remote_log_manager_copier_thread_pool_size),
             run=run,
             delete_threads=env.threads(settings.remote_log_manager_expiration_thread_pool_size),
-            clock=CautiousClock(env, report=log.warning),
+            clock=CautiousClock(env, report=logger.warning),
             finishing=self._finishing,
         )
         self.copiers = trio.CapacityLimiter(settings.remote_log_manager_copier_thread_pool_size)
@@ -115,7 +115,7 @@ class RemoteLogManager:
         self._registry_turn = trio.Lock()
         self._registering: set[TopicIdPartition] = set()
         self._is_registry_lost = False
-        self._held: dict[TopicPartition, tasks.PartitionTasks] = {}
+        self._held: dict[TopicPartition, partition_tasks.PartitionTasks] = {}
         self._deleting: set[TopicIdPartition] = set()
         self._followed: set[TopicIdPartition] = set()
         self._wanted: frozenset[TopicPartition] = frozenset()
@@ -234,13 +234,13 @@ class RemoteLogManager:
                 return await self.env.run_blocking(self._registry.load)
             except ValueError as error:
                 self._is_registry_lost = True
-                log.error("the registry of the tier cannot be parsed", file=self._registry.path, error=error)
+                logger.error("the registry of the tier cannot be parsed", file=self._registry.path, error=error)
                 return None
             except OSError as error:
                 if is_fatal(error):
                     raise
                 # Too many open files, for example. An unread file must not be replaced.
-                log.warning("the registry of the tier cannot be read yet", file=self._registry.path, error=error)
+                logger.warning("the registry of the tier cannot be read yet", file=self._registry.path, error=error)
                 await self.env.sleep_ms(RETRY_MS)
 
     @property
@@ -252,7 +252,7 @@ class RemoteLogManager:
             and all(self._is_current(key, running) for key, running in self._held.items())
         )
 
-    def _is_current(self, key: TopicPartition, running: tasks.PartitionTasks) -> bool:
+    def _is_current(self, key: TopicPartition, running: partition_tasks.PartitionTasks) -> bool:
         return key in self._wanted and self.tools.partitions.find_partition(key) is running.held.partition
 
     async def _bring_about(self, nursery: trio.Nursery) -> None:
@@ -265,7 +265,7 @@ class RemoteLogManager:
         if not await self._follow(new):
             return
         for partition in new:
-            running = tasks.PartitionTasks(self, partition)
+            running = partition_tasks.PartitionTasks(self, partition)
             self._held[partition.key] = running
             nursery.start_soon(self._look_after, running)
         await self._learn_removed()
@@ -313,14 +313,14 @@ class RemoteLogManager:
             try:
                 found = await self.env.run_blocking(self._find_removed)
             except OSError as error:
-                log.warning("the metadata log cannot be searched for removed topics yet", error=error)
+                logger.warning("the metadata log cannot be searched for removed topics yet", error=error)
             else:
                 self._find_removed = None
                 self._note_removed(one.topic_id for one in kept if one.topic_id in found)
                 kept = self._unknown()
         if kept - self._kept and self._find_removed is None:
             names = sorted({one.topic for one in kept})
-            log.warning(
+            logger.warning(
                 "the tier has partitions of topics that the metadata do not list; their objects are kept",
                 partitions=len(kept),
                 topics=", ".join(names[:MAX_TOLD]) + (f" and {len(names) - MAX_TOLD} more" * (len(names) > MAX_TOLD)),
@@ -332,7 +332,7 @@ class RemoteLogManager:
                 await self._store_registry(gone=frozenset())
             except OSError as error:
                 # The next write of the file has the marks too, and the next start searches the metadata log again.
-                log.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
+                logger.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
         held = {id_of(one.held.partition) for one in self._held.values()}
         self._removed &= {one.topic_id for one in self._registry.entries | self._registering | held}
 
@@ -356,7 +356,7 @@ class RemoteLogManager:
             with plugin_errors("on_partition_leadership_changes"):
                 await self.tools.metadata.on_partition_leadership_changes(leaders, followers)
         except RemoteStorageError as error:
-            log.warning("cannot start to tier partitions; will retry", partitions=len(new), error=error)
+            logger.warning("cannot start to tier partitions; will retry", partitions=len(new), error=error)
             return False
         self._followed.update(leaders, followers)
         return True
@@ -370,7 +370,7 @@ class RemoteLogManager:
                 with plugin_errors("on_stop_partitions"):
                     await self.tools.metadata.on_stop_partitions(sorted(stale))
             except RemoteStorageError as error:
-                log.warning("cannot stop following the metadata of partitions", partitions=len(stale), error=error)
+                logger.warning("cannot stop following the metadata of partitions", partitions=len(stale), error=error)
             self._followed -= stale
 
     # Registry
@@ -398,7 +398,7 @@ class RemoteLogManager:
                 await self.env.run_blocking(self._registry.store, entries, removed)
             self._registering -= entries
 
-    async def _look_after(self, running: tasks.PartitionTasks) -> None:
+    async def _look_after(self, running: partition_tasks.PartitionTasks) -> None:
         partition = running.held.partition
         partition.remote = running.held.remote
         try:
@@ -414,10 +414,10 @@ class RemoteLogManager:
 
     async def _delete(self, gone: TopicIdPartition) -> None:
         try:
-            await tasks.delete_partition(self, gone)
+            await partition_tasks.delete_partition(self, gone)
             await self._store_registry(gone=frozenset({gone}))
         except OSError as error:
-            log.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
+            logger.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
             await self.env.sleep_ms(self.tools.settings.remote_log_manager_task_interval_ms)
         finally:
             self._deleting.discard(gone)

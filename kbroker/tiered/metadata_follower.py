@@ -19,7 +19,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.log import Log
 from kbroker.tiered import metadata_snapshot
@@ -41,7 +41,7 @@ NO_BATCH: Final = (-1, 0)
 
 UserPartition = tuple[UUID, int]
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class FollowedPartition:
                     await self._begin(found)
                 await self._read_on(found)
             except KafkaError as error:
-                log.warning("cannot read the tier's metadata", partition=self.index, why=error.message)
+                logger.warning("cannot read the tier's metadata", partition=self.index, why=error.message)
                 await self._env.sleep_ms(10 * self._retry_ms)
 
     async def _find_log(self) -> Log:
@@ -156,7 +156,7 @@ class FollowedPartition:
     async def _begin(self, found: Log) -> None:
         """Start to read a log: from a matching snapshot, or from its start."""
         if self._log is not None:
-            log.warning("the log of the tier's metadata was replaced or truncated", partition=self.index)
+            logger.warning("the log of the tier's metadata was replaced or truncated", partition=self.index)
         self._log = None
         self._late = set(self._targets)
         self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
@@ -174,7 +174,7 @@ class FollowedPartition:
         except FileNotFoundError:
             return None
         except (metadata_snapshot.Unusable, OSError) as error:
-            log.warning("a snapshot of the tier's metadata cannot be used", partition=self.index, why=error)
+            logger.warning("a snapshot of the tier's metadata cannot be used", partition=self.index, why=error)
             return None
 
     async def _read_on(self, found: Log) -> None:
@@ -221,7 +221,7 @@ class FollowedPartition:
         if dropped:
             self.counters.dropped_events += len(dropped)
             self.last_dropped = dropped[-1]
-            log.warning(
+            logger.warning(
                 "events of the tier's metadata were dropped", partition=self.index, count=len(dropped), why=dropped[0]
             )
         if events.skipped:
@@ -229,7 +229,7 @@ class FollowedPartition:
             offset, _, why = events.skipped[0]
             self.counters.skipped_records += count
             self.last_skipped = f"offset {offset}: {why}"
-            log.warning(
+            logger.warning(
                 "records of the tier's metadata were skipped",
                 partition=self.index, offset=offset, count=count, why=why,
             )  # fmt: skip
@@ -271,7 +271,7 @@ class FollowedPartition:
             await self._env.run_blocking(self._write, found, position, last_batch, metadata_snapshot.contents(kept))
             self._snapshot_position = position
         except OSError as error:
-            log.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)
+            logger.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)
 
     def _write(
         self, found: Log, position: int, last_batch: tuple[int, int], of: list[metadata_snapshot.CacheContents]

@@ -24,9 +24,9 @@ from typing import Final
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
@@ -46,7 +46,7 @@ from wire.errors import KafkaError
 
 MAX_RETRY_MS: Final = 5_000
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class _Followed:
@@ -122,7 +122,7 @@ class TopicRemoteLogMetadataManager:
             except KafkaError as error:
                 failure = f"{REMOTE_LOG_METADATA_TOPIC} cannot be created yet: {error.message or error.code.name}"
             if failure and failure != self.failure:
-                log.warning("the tier's metadata are unavailable", why=failure)
+                logger.warning("the tier's metadata are unavailable", why=failure)
             self.failure, self._is_unusable, self._has_topic = failure, bool(failure and count), not failure
             self._progress.notify()
             if failure:

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.lifecycle import MetadataEvent
@@ -23,7 +23,7 @@ from wire.errors import KafkaError
 
 MAX_BATCH_BYTES: Final = 256 << 10
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class Change:
@@ -141,7 +141,7 @@ class MetadataPublisher:
                 break
             except KafkaError as error:
                 if not error.code.retriable or self._env.now_ms() >= deadline_ms:
-                    log.warning("cannot write the tier's metadata", partition=index, why=error.message)
+                    logger.warning("cannot write the tier's metadata", partition=index, why=error.message)
                     return RetriableRemoteStorageError(f"the tier's metadata cannot be written: {error.message}")
                 await self._env.sleep_ms(self._retry_ms)
         with trio.move_on_after(self._wait_ms / 1000):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 
-events = logger(__name__)
+logger = get_logger(__name__)
 
 
 class Outage:
@@ -29,7 +29,7 @@ class Outage:
         """An operation of `who` failed; `who` will retry it."""
         if not self._waiting:
             self._began_ms = self._now_ms()
-            events.warning(
+            logger.warning(
                 "the tier does not answer or refuses requests; copies and deletions wait and will be retried",
                 topic=topic,
                 partition=partition,
@@ -42,7 +42,7 @@ class Outage:
         if who in self._waiting:
             self._waiting.discard(who)
             if not self._waiting:
-                events.warning("the tier answers again", after_ms=self._now_ms() - self._began_ms)
+                logger.warning("the tier answers again", after_ms=self._now_ms() - self._began_ms)
 
     def forget(self, who: Hashable) -> None:
         """Drop `who`, which needs the store no more; this says nothing about the store."""

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
-from kbroker.runtime.log import logger
 from kbroker.runtime.metrics import Histogram
 from kbroker.runtime.net_ports import Env, Pieces
 from kbroker.runtime.ports import Buffer
@@ -54,7 +54,7 @@ from kbroker.tiered.read_ahead import read_ahead
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 
@@ -195,7 +195,7 @@ class RemoteReader:
             self.counters.missing_segments += 1
         left_out = self._log_limit.admit((partition.key, is_missing), now_ms=self._env.now_ms())
         if left_out is not None:
-            write = log.warning if isinstance(error, RetriableRemoteStorageError) else log.error
+            write = logger.warning if isinstance(error, RetriableRemoteStorageError) else logger.error
             write(
                 "the tier cannot be read",
                 topic=partition.key[0],

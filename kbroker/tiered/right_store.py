@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteResourceNotFound,
@@ -23,7 +23,7 @@ from kbroker.tiered.tools import TierTools
 
 MAX_ASKED: Final = 5
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicIdPartition]) -> bool:
@@ -51,7 +51,7 @@ async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicI
         if missing == MAX_ASKED:
             break
     if missing:
-        log.error(
+        logger.error(
             "the store has none of the segments that the metadata list; is it the right one?",
             asked_for=missing,
             store=tools.storage,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.net_ports import Env, Threads
 from kbroker.runtime.worker import Runner

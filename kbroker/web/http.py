@@ -29,7 +29,7 @@ import h11
 import trio
 
 from kbroker.config.server import is_ip
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Part, Stream
 
@@ -44,7 +44,7 @@ _ACCEPT_BACKOFF_MS = 100
 _PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class HttpServer:
                 try:
                     stream = await listener.accept()
                 except OSError as error:
-                    log.debug("cannot accept connections to the pages; will retry", error=error)
+                    logger.debug("cannot accept connections to the pages; will retry", error=error)
                     await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
                     continue
                 self._make_room()
@@ -165,7 +165,7 @@ class HttpServer:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
         except Exception:
-            log.exception("fault in a page", peer=connection.stream.peer_host)
+            logger.exception("fault in a page", peer=connection.stream.peer_host)
         finally:
             connection.stream.close()
             del self._connections[connection]

@@ -11,7 +11,7 @@ from kbroker.config.listeners import is_loopback
 from kbroker.config.observability import http_address
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Listener
 from kbroker.web import exposition, health, state
 from kbroker.web.broker_metrics import count_isr_changes
@@ -20,7 +20,7 @@ from kbroker.web.ports import Observed
 
 Listen = Callable[[str, int], Awaitable[Sequence[Listener]]]
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 _INDEX = b"""\
 /metrics       for Prometheus
@@ -44,9 +44,9 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
-    log.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
+    logger.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
     if not is_loopback(bound):
-        log.warning("other machines can read the pages about this node: the pages have no authentication")
+        logger.warning("other machines can read the pages about this node: the pages have no authentication")
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
     names = frozenset(name.lower() for name in hosts)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.env import RealEnv
-from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, segment_metadata, update_to
 from kbroker.testing.remote_segments import partition_named
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager

@@ -14,7 +14,7 @@ from kbroker.node import NodeFailed
 from kbroker.testing.broker import MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
-from tests.broker.test_tier import QUICK, TIERED, fill, objects, read_all, segments, until
+from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, objects, read_all, segments, until
 from tests.handlers.asking import batch, create_topic, delete_topic, produce, read
 from wire.record_batch import RecordBatch
 

@@ -10,7 +10,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.metadata_follower import MetadataCounters
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.web.exposition import render
-from tests.broker.test_tier import QUICK, TIERED, fill, local_start, read_all, segments, until
+from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, local_start, read_all, segments, until
 from tests.handlers.asking import batch, create_topic, list_offset, produce
 from wire.errors import ErrorCode
 

@@ -14,7 +14,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.web.exposition import render
-from tests.broker.test_tier import QUICK, TIERED, fill, local_start, read_all, segments, until, value
+from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, local_start, read_all, segments, until, value
 from tests.handlers.asking import batch, create_topic, fetching, list_offset, parts, read, wanted
 
 MANAGER = "kafka_log_remote_remotelogmanager_"

@@ -10,7 +10,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import WALL_START_MS
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
-from tests.broker.test_tier import QUICK, TIER, TIERED, alter, fill, local_start, segments, until, value
+from tests.broker.test_tier_lifecycle import QUICK, TIER, TIERED, alter, fill, local_start, segments, until, value
 from tests.handlers.asking import BROKER, TOPIC, create_topic, fetching, list_offset, parts, values, wanted
 from wire.errors import ErrorCode
 

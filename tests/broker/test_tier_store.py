@@ -14,7 +14,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.web.health import _warnings
-from tests.broker.test_tier import QUICK, TIERED, fill, read_all, until
+from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, read_all, until
 from tests.handlers.asking import create_topic
 
 ERROR: RemoteStorageError | Exception | None = None

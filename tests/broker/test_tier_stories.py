@@ -14,7 +14,7 @@ import trio
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
-from tests.broker.test_tier import (
+from tests.broker.test_tier_lifecycle import (
     EARLIEST,
     LATEST,
     QUICK,

@@ -12,7 +12,7 @@ from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.web.health import ready as health
-from tests.coordinator.test_tasks import LOG, ONE_PARTITION, SMALL, led_by, offset_record, ready
+from tests.coordinator.test_group_coordinator import LOG, ONE_PARTITION, SMALL, led_by, offset_record, ready
 from tests.handlers.groups import beat, commit, fetch_group, form, joining, offsets_of
 from wire.compression import Codec
 from wire.record_batch import Record, batches, build_batch

@@ -257,7 +257,7 @@ SEEN_ELSEWHERE = {
             "remote.log.manager.copy.max.bytes.per.second",
             "remote.storage.enable",
         ),
-        "tests/broker/test_tier.py",
+        "tests/broker/test_tier_lifecycle.py",
     ),
     "num.recovery.threads.per.data.dir": "tests/test_recovery_processes.py: the next start uses it",
     "segment.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",

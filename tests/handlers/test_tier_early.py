@@ -14,7 +14,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import WALL_START_MS
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
-from tests.broker.test_tier import QUICK, TIERED, alter, fill, local_start, segments, until
+from tests.broker.test_tier_lifecycle import QUICK, TIERED, alter, fill, local_start, segments, until
 from tests.broker.test_tier_settings import NeverReady
 from tests.handlers.asking import create_topic, delete_topic, list_offset
 from wire.errors import ErrorCode

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.broker.tier import Tier
+from kbroker.broker.tier_lifecycle import Tier
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import SimulatedDisk

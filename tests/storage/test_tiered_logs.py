@@ -13,13 +13,13 @@ from trio.testing import MockClock
 
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.storage.checkpoint import read_offsets
+from kbroker.storage.housekeeping import apply_retention_once
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.sealing import seal
-from kbroker.storage.tasks import apply_retention_once
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv

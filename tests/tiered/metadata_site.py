@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, segment_metadata, update_to
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar, TypeVarTuple
 
 import trio
 
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.replication.partition import Partition
 from kbroker.runtime.ports import Disk
 from kbroker.testing.disk import SimulatedDisk

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, RemotePartitionDeleteState

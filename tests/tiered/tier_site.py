@@ -16,19 +16,19 @@ import trio
 import trio.testing
 
 from kbroker.broker.locks import PartitionLocks
-from kbroker.config.tier import TierSettings
+from kbroker.config.tier_settings import TierSettings
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.partition import Partition
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.housekeeping import apply_retention_once
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.storage.tasks import apply_retention_once
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.metadata_topic import LogMetadataTopic
+from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.tier_checker import (
     TierState,
     complaints_about,

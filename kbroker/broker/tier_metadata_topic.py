@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from kbroker.controller.auto_creation import auto_creation_request
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
+from kbroker.storage.housekeeping import flush_log
 from kbroker.storage.log import Log
 from kbroker.storage.plans import UNKNOWN_SPACE
-from kbroker.storage.tasks import flush_log
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 
@@ -27,7 +27,7 @@ COMMIT_TIMEOUT_MS: Final = 30_000
 """Kafka's request.timeout.ms, after which its producer would retry."""
 FOR_EVER_MS: Final = 1 << 40
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class OwnMetadataTopic:
@@ -44,7 +44,7 @@ class OwnMetadataTopic:
             answer = (await broker.controller.create_topics(request, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-            log.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)
+            logger.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)
         return len(broker.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC].partitions)
 
     async def append(self, partition: int, values: list[bytes]) -> int:

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.storage import tasks
+from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
@@ -94,7 +94,7 @@ async def test_flushes_cover_closed_segments_and_whole_logs_after_flush_ms(
     world.append(timed, 8)
     timed.last_flush_ms = world.env.now_ms()
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
+        partial(flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
     )
     await trio.sleep(1.5)
     assert rolled.recovery_point == rolled.active_segment_base_offset == 5
@@ -115,10 +115,10 @@ async def test_old_segments_and_idle_producers_are_removed(
     world.append(log, 8)
     now = WALL_START_MS
     log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     nursery.start_soon(
-        partial(tasks.remove_deleted, world.env, world.directory, interval_ms=500, report=world.reports.append)
+        partial(remove_deleted, world.env, world.directory, interval_ms=500, report=world.reports.append)
     )
     await trio.sleep(49)
     assert offsets(log) == list(range(9))
@@ -143,7 +143,7 @@ async def test_t2_a_clock_set_ahead_deletes_nothing_for_an_hour(
     world.append(log, 8)
     now = WALL_START_MS
     log.append(batch(timestamp=now, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=now)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1_000)
     world.env.wall_jump_ms = YEAR_MS
@@ -160,7 +160,7 @@ async def test_t2_a_clock_corrected_within_the_hour_deletes_nothing(
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_ms=86_400_000)
     world.append(log, 8)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1)
     for jump_ms in (YEAR_MS, -YEAR_MS, 3_600_000, -3_600_000, 0):
@@ -176,7 +176,7 @@ async def test_t2_size_based_deletion_continues_while_time_based_pauses(
 ) -> None:
     del autojump_clock
     log = world.log(segment_bytes=1_000, retention_ms=86_400_000, retention_bytes=2_000)
-    run = partial(tasks.apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, Owner(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=300_000))
     await trio.sleep(1_000)
     world.env.wall_jump_ms = YEAR_MS
@@ -192,7 +192,7 @@ async def test_retention_waits_for_the_partition_lock(
     log = world.log(segment_bytes=1_000, retention_ms=0)
     world.append(log, 8, age_ms=10)
     owner = Owner()
-    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
@@ -208,7 +208,7 @@ async def test_no_producer_expires_while_the_partition_is_locked(
     log = world.log(producer_id_expiration_ms=1)
     log.append(batch(timestamp=1, producer_id=4, producer_epoch=0, base_sequence=0), leader_epoch=0, timestamp_ms=1)
     owner = Owner()
-    run = partial(tasks.apply_retention, world.env, world.directory, owner, report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
@@ -226,7 +226,7 @@ async def test_a_failing_log_is_reported_and_the_loop_continues(
     world.append(second, 8)
     world.disk.fail("open", error=24)
     nursery.start_soon(
-        partial(tasks.flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
+        partial(flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
     )
     await trio.sleep(1.5)
     assert len(world.reports) == 1
@@ -243,7 +243,7 @@ async def test_the_epochs_are_written_under_the_partition_lock(
     log = world.log(flush_ms=1)
     world.append(log, 3)
     owner = TwoLocks()
-    run = partial(tasks.flush_logs, world.env, world.directory, owner, report=world.reports.append)
+    run = partial(flush_logs, world.env, world.directory, owner, report=world.reports.append)
     async with owner.locked(log):
         nursery.start_soon(partial(run, interval_ms=1_000))
         await trio.sleep(5)
@@ -261,7 +261,7 @@ async def test_a_lack_of_space_and_its_end_are_reported(
     log = world.log()
     free = [5_000]
     world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
+    run = partial(watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=10_000))
     await trio.sleep(1)
     assert world.reports == []
@@ -283,7 +283,7 @@ async def test_d9_a_fast_producer_cannot_use_up_the_reserved_space(
     size = len(batch())
     free = [1_000 + 5 * size]
     world.disk.free_bytes = lambda _path: free[0]  # type: ignore[method-assign]
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
+    run = partial(watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=10_000))
     await trio.sleep(1)
     world.append(log, 3)
@@ -306,7 +306,7 @@ async def test_d8_a_failed_directory_refuses_appends_despite_free_space(
     del autojump_clock
     log = world.log()
     log.state.fail(OSError(5, "gone"))
-    run = partial(tasks.watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
+    run = partial(watch_space, world.env, world.directory, floor_bytes=1_000, report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     await trio.sleep(5)
     with pytest.raises(KafkaError, match="is offline"):
@@ -325,7 +325,12 @@ async def test_appends_do_not_wait_for_retentions_renames(
     world.disk.done = Watched(lambda done: held.append(owner.lock.locked() and done.endswith(".deleted")))
     nursery.start_soon(
         partial(
-            tasks.apply_retention, world.env, world.directory, owner, interval_ms=1_000, report=world.reports.append
+            apply_retention,
+            world.env,
+            world.directory,
+            owner,
+            interval_ms=1_000,
+            report=world.reports.append,
         )
     )
     await trio.sleep(1.5)
@@ -355,7 +360,7 @@ async def test_the_next_pass_retries_failed_renames(
     log = world.log(segment_bytes=1_000, retention_bytes=0, file_delete_delay_ms=0)
     world.append(log, 20)
     world.disk.fail("rename", nth=nth, error=errno.ENOMEM)
-    run = partial(tasks.apply_retention, world.env, world.directory, TwoLocks(), report=world.reports.append)
+    run = partial(apply_retention, world.env, world.directory, TwoLocks(), report=world.reports.append)
     nursery.start_soon(partial(run, interval_ms=1_000))
     await trio.sleep(1.5)
     assert len(world.reports) == 1

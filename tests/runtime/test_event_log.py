@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.runtime.log import configure, escape, logger
+from kbroker.runtime.event_log import configure, escape, get_logger
 
-log = logger("kbroker.test")
+logger = get_logger("kbroker.test")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def restore_logging() -> Iterator[None]:
 def written(*, as_json: bool = False, **fields: object) -> str:
     stream = io.StringIO()
     configure(as_json=as_json, stream=stream)
-    log.info("topic created", **fields)
+    logger.info("topic created", **fields)
     return stream.getvalue()
 
 
@@ -54,7 +54,7 @@ def test_json_has_one_object_a_line_with_typed_fields() -> None:
 def test_x5_a_message_with_client_text_stays_on_its_line() -> None:
     stream = io.StringIO()
     configure(stream=stream)
-    log.warning("cannot make a\n00:00:00.000 INFO  all is well\x1b[2J")
+    logger.warning("cannot make a\n00:00:00.000 INFO  all is well\x1b[2J")
     assert stream.getvalue().endswith(r" WARNING cannot make a\n00:00:00.000 INFO  all is well\x1b[2J" + "\n")
 
 
@@ -91,10 +91,10 @@ def test_an_exception_has_a_traceback_without_control_characters(as_json: bool) 
     try:
         raise ValueError("from a client: \x1b[2J")
     except ValueError:
-        log.exception("fault", api="Produce")
+        logger.exception("fault", api="Produce")
     text = stream.getvalue()
     assert "Traceback" in text
-    assert "test_log.py" in text
+    assert "test_event_log.py" in text
     assert "\x1b" not in text
     assert text.count("\n") == 1 or not as_json
 
@@ -102,7 +102,7 @@ def test_an_exception_has_a_traceback_without_control_characters(as_json: bool) 
 def test_events_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
     configure(level="WARNING", stream=stream)
-    log.info("nothing")
-    log.debug("nothing")
-    log.warning("something")
+    logger.info("nothing")
+    logger.debug("nothing")
+    logger.warning("something")
     assert stream.getvalue().count("\n") == 1

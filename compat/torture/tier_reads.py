@@ -1,8 +1,8 @@
 """A large topic in the tier, read at random during faults by a verifier that knows every record.
 
-    python -m compat.torture.tier                                  1 GB, kills, damaged and deleted files of the tier
-    python -m compat.torture.tier --megabytes 10000 --kills 0 --damages 0     how much memory it takes
-    python -m compat.torture.tier --broker kafka --damages 0       Apache Kafka 4.3.1, to verify the judge
+    python -m compat.torture.tier_reads                             1 GB, kills, damaged and deleted files of the tier
+    python -m compat.torture.tier_reads --megabytes 10000 --kills 0 --damages 0  how much memory it takes
+    python -m compat.torture.tier_reads --broker kafka --damages 0  Apache Kafka 4.3.1, to verify the judge
 
 The contents of a record follow from its partition and offset, so nothing has to be stored. The broker is killed with
 `kill -9` while records are produced and copied, and while they are read. Then files of the tier are changed, cut and

@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kbroker.controller.embedded import ControllerClient, open_controller
 from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
-from kbroker.controller.tasks import ControllerClient, open_controller
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Endpoint, Image

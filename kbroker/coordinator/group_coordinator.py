@@ -32,7 +32,7 @@ from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime.cautious_clock import CautiousClock
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.plans import UNKNOWN_SPACE
@@ -53,7 +53,7 @@ REWRITE_INTERVAL_MS: Final = 5_000
 
 _OF_NAMED_GROUPS: Final = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest, OffsetDeleteRequest)
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class GroupCoordinator:
@@ -176,7 +176,7 @@ class GroupCoordinator:
         return 0 if self._due_ms is None else self._env.now_ms() - self._due_ms
 
     async def _keep_time(self) -> None:
-        clock = CautiousClock(self._env, report=partial(log.info, of="offsets of groups"))
+        clock = CautiousClock(self._env, report=partial(logger.info, of="offsets of groups"))
         while True:
             self._due_ms, now_ms = None, self._env.now_ms()
             with trio.CancelScope() as self._sleep:
@@ -237,7 +237,7 @@ class GroupCoordinator:
                     await upkeep.shorten(self._env, self._logs, self._purgatory, led, codec=self._codec)
                 except KafkaError as error:
                     led.postpone_rewriting()
-                    log.warning(
+                    logger.warning(
                         "cannot rewrite the log of groups; will retry", partition=led.partition.name, why=error.message
                     )
             await self._env.sleep_ms(REWRITE_INTERVAL_MS)

@@ -36,7 +36,7 @@ from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.records import encode_value
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Endpoint, Image
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
 from kbroker.storage.reserve import SpaceReserve
@@ -62,7 +62,7 @@ MAX_GROUP: Final = 1_000
 
 _SNAPSHOT_CHECK_SECONDS: Final = 60.0
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class _Request(Generic[R]):
@@ -159,7 +159,7 @@ class ControllerClient:
             if staged is not None:
                 await self._write(staged)
         except KafkaError as error:
-            log.error("cannot write metadata", decisions=len(group) - settled, why=error.message)
+            logger.error("cannot write metadata", decisions=len(group) - settled, why=error.message)
             self._controller.image = image
             for request in group[settled:]:
                 request.error = error
@@ -216,7 +216,7 @@ class ControllerClient:
                 await self.write_snapshot()
             except (OSError, KafkaError) as error:
                 # Without a snapshot the log only gets longer; retry when the next one is due.
-                log.error("cannot write a metadata snapshot; will retry", error=str(error))
+                logger.error("cannot write a metadata snapshot; will retry", error=str(error))
 
     async def write_snapshot(self) -> snapshots.SnapshotId:
         """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
@@ -442,7 +442,7 @@ async def open_controller(
             clean_shutdown=clean_shutdown,
             may_be_empty=may_be_empty,
             reserve=reserve,
-            report=log.warning,
+            report=logger.warning,
         )
         on_loaded()
         bootstrap = f"{root}/{snapshots.BOOTSTRAP_FILE}"

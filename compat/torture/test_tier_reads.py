@@ -1,11 +1,11 @@
-"""A short run of the soak of the tier; `python -m compat.torture.tier` runs it for longer."""
+"""A short run of the soak of the tier; `python -m compat.torture.tier_reads` runs it for longer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from compat.tiered.site import Site
-from compat.torture.tier import BROKER, CODECS, Contents, Soak
+from compat.torture.tier_reads import BROKER, CODECS, Contents, Soak
 
 
 def test_every_record_in_the_tier_is_correct_or_refused(kafka_libraries: Path, tmp_path: Path) -> None:

@@ -28,14 +28,14 @@ from uuid import UUID
 
 import trio
 
-from kbroker.broker.metadata_topic import OwnMetadataTopic
-from kbroker.config.tier import TierSettings
+from kbroker.broker.tier_metadata_topic import OwnMetadataTopic
+from kbroker.config.tier_settings import TierSettings
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import TOPIC_RESOURCE, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, is_tierable
 from kbroker.replication.partition import Partition
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.worker import Runner, Workers, run_here, workers_for
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
@@ -56,7 +56,7 @@ STOP_GRACE_MS: Final = 3_000
 CLOSE_GRACE_MS: Final = 1_000
 PARTITIONS_KEY: Final = "remote.log.metadata.topic.num.partitions"
 
-log = logger(__name__)
+logger = get_logger(__name__)
 
 
 class TierRefused(Exception):
@@ -225,10 +225,10 @@ class Tier:
         if isinstance(failure, StoreMisconfigured):
             if REMOTE_LOG_METADATA_TOPIC not in self._broker.image.topics_by_name:
                 raise TierRefused(f"the store of the tier cannot be used: {failure}")
-            log.error("the store of the tier cannot be used; the broker starts anyway", error=failure)
+            logger.error("the store of the tier cannot be used; the broker starts anyway", error=failure)
         elif failure is not None or not answered.is_set():
             why = failure or f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)"
-            log.warning("the store of the tier cannot be reached; the broker starts anyway", error=why)
+            logger.warning("the store of the tier cannot be reached; the broker starts anyway", error=why)
         else:
             self._is_store_usable = True
 
@@ -285,7 +285,9 @@ class Tier:
             return False
         names = tiered_topics(image)
         if names and image.metadata_version < LOWEST_METADATA_VERSION:
-            log.warning("nothing is tiered at this metadata.version", level=image.metadata_version, topics=len(names))
+            logger.warning(
+                "nothing is tiered at this metadata.version", level=image.metadata_version, topics=len(names)
+            )
             return False
         return bool(names) or REMOTE_LOG_METADATA_TOPIC in image.topics_by_name
 
@@ -300,7 +302,7 @@ class Tier:
             await broker.env.run_blocking(self._import)
         except TierRefused as refused:
             self.failure = str(refused)
-            log.error("the tier cannot be started", why=self.failure)
+            logger.error("the tier cannot be started", why=self.failure)
             task_status.started()
             return
         self._make(self._storage)
@@ -357,7 +359,7 @@ class Tier:
         tier = broker.settings.tier
         name = tier.remote_log_storage_manager_class_name or DEFAULT_STORAGE
         if tier.kbroker_remote_copy_process_enable:
-            self._workers = workers_for(broker.env.disk, report=log.warning)
+            self._workers = workers_for(broker.env.disk, report=logger.warning)
         added = {
             "log.dir": broker.replicas.directory.path,
             "broker.id": str(broker.node_id),
@@ -413,7 +415,7 @@ class Tier:
             max_bytes=tier.remote_log_index_file_cache_total_size_bytes,
             ttl_ms=tier.remote_log_index_file_cache_ttl_ms,
             interval_bytes=settings.log.log_index_interval_bytes,
-            report=log.warning,
+            report=logger.warning,
         )
         self.manager = RemoteLogManager(
             env,
@@ -426,7 +428,7 @@ class Tier:
             directory=directory,
             run=self._run_copying,
             asks_store=self._is_store_usable,
-            find_removed=partial(removed_topics, directory, disk=env.disk, report=log.warning),
+            find_removed=partial(removed_topics, directory, disk=env.disk, report=logger.warning),
         )
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)
@@ -438,5 +440,5 @@ class Tier:
         if topic is None or len(topic.partitions) == tier.topic_num_partitions:
             return tier
         count = len(topic.partitions)
-        log.warning("the metadata topic of the tier keeps its number of partitions", partitions=count)
+        logger.warning("the metadata topic of the tier keeps its number of partitions", partitions=count)
         return replace(tier, rlmm_configs={**tier.rlmm_configs, PARTITIONS_KEY: str(count)})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from kbroker.runtime.log import logger
+from kbroker.runtime.event_log import get_logger
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
@@ -36,7 +36,7 @@ from wire.errors import KafkaError
 if TYPE_CHECKING:
     from kbroker.tiered.manager import RemoteLogManager
 
-events = logger(__name__)
+logger = get_logger(__name__)
 
 BACKOFF_MS: Final = 500
 
@@ -129,7 +129,7 @@ class PartitionTasks:
         if message == self._errors[number]:
             return
         self._note_error(number, message)
-        write = events.info if isinstance(error, RetriableRemoteStorageError) else events.warning
+        write = logger.info if isinstance(error, RetriableRemoteStorageError) else logger.warning
         write("tier operation failed; will retry", topic=partition.topic, partition=partition.index, error=message)
 
     def _note_error(self, number: int, message: str) -> None:
@@ -254,7 +254,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
                 manager.outage.ended(gone)
             if str(error) != last_error:
                 last_error = str(error)
-                events.info(
+                logger.info(
                     "a partition cannot be deleted from the tier yet",
                     topic=gone.topic,
                     partition=gone.partition,
@@ -263,7 +263,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             await tools.env.sleep_ms(back_off.next_ms(tools.settings.remote_log_manager_task_interval_ms))
         else:
             manager.outage.ended(gone)
-            events.info("a partition was deleted from the tier", topic=gone.topic, partition=gone.partition)
+            logger.info("a partition was deleted from the tier", topic=gone.topic, partition=gone.partition)
             return
 
 

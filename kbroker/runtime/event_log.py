@@ -1,7 +1,7 @@
 """Structured log events: a constant short message, and variable fields.
 
-    log = logger(__name__)
-    log.info("topic created", topic=name, partitions=6)
+    logger = get_logger(__name__)
+    logger.info("topic created", topic=name, partitions=6)
 
 On a terminal this is `12:30:01.204 INFO  topic created topic=orders partitions=6`; as JSON, one object per line. Many
 logged values come from clients, so both formats escape and truncate every value: a client cannot start a new line, move
@@ -36,7 +36,7 @@ _MAX_VALUE_LENGTH = 500
 _FIELDS = "kbroker_fields"
 
 
-class Log:
+class Logger:
     """Writes the events of one module."""
 
     __slots__ = ("_logger",)
@@ -69,9 +69,9 @@ class Log:
             self._logger.log(level, "%s", event, extra={_FIELDS: fields}, exc_info=traceback)
 
 
-def logger(name: str) -> Log:
+def get_logger(name: str) -> Logger:
     """The log of the module called `name`."""
-    return Log(name)
+    return Logger(name)
 
 
 def configure(*, as_json: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
