@@ -19,8 +19,9 @@ from kbroker.config import (
     topic,
     transactions,
 )
-from kbroker.config.settings import MAX_INT64, Dynamic, Effect, Setting
+from kbroker.config.settings import Effect, Setting
 from kbroker.config.values import ConfigError, Kind
+from kbroker.config.without_effect import without_effect
 
 BROKER_AREAS: tuple[ModuleType, ...] = (
     server,
@@ -39,26 +40,6 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
 LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
 _NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
-
-# Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
-# only where they are set.
-_THROTTLES = tuple(
-    Setting(
-        MAX_INT64,
-        kind=Kind.LONG,
-        name=name,
-        at_least=0,
-        dynamic=Dynamic.CLUSTER_WIDE,
-        internal=True,
-        effect=Effect.HARMLESS,
-        why="Replication to followers is not implemented yet, so there is nothing to throttle.",
-    )
-    for name in (
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-)
 
 # Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
@@ -79,17 +60,24 @@ _REMOVED = (
 
 
 def declared(area: ModuleType) -> tuple[Setting, ...]:
-    """All settings of one area: first the attributes of its class, then the keys without effect."""
+    """All broker settings of one area: first the attributes of its class, then the keys without effect."""
     found: list[Setting] = []
     for one in vars(area).values():
         if isinstance(one, type) and one.__module__ == area.__name__:
             found.extend(getattr(one, "SETTINGS", ()))
-    return (*found, *area.KNOWN)
+    return (*found, *without_effect(area_name(area)))
+
+
+def area_name(area: ModuleType) -> str:
+    """The name of an area's section in docs/configuration.md and in without_effect.json."""
+    return area.__name__.rpartition(".")[2].removesuffix("_settings")
 
 
 BROKER: dict[str, Setting] = {one.name: one for area in BROKER_AREAS for one in declared(area)}
-TOPIC: dict[str, Setting] = {one.name: one for one in declared(topic)}
-DYNAMIC_ONLY: dict[str, Setting] = {one.name: one for one in _THROTTLES}
+TOPIC: dict[str, Setting] = {one.name: one for one in topic.SETTINGS}
+# Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
+# only where they are set.
+DYNAMIC_ONLY: dict[str, Setting] = {one.name: one for one in without_effect("broker, dynamic only")}
 
 
 def broker_setting(name: str) -> Setting | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from kbroker.config import tier_settings, topic
-from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, declared
+from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, area_name, declared
 from kbroker.config.profiles import PROFILES
 from kbroker.config.resources import CLIENT_METRICS, GROUP
 from kbroker.config.settings import Effect, Setting
@@ -67,9 +67,9 @@ def _lines() -> Iterator[str]:
     yield "## Profiles"
     yield ""
     yield from _profiles()
-    yield from _section(topic, "topic")
+    yield from _section(topic, topic.SETTINGS)
     for area in BROKER_AREAS:
-        yield from _section(area, area.__name__.rpartition(".")[2].removesuffix("_settings"))
+        yield from _section(area, declared(area))
         if area is tier_settings:
             yield from _metadata_topic()
     yield _DIFFERENCES
@@ -117,11 +117,11 @@ def _metadata_topic() -> Iterator[str]:
     yield ""
 
 
-def _section(area: ModuleType, title: str) -> Iterator[str]:
+def _section(area: ModuleType, settings: Iterable[Setting]) -> Iterator[str]:
     assert area.__doc__ is not None
-    shown = [one for one in declared(area) if not one.internal]
+    shown = [one for one in settings if not one.internal]
     enforced = [one for one in shown if one.effect is Effect.ENFORCED]
-    yield f"## {title.capitalize()}"
+    yield f"## {area_name(area).capitalize()}"
     yield ""
     yield area.__doc__.partition("\n")[0]
     yield ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import DAY, MB, MINUTE, Dynamic, Setting, harmless, setting, settings
+from kbroker.config.settings import DAY, MB, Dynamic, setting, settings
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
@@ -27,18 +27,3 @@ class FetchSettings:
         doc="A partition forgets an idempotent producer that has written nothing for this long. Record timestamps do"
         " not matter.",
     )
-
-
-KNOWN: tuple[Setting, ...] = (
-    *harmless(
-        "The broker looks for idle producers together with retention, every log.retention.check.interval.ms.",
-        producer_id_expiration_check_interval_ms=Setting(10 * MINUTE, at_least=1, internal=True),
-    ),
-    *harmless(
-        "A waiting request is a task that the broker wakes, so there is no purgatory list to purge.",
-        delete_records_purgatory_purge_interval_requests=Setting(1),
-        fetch_purgatory_purge_interval_requests=Setting(1000),
-        producer_purgatory_purge_interval_requests=Setting(1000),
-        share_fetch_purgatory_purge_interval_requests=Setting(1000),
-    ),
-)

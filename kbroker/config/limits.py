@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import KB, MB, SECOND, Setting, setting, settings
+from kbroker.config.settings import KB, MB, SECOND, setting, settings
 from kbroker.config.values import Kind
 
 
@@ -113,6 +113,3 @@ class LimitSettings:
         at_least=16,
         doc="Maximum number of open segment files. The broker closes the least recently used file to open another.",
     )
-
-
-KNOWN: tuple[Setting, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
 from kbroker.config.environment import from_environment
@@ -24,10 +24,9 @@ from kbroker.config.profiles import NOT_BESIDE_A_FILE, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
-from kbroker.config.settings import Dynamic, Effect, Setting
+from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
-from kbroker.config.topic import TopicSettings
 from kbroker.config.values import ConfigError, Value, to_text
 
 L = TypeVar("L")
@@ -201,18 +200,13 @@ class Settings:
                     continue
         return values
 
-    def topic(self, configs: Mapping[str, str]) -> TopicSettings:
-        """The values of `topic_values` as attributes."""
-        values: dict[str, Any] = self.topic_values(configs)
-        return TopicSettings(**{one.attribute: values[one.name] for one in _declared(TopicSettings)})
-
     def log_config(self, configs: Mapping[str, str], make: Callable[..., L]) -> L:
         """The topic's configuration for the storage; `make` is LogConfig, which this layer must not import."""
         values = self.topic_values(configs)
-        given = {one.attribute: values[one.name] for one in _declared(TopicSettings) if one.name not in _NOT_OF_THE_LOG}
+        given = {one.attribute: values[name] for name, one in TOPIC.items() if one.effect is Effect.ENFORCED}
         policy = values["cleanup.policy"]
         assert isinstance(policy, tuple)
-        if (internal := values["internal.segment.bytes"]) is not None:
+        if (internal := given.pop("internal_segment_bytes")) is not None:
             given["segment_bytes"] = internal
         return make(
             **{
@@ -243,17 +237,9 @@ class Settings:
         return declaration.default
 
 
-_NOT_OF_THE_LOG = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
-
-
-def _declared(cls: type[Any]) -> tuple[Setting, ...]:
-    found: tuple[Setting, ...] = cls.SETTINGS
-    return found
-
-
 def _area(cls: type[L], layers: Layers) -> L:
     given = {}
-    for one in _declared(cls):
+    for one in declarations(cls):
         if (text := layers.text(one.name)) is not None:
             given[one.attribute] = one.parse(text)
     return cls(**given)

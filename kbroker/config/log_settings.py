@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from kbroker.config.settings import (
-    DAY,
     GB,
     HOUR,
     KB,
     MAX_INT64,
     MB,
     MINUTE,
-    SECOND,
     Dynamic,
-    Setting,
-    harmless,
-    refused,
     setting,
     settings,
 )
 from kbroker.config.values import Kind
 
-CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
+CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -256,40 +251,3 @@ class LogSettings:
         dynamic=CLUSTER_WIDE,
         doc="Retention size of a tiered topic's local segments. -2 means the retention size of the whole log.",
     )
-
-
-KNOWN: tuple[Setting, ...] = (
-    *harmless(
-        "Compaction is not implemented yet; a compacted topic keeps every record.",
-        log_cleaner_backoff_ms=Setting(15 * SECOND, kind=Kind.LONG, at_least=0, dynamic=CLUSTER_WIDE),
-        log_cleaner_dedupe_buffer_size=Setting(128 * MB, kind=Kind.LONG, dynamic=CLUSTER_WIDE),
-        log_cleaner_delete_retention_ms=Setting(DAY, kind=Kind.LONG, at_least=0, dynamic=CLUSTER_WIDE),
-        log_cleaner_enable=Setting(True),
-        log_cleaner_io_buffer_load_factor=Setting(0.9, dynamic=CLUSTER_WIDE),
-        log_cleaner_io_buffer_size=Setting(512 * KB, at_least=0, dynamic=CLUSTER_WIDE),
-        log_cleaner_io_max_bytes_per_second=Setting(1.7976931348623157e308, dynamic=CLUSTER_WIDE),
-        log_cleaner_max_compaction_lag_ms=Setting(MAX_INT64, kind=Kind.LONG, at_least=1, dynamic=CLUSTER_WIDE),
-        log_cleaner_min_cleanable_ratio=Setting(0.5, at_least=0, at_most=1, dynamic=CLUSTER_WIDE),
-        log_cleaner_min_compaction_lag_ms=Setting(0, kind=Kind.LONG, at_least=0, dynamic=CLUSTER_WIDE),
-        log_cleaner_threads=Setting(1, at_least=0, dynamic=CLUSTER_WIDE),
-    ),
-    *harmless(
-        "There is one log directory, so nothing moves between directories.",
-        alter_log_dirs_replication_quota_window_num=Setting(11, at_least=1),
-        alter_log_dirs_replication_quota_window_size_seconds=Setting(1, at_least=1),
-        log_dir_failure_timeout_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1),
-        num_replica_alter_log_dirs_threads=Setting(kind=Kind.INT),
-    ),
-    *harmless(
-        "Segment files grow as the broker writes them. Preallocation saves time only on some file systems.",
-        log_preallocate=Setting(False, dynamic=CLUSTER_WIDE),
-    ),
-    *harmless(
-        "The log's tasks start with the broker.",
-        log_initial_task_delay_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=0, internal=True),
-    ),
-    *refused(
-        "There is only one log directory, so new partitions cannot be kept away from it.",
-        cordoned_log_dirs=Setting((), dynamic=PER_BROKER),
-    ),
-)

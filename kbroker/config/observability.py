@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from kbroker.config.settings import (
-    MB,
-    SECOND,
-    Dynamic,
-    Setting,
-    harmless,
     setting,
     settings,
 )
 from kbroker.config.values import Kind
-
-CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
 
 _LOOPBACK = "127.0.0.1"
 
@@ -54,20 +47,3 @@ class ObservabilitySettings:
         doc="Additional host names that requests for the pages may use. IP addresses, names without a dot, and the "
         "names in kbroker.http.listener and advertised.listeners are always allowed. Any other name gets status 421.",
     )
-
-
-KNOWN: tuple[Setting, ...] = (
-    *harmless(
-        "kbroker has its own metrics, not those of the JVM.",
-        kafka_metrics_polling_interval_secs=Setting(10, at_least=1),
-        kafka_metrics_reporters=Setting(()),
-        metric_reporters=Setting(("org.apache.kafka.common.metrics.JmxReporter",), dynamic=CLUSTER_WIDE),
-        metrics_num_samples=Setting(2, at_least=1),
-        metrics_recording_level=Setting("INFO"),
-        metrics_sample_window_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1),
-    ),
-    *harmless(
-        "The broker does not collect telemetry from clients.",
-        telemetry_max_bytes=Setting(MB, at_least=1),
-    ),
-)

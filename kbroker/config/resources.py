@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from kbroker.config.catalogue import BROKER
 from kbroker.config.load import Settings
-from kbroker.config.settings import MAX_INT32, MINUTE, Effect, Setting
-from kbroker.config.values import ConfigError, Kind, Value
+from kbroker.config.settings import Setting
+from kbroker.config.values import ConfigError, Kind
+from kbroker.config.without_effect import without_effect
 from wire.errors import ErrorCode, KafkaError
 
-_NO_GROUPS = "Groups of the consumer, share and streams protocols are not supported yet."
-_NO_TELEMETRY = "The broker does not collect metrics from clients."
 _SHORTEST_INTERVAL_MS, _LONGEST_INTERVAL_MS = 100, 3_600_000
 _DURATION = re.compile(r"by_duration:P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.ASCII)
 _MATCHED = (
@@ -39,56 +38,8 @@ def _reset(text: str) -> str | None:
     return "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
 
 
-def _of_group(name: str, default: Value, **how: Any) -> Setting:
-    broker_key = f"group.{name}"
-    return Setting(
-        default,
-        name=name,
-        effect=Effect.HARMLESS,
-        why=_NO_GROUPS,
-        synonyms=((broker_key, 1),) if broker_key in BROKER else (),
-        **how,
-    )
-
-
-GROUP: Final[Mapping[str, Setting]] = {
-    one.name: one
-    for one in (
-        _of_group("consumer.assignment.interval.ms", 1000, at_least=0),
-        _of_group("consumer.heartbeat.interval.ms", 5000, at_least=1),
-        _of_group("consumer.session.timeout.ms", 45_000, at_least=1),
-        _of_group("share.assignment.interval.ms", 1000, at_least=0),
-        _of_group("share.auto.offset.reset", "latest", check=_reset),
-        _of_group("share.delivery.count.limit", 5, at_least=2),
-        _of_group("share.heartbeat.interval.ms", 5000, at_least=1),
-        _of_group("share.isolation.level", "read_uncommitted", one_of=("read_committed", "read_uncommitted")),
-        _of_group("share.partition.max.record.locks", 2000, at_least=100),
-        _of_group("share.record.lock.duration.ms", 30_000, at_least=1000),
-        _of_group("share.renew.acknowledge.enable", True),
-        _of_group("share.session.timeout.ms", 45_000, at_least=1),
-        _of_group("streams.assignment.interval.ms", 1000, at_least=0),
-        _of_group("streams.heartbeat.interval.ms", 5000, at_least=1),
-        _of_group("streams.initial.rebalance.delay.ms", 3000, at_least=0),
-        _of_group("streams.num.standby.replicas", 0, at_least=0),
-        _of_group("streams.session.timeout.ms", 45_000, at_least=1),
-    )
-}
-
-CLIENT_METRICS: Final[Mapping[str, Setting]] = {
-    one.name: one
-    for one in (
-        Setting(
-            5 * MINUTE,
-            name="interval.ms",
-            at_most=MAX_INT32,
-            doc="Metrics push interval in milliseconds.",
-            effect=Effect.HARMLESS,
-            why=_NO_TELEMETRY,
-        ),
-        Setting((), name="match", doc="Client match criteria.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
-        Setting((), name="metrics", doc="Prefixes of metric names.", effect=Effect.HARMLESS, why=_NO_TELEMETRY),
-    )
-}
+GROUP: Final = {one.name: one for one in without_effect("group", {"share.auto.offset.reset": _reset})}
+CLIENT_METRICS: Final = {one.name: one for one in without_effect("client metrics")}
 
 
 def validate_group(settings: Settings, configs: Mapping[str, str]) -> None:

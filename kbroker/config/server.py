@@ -7,20 +7,15 @@ from ipaddress import ip_address
 from kbroker.config.settings import (
     KB,
     MAX_INT32,
-    MAX_INT64,
     MB,
     MINUTE,
-    SECOND,
     Dynamic,
-    Setting,
-    harmless,
-    refused,
     setting,
     settings,
 )
 from kbroker.config.values import Kind
 
-CLUSTER_WIDE, PER_BROKER = Dynamic.CLUSTER_WIDE, Dynamic.PER_BROKER
+CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
 
 def _only_the_combined_node(roles: tuple[str, ...]) -> str | None:
@@ -180,47 +175,3 @@ class ServerSettings:
         return keeps_everybody_out(
             self.max_connections, self.max_connections_per_ip, self.max_connections_per_ip_overrides
         )
-
-
-KNOWN: tuple[Setting, ...] = (
-    *harmless(
-        "One event loop serves every connection, so there are no thread pools.",
-        background_threads=Setting(10, at_least=1, dynamic=CLUSTER_WIDE),
-        num_io_threads=Setting(8, at_least=1, dynamic=CLUSTER_WIDE),
-        num_network_threads=Setting(3, at_least=1, dynamic=CLUSTER_WIDE),
-    ),
-    *harmless(
-        "The broker processes one request of a connection at a time and has no request queue.",
-        queued_max_requests=Setting(500, at_least=1),
-    ),
-    *harmless(
-        "The node does not connect to other nodes yet.",
-        controller_socket_timeout_ms=Setting(30 * SECOND),
-        request_timeout_ms=Setting(30 * SECOND),
-        socket_connection_setup_timeout_max_ms=Setting(30 * SECOND, kind=Kind.LONG),
-        socket_connection_setup_timeout_ms=Setting(10 * SECOND, kind=Kind.LONG),
-    ),
-    *harmless(
-        "All listeners open when the broker is ready, and a stop by a signal is always a controlled shutdown.",
-        controlled_shutdown_enable=Setting(True),
-        early_start_listeners=Setting(kind=Kind.LIST),
-    ),
-    *harmless(
-        "kbroker has no start-up timeout, no unstable APIs and no unstable features.",
-        server_max_startup_time_ms=Setting(MAX_INT64, kind=Kind.LONG, at_least=0, internal=True),
-        unstable_api_versions_enable=Setting(False, internal=True),
-        unstable_feature_versions_enable=Setting(False, internal=True),
-    ),
-    *harmless(
-        "Client quotas are not implemented yet.",
-        quota_window_num=Setting(11, at_least=1),
-        quota_window_size_seconds=Setting(1, at_least=1),
-    ),
-    *refused(
-        "kbroker cannot load JVM classes.",
-        alter_config_policy_class_name=Setting(kind=Kind.CLASS),
-        client_quota_callback_class=Setting(kind=Kind.CLASS),
-        config_providers=Setting((), dynamic=CLUSTER_WIDE),
-        create_topic_policy_class_name=Setting(kind=Kind.CLASS),
-    ),
-)

@@ -5,15 +5,13 @@ name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. The declaration is
 `--override` and environment variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs and to write
 docs/configuration.md.
 
-kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; it is in the `KNOWN` tuple of
-its area, as `harmless` (ignoring it is safe; the broker logs a warning) or `refused` (ignoring it would be unsafe, so
-any value but the default is an error that names the reason).
+kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; see without_effect.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar, dataclass_transform
 
@@ -187,17 +185,7 @@ def settings(cls: type[T]) -> type[T]:
     return made
 
 
-def harmless(why: str, **keys: Setting) -> Iterator[Setting]:
-    """Kafka keys that the broker accepts and ignores, and why that is safe."""
-    return _known(Effect.HARMLESS, why, keys)
-
-
-def refused(why: str, **keys: Setting) -> Iterator[Setting]:
-    """Kafka keys that must keep their default, and why."""
-    return _known(Effect.REFUSED, why, keys)
-
-
-def _known(effect: Effect, why: str, keys: dict[str, Setting]) -> Iterator[Setting]:
-    for attribute, one in keys.items():
-        one.name, one.effect, one.why = attribute.replace("_", "."), effect, why
-        yield one
+def declarations(cls: type[Any]) -> tuple[Setting, ...]:
+    """The settings of a class under `@settings`."""
+    declared: tuple[Setting, ...] = cls.SETTINGS
+    return declared

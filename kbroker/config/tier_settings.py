@@ -22,8 +22,6 @@ from kbroker.config.settings import (
     Dynamic,
     Effect,
     Setting,
-    harmless,
-    refused,
     setting,
     settings,
 )
@@ -281,32 +279,3 @@ def metadata_topic_setting(name: str) -> Setting | None:
         why = "The broker reads and writes the metadata topic in this process, without clients."
         return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=why)
     return METADATA_TOPIC.get(name)
-
-
-KNOWN: tuple[Setting, ...] = (
-    *refused(
-        "Plug-ins are Python packages in kbroker's environment; see docs/tiered-storage.md.",
-        remote_log_metadata_manager_class_path=Setting(kind=Kind.STRING),
-        remote_log_storage_manager_class_path=Setting(kind=Kind.STRING),
-    ),
-    *refused(
-        "The prefixes of plug-in settings are fixed.",
-        remote_log_metadata_manager_impl_prefix=Setting(RLMM_PREFIX),
-        remote_log_storage_manager_impl_prefix=Setting(RSM_PREFIX),
-    ),
-    *harmless(
-        "The metadata manager reads and writes its topic in this process, without a listener.",
-        remote_log_metadata_manager_listener_name=Setting(kind=Kind.STRING),
-    ),
-    *harmless(
-        "Replication between brokers is not implemented yet.",
-        remote_log_manager_follower_thread_pool_size=Setting(2, at_least=1, dynamic=CLUSTER_WIDE),
-        remote_log_manager_thread_pool_size=Setting(2, at_least=1),
-    ),
-    *harmless(
-        "The broker retries a failed task with exponential backoff, up to remote.log.manager.task.interval.ms.",
-        remote_log_manager_task_retry_backoff_max_ms=Setting(30 * SECOND, kind=Kind.LONG, at_least=1, internal=True),
-        remote_log_manager_task_retry_backoff_ms=Setting(500, kind=Kind.LONG, at_least=1, internal=True),
-        remote_log_manager_task_retry_jitter=Setting(0.2, at_least=0, at_most=0.5, internal=True),
-    ),
-)

@@ -42,14 +42,9 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     cleanup_policy: frozenset[str] = frozenset({"delete"})
-    delete_retention_ms: int = 86_400_000
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = MAX_INT64
-    min_cleanable_dirty_ratio: float = 0.5
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     file_delete_delay_ms: int = 60_000
-    preallocate: bool = False
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False

@@ -57,8 +57,3 @@ def test_the_settings_provide_every_field_of_the_log_config() -> None:
     given: dict[str, object] = {}
     Settings.load().log_config({}, lambda **fields: given.update(fields))
     assert set(given) == {field.name for field in dataclasses.fields(LogConfig)}
-
-
-def test_the_values_are_also_available_as_attributes() -> None:
-    topic = Settings.load(b"log.retention.hours=1").topic({"cleanup.policy": "delete", "preallocate": "true"})
-    assert (topic.retention_ms, topic.cleanup_policy, topic.preallocate) == (3_600_000, ("delete",), True)
