@@ -437,7 +437,7 @@ class Tier:
     def _as_made(self, tier: TierSettings) -> TierSettings:
         """The settings with the topic's actual number of partitions, by which the manager assigns partitions."""
         topic = self._broker.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
-        if topic is None or len(topic.partitions) == tier.topic_num_partitions:
+        if topic is None or len(topic.partitions) == tier.of_metadata_topic("topic.num.partitions"):
             return tier
         count = len(topic.partitions)
         logger.warning("the metadata topic of the tier keeps its number of partitions", partitions=count)

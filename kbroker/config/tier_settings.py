@@ -170,39 +170,10 @@ class TierSettings:
         """Whether kbroker's own manager keeps the metadata in `__remote_log_metadata`."""
         return self.remote_log_metadata_manager_class_name in (TOPIC_BASED_METADATA, "topic")
 
-    @property
-    def topic_num_partitions(self) -> int:
-        """Number of partitions of `__remote_log_metadata` when it is created."""
-        return self._of_topic("remote.log.metadata.topic.num.partitions")
-
-    @property
-    def topic_replication_factor(self) -> int:
-        """Replication factor of `__remote_log_metadata` when it is created."""
-        return self._of_topic("remote.log.metadata.topic.replication.factor")
-
-    @property
-    def topic_min_isr(self) -> int:
-        """Minimum number of in-sync replicas of `__remote_log_metadata`."""
-        return self._of_topic("remote.log.metadata.topic.min.isr")
-
-    @property
-    def topic_retention_ms(self) -> int:
-        """Retention time of `__remote_log_metadata`; -1 means no limit."""
-        return self._of_topic("remote.log.metadata.topic.retention.ms")
-
-    @property
-    def consume_wait_ms(self) -> int:
-        """Maximum time that a metadata change waits until the manager has read it back."""
-        return self._of_topic("remote.log.metadata.consume.wait.ms")
-
-    @property
-    def initialization_retry_interval_ms(self) -> int:
-        """Pause between attempts to create or find the topic."""
-        return self._of_topic("remote.log.metadata.initialization.retry.interval.ms")
-
-    def _of_topic(self, name: str) -> int:
-        declaration = METADATA_TOPIC[name]
-        text = self.rlmm_configs.get(name)
+    def of_metadata_topic(self, key: str) -> int:
+        """The value of `rlmm.config.remote.log.metadata.<key>`, a key of kbroker's own metadata manager."""
+        declaration = METADATA_TOPIC[f"remote.log.metadata.{key}"]
+        text = self.rlmm_configs.get(declaration.name)
         value = declaration.default if text is None else declaration.parse(text)
         assert isinstance(value, int)
         return value

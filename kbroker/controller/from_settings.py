@@ -47,13 +47,13 @@ def _group_metadata_topic(settings: Settings) -> InternalTopic:
 
 def _remote_log_metadata_topic(tier: TierSettings) -> InternalTopic:
     return InternalTopic(
-        partitions=tier.topic_num_partitions,
-        replication_factor=tier.topic_replication_factor,
+        partitions=tier.of_metadata_topic("topic.num.partitions"),
+        replication_factor=tier.of_metadata_topic("topic.replication.factor"),
         configs={
             "cleanup.policy": "delete",
-            "min.insync.replicas": str(tier.topic_min_isr),
+            "min.insync.replicas": str(tier.of_metadata_topic("topic.min.isr")),
             "remote.storage.enable": "false",
-            "retention.ms": str(tier.topic_retention_ms),
+            "retention.ms": str(tier.of_metadata_topic("topic.retention.ms")),
         },
     )
 

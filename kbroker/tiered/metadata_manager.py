@@ -68,13 +68,13 @@ class TopicRemoteLogMetadataManager:
     """
 
     def __init__(self, env: Env, topic: MetadataTopic, settings: TierSettings) -> None:
-        self.partition_count = settings.topic_num_partitions
+        self.partition_count = settings.of_metadata_topic("topic.num.partitions")
         self.failure = ""
         self.counters = MetadataCounters()
         self._env = env
         self._topic = topic
-        self._wait_ms = settings.consume_wait_ms
-        self._retry_ms = settings.initialization_retry_interval_ms
+        self._wait_ms = settings.of_metadata_topic("consume.wait.ms")
+        self._retry_ms = settings.of_metadata_topic("initialization.retry.interval.ms")
         self._held: dict[UserPartition, TopicIdPartition] = {}
         self._followed: dict[int, _Followed] = {}
         self._has_topic = False

@@ -52,12 +52,20 @@ def test_a_plugins_keys_lose_their_prefix_and_stay_hidden() -> None:
 
 def test_the_profiles_metadata_topic_fits_one_broker() -> None:
     embedded, test = Settings.load().tier, Settings.load(profile="test").tier
-    assert (embedded.topic_num_partitions, embedded.topic_replication_factor, embedded.topic_min_isr) == (50, 1, 1)
-    assert (test.topic_num_partitions, test.topic_retention_ms) == (1, -1)
+    assert (
+        embedded.of_metadata_topic("topic.num.partitions"),
+        embedded.of_metadata_topic("topic.replication.factor"),
+        embedded.of_metadata_topic("topic.min.isr"),
+    ) == (50, 1, 1)
+    assert (test.of_metadata_topic("topic.num.partitions"), test.of_metadata_topic("topic.retention.ms")) == (1, -1)
     kafka = Settings.load(profile="kafka").tier
-    assert (kafka.topic_replication_factor, kafka.topic_min_isr, kafka.consume_wait_ms) == (3, 2, 120_000)
+    assert (
+        kafka.of_metadata_topic("topic.replication.factor"),
+        kafka.of_metadata_topic("topic.min.isr"),
+        kafka.of_metadata_topic("consume.wait.ms"),
+    ) == (3, 2, 120_000)
     mine = Settings.load(overrides=["rlmm.config.remote.log.metadata.topic.num.partitions=7"]).tier
-    assert mine.topic_num_partitions == 7
+    assert mine.of_metadata_topic("topic.num.partitions") == 7
 
 
 @pytest.mark.parametrize(
