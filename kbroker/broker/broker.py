@@ -200,28 +200,13 @@ class Broker:
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
-    def describe_configs(
-        self,
-        resource_type: int,
-        name: str,
-        *,
-        keys: Collection[str] | None,
-        include_synonyms: bool,
-        include_documentation: bool,
-    ) -> list[ConfigEntry]:
+    def describe_configs(self, resource_type: int, name: str, *, keys: Collection[str] | None) -> list[ConfigEntry]:
         """The settings of a topic, this broker (by id), all brokers (""), this broker's loggers, or a group.
 
         Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST
         """
-        return describe_resource(
-            self.settings,
-            self.image,
-            (resource_type, name),
-            node_id=self.node_id,
-            keys=keys,
-            include_synonyms=include_synonyms,
-            include_documentation=include_documentation,
-        )
+        resource = (resource_type, name)
+        return describe_resource(self.settings, self.image, resource, node_id=self.node_id, keys=keys)
 
     async def alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
         """Change single settings. Logger levels change here at once; the controller changes all other settings."""

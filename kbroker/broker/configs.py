@@ -46,14 +46,7 @@ _LIST_OPERATIONS: Final = {2: "APPEND", 3: "SUBTRACT"}
 
 
 def describe_resource(
-    settings: Settings,
-    image: Image,
-    resource: tuple[int, str],
-    *,
-    node_id: int,
-    keys: Collection[str] | None,
-    include_synonyms: bool,
-    include_documentation: bool,
+    settings: Settings, image: Image, resource: tuple[int, str], *, node_id: int, keys: Collection[str] | None
 ) -> list[ConfigEntry]:
     """The settings of one resource, (type, name); keys None or empty means all.
 
@@ -66,29 +59,15 @@ def describe_resource(
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name not in image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        return describe_topic(
-            settings,
-            configs,
-            keys=keys,
-            include_synonyms=include_synonyms,
-            include_documentation=include_documentation,
-        )
+        return describe_topic(settings, configs, keys=keys)
     if kind == GROUP_RESOURCE:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
-        return describe_group(
-            settings,
-            configs,
-            keys=keys,
-            include_synonyms=include_synonyms,
-            include_documentation=include_documentation,
-        )
+        return describe_group(settings, configs, keys=keys)
     if kind == CLIENT_METRICS_RESOURCE:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        return describe_client_metrics(
-            configs, keys=keys, include_synonyms=include_synonyms, include_documentation=include_documentation
-        )
+        return describe_client_metrics(configs, keys=keys)
     if kind == BROKER_LOGGER_RESOURCE:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
@@ -99,7 +78,7 @@ def describe_resource(
     if name:
         _check_broker_id(name, node_id, expected=f"{node_id} or empty string,")
     describe = describe_broker if name else describe_cluster_defaults
-    return describe(settings, keys=keys, include_synonyms=include_synonyms, include_documentation=include_documentation)
+    return describe(settings, keys=keys)
 
 
 def _check_broker_id(name: str, node_id: int, *, expected: str) -> None:

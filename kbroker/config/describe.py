@@ -45,7 +45,7 @@ class Synonym(NamedTuple):
 class ConfigEntry(NamedTuple):
     """One key of a DescribeConfigs response.
 
-    Shape   value is None if there is none or if it is sensitive; documentation is None unless requested
+    Shape   value is None if there is none or if it is sensitive
     """
 
     name: str
@@ -55,21 +55,11 @@ class ConfigEntry(NamedTuple):
     is_sensitive: bool
     synonyms: tuple[Synonym, ...]
     config_type: Kind
-    documentation: str | None
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the key is not set anywhere (version 0 of the protocol has this flag instead of the source)."""
-        return self.source is ConfigSource.DEFAULT_CONFIG
+    documentation: str
 
 
 def describe_topic(
-    settings: Settings,
-    configs: Mapping[str, str],
-    *,
-    keys: Collection[str] | None = None,
-    include_synonyms: bool = True,
-    include_documentation: bool = False,
+    settings: Settings, configs: Mapping[str, str], *, keys: Collection[str] | None = None
 ) -> list[ConfigEntry]:
     """A topic's settings by name; configs are the topic's own settings; keys None or empty means all keys."""
     values = settings.topic_values(configs)
@@ -81,26 +71,11 @@ def describe_topic(
         synonyms = _behind(settings, declaration)
         if name in configs:
             synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        entries.append(
-            _entry(
-                declaration,
-                value,
-                synonyms,
-                read_only=False,
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
+        entries.append(_entry(declaration, value, synonyms, read_only=False))
     return entries
 
 
-def describe_broker(
-    settings: Settings,
-    *,
-    keys: Collection[str] | None = None,
-    include_synonyms: bool = True,
-    include_documentation: bool = False,
-) -> list[ConfigEntry]:
+def describe_broker(settings: Settings, *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
     """This broker's settings by name."""
     layers = settings.layers
     names = {name for name, one in BROKER.items() if not one.internal}.union(
@@ -113,26 +88,12 @@ def describe_broker(
         value = None
         if not declaration.sensitive:
             value = declaration.default_text if text is None else to_text(declaration.parse(text))
-        entries.append(
-            _entry(
-                declaration,
-                value,
-                _synonyms(settings, _alternatives(name), described=name, hidden=declaration.sensitive),
-                read_only=_is_read_only(declaration),
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
+        synonyms = _synonyms(settings, _alternatives(name), described=name, hidden=declaration.sensitive)
+        entries.append(_entry(declaration, value, synonyms, read_only=_is_read_only(declaration)))
     return entries
 
 
-def describe_cluster_defaults(
-    settings: Settings,
-    *,
-    keys: Collection[str] | None = None,
-    include_synonyms: bool = True,
-    include_documentation: bool = False,
-) -> list[ConfigEntry]:
+def describe_cluster_defaults(settings: Settings, *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
     """Only the dynamic settings of all brokers (the broker resource with an empty name)."""
     entries = []
     for name, text in sorted(settings.layers.cluster.items()):
@@ -140,26 +101,13 @@ def describe_cluster_defaults(
             continue
         declaration = _declaration(name)
         value = None if declaration.sensitive else text
-        entries.append(
-            _entry(
-                declaration,
-                value,
-                [Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
-                read_only=_is_read_only(declaration),
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
+        synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        entries.append(_entry(declaration, value, [synonym], read_only=_is_read_only(declaration)))
     return entries
 
 
 def describe_group(
-    settings: Settings,
-    configs: Mapping[str, str],
-    *,
-    keys: Collection[str] | None = None,
-    include_synonyms: bool = True,
-    include_documentation: bool = False,
+    settings: Settings, configs: Mapping[str, str], *, keys: Collection[str] | None = None
 ) -> list[ConfigEntry]:
     """A group's settings by name; configs are the group's own settings."""
     entries = []
@@ -171,26 +119,11 @@ def describe_group(
         ]
         if name in configs:
             synonyms.insert(0, Synonym(name, configs[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
-        entries.append(
-            _entry(
-                declaration,
-                synonyms[0].value,
-                synonyms,
-                read_only=False,
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
+        entries.append(_entry(declaration, synonyms[0].value, synonyms, read_only=False))
     return entries
 
 
-def describe_client_metrics(
-    configs: Mapping[str, str],
-    *,
-    keys: Collection[str] | None = None,
-    include_synonyms: bool = True,
-    include_documentation: bool = False,
-) -> list[ConfigEntry]:
+def describe_client_metrics(configs: Mapping[str, str], *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
     """A client metrics subscription by key; as in Kafka, one that does not exist has the defaults."""
     entries = []
     for name, declaration in CLIENT_METRICS.items():
@@ -198,16 +131,8 @@ def describe_client_metrics(
             continue
         value = configs.get(name, declaration.default_text)
         source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
-        entries.append(
-            _entry(
-                declaration,
-                value,
-                [Synonym(name, value, source)] if name in configs else [],
-                read_only=False,
-                include_synonyms=include_synonyms,
-                include_documentation=include_documentation,
-            )
-        )
+        synonyms = [Synonym(name, value, source)] if name in configs else []
+        entries.append(_entry(declaration, value, synonyms, read_only=False))
     return entries
 
 
@@ -235,24 +160,16 @@ def _declaration(name: str) -> Setting:
     return broker_setting(name) or Setting(kind=Kind.UNKNOWN, name=name)
 
 
-def _entry(
-    declaration: Setting,
-    value: str | None,
-    synonyms: Sequence[Synonym],
-    *,
-    read_only: bool,
-    include_synonyms: bool,
-    include_documentation: bool,
-) -> ConfigEntry:
+def _entry(declaration: Setting, value: str | None, synonyms: Sequence[Synonym], *, read_only: bool) -> ConfigEntry:
     return ConfigEntry(
         name=declaration.name,
         value=value,
         read_only=read_only,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         is_sensitive=declaration.sensitive,
-        synonyms=tuple(synonyms) if include_synonyms else (),
+        synonyms=tuple(synonyms),
         config_type=declaration.kind,
-        documentation=(declaration.doc or declaration.why) if include_documentation else None,
+        documentation=declaration.doc or declaration.why,
     )
 
 

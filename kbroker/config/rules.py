@@ -143,8 +143,7 @@ class ConfigRules:
         if asked != self._described[0]:
             # Cache the last answer: one request may create thousands of topics with the same settings.
             settings = self._settings.with_dynamic(cluster, own)
-            entries = describe_topic(settings, configs, include_synonyms=False)
-            self._described = (dict(configs), dict(cluster), dict(own)), entries
+            self._described = (dict(configs), dict(cluster), dict(own)), describe_topic(settings, configs)
         return self._described[1]
 
 

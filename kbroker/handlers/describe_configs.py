@@ -51,13 +51,7 @@ async def describe_configs(
         if broker.turns.due():
             await broker.turns.next()
         try:
-            entries = broker.describe_configs(
-                resource.resource_type,
-                resource.resource_name,
-                keys=keys,
-                include_synonyms=request.include_synonyms,
-                include_documentation=request.include_documentation,
-            )
+            entries = broker.describe_configs(resource.resource_type, resource.resource_name, keys=keys)
         except KafkaError as error:
             results.append(_failed(resource, error))
             continue
@@ -65,7 +59,7 @@ async def describe_configs(
             error_message="",
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
-            configs=[_result(entry) for entry in entries],
+            configs=[_result(entry, request) for entry in entries],
         )
         results.append(encoded := encode_element(result, DescribeConfigsResponse, context.api_version))
         size += len(encoded)
@@ -89,7 +83,7 @@ def _each_once(
     return asked.values()
 
 
-def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:
+def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -99,7 +93,8 @@ def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:
         synonyms=[
             DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
             for synonym in entry.synonyms
+            if request.include_synonyms
         ],
         config_type=entry.config_type,
-        documentation=entry.documentation,
+        documentation=entry.documentation if request.include_documentation else None,
     )

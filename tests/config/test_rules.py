@@ -122,7 +122,7 @@ def test_a_new_topics_description_includes_the_brokers_stored_settings() -> None
     settings = Settings.load()
     found = ConfigRules(settings).describe_topic({"retention.bytes": "5"}, _Stored())
     expected = settings.with_dynamic({"log.retention.ms": "1000"}, {"log.segment.bytes": "2000000"})
-    assert found == describe_topic(expected, {"retention.bytes": "5"}, include_synonyms=False)
+    assert found == describe_topic(expected, {"retention.bytes": "5"})
     values = {entry.name: entry.value for entry in found}
     assert (values["retention.ms"], values["segment.bytes"], values["retention.bytes"]) == ("1000", "2000000", "5")
 
