@@ -293,9 +293,10 @@ class Node:
         if not directory.was_used:
             # This file also shows the next start that a metadata log must exist.
             await env.run_blocking(directory.write_recovery_points)
-        refuse_tiered_topics_without_system(controller.image, settings.tier)
+        metadata = controller.publisher
+        refuse_tiered_topics_without_system(metadata.image, settings.tier)
         replicas = Replicas(
-            env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=controller.image
+            env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=metadata.image
         )
         find_removed = partial(removed_topics, directory.path, disk=env.disk, report=logger.warning)
         await load_partitions(env, replicas, find_removed, self.recovery)
@@ -305,11 +306,16 @@ class Node:
             )
         _refuse_failed(directory)
         broker = Broker(
-            env=env, settings=replicas.settings, cluster_id=cluster_id, replicas=replicas, controller=controller
+            env=env,
+            settings=replicas.settings,
+            cluster_id=cluster_id,
+            replicas=replicas,
+            metadata=metadata,
+            controller=controller,
         )
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         controller.is_short_of_space = lambda: directory.state.is_short_of_space
-        controller.add_listener(broker.on_image)
+        metadata.add_listener(broker.on_image)
         bounds = Bounds(
             max_elements=settings.limits.kbroker_max_request_elements,
             max_reply_bytes=settings.limits.kbroker_max_reply_bytes,
@@ -328,9 +334,9 @@ class Node:
                     for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
                         logger.warning(warning, **{what: name})
 
-        controller.add_listener(on_image)
+        metadata.add_listener(on_image)
         if on_page_image is not None:
-            controller.add_listener(on_page_image)
+            metadata.add_listener(on_page_image)
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
             await nursery.start(broker.groups.run)

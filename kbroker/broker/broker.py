@@ -26,6 +26,7 @@ from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
+from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
@@ -67,13 +68,21 @@ class Broker:
     """
 
     def __init__(
-        self, *, env: Env, settings: Settings, cluster_id: str, replicas: Replicas, controller: ControllerClient
+        self,
+        *,
+        env: Env,
+        settings: Settings,
+        cluster_id: str,
+        replicas: Replicas,
+        metadata: MetadataPublisher,
+        controller: ControllerClient,
     ) -> None:
         self.env = env
         self.settings = settings
         self.cluster_id = cluster_id
         self.node_id = settings.server.node_id
         self.replicas = replicas
+        self.metadata = metadata
         self.controller = controller
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = Turns(env.now_ns)
@@ -162,7 +171,7 @@ class Broker:
     @property
     def image(self) -> Image:
         """The newest metadata that this broker acts on."""
-        return self.controller.image
+        return self.metadata.image
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """The name of the topic with this id, or None."""

@@ -3,12 +3,8 @@ publishes the result.
 
 A caller submits a decision (a function of the controller) and waits. The writer takes all waiting decisions and makes
 each on the state after the previous one. It puts their records into one batch, writes and syncs it in a thread, and
-publishes the new image to the listeners. Only then do the callers get their response or KafkaError; an error also
-waits, because it may depend on a decision that is not durable yet. So ten requests that arrive during a sync cost one
-more sync, not ten.
-
-A listener gets every image with its changes, in order, before the callers of the decisions that made it. If a listener
-returns an awaitable, the writer awaits it, so that a new topic is served when its creator gets the response.
+publishes the new image. Only then do the callers get their response or KafkaError; an error also waits, because it may
+depend on a decision that is not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
 
 On a full disk, when the reserve is used up, decisions fail with KAFKA_STORAGE_ERROR and can be retried. If writing the
 log fails for another reason, `run` raises `UnusableMetadata` and the process ends, because it is unknown whether the
@@ -34,8 +30,8 @@ from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.metadata_log import MetadataLog, MetadataLogConfig, Staged
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.records import encode_value
-from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Endpoint, Image
+from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
@@ -54,8 +50,6 @@ from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesR
 
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
-
-Listener = Callable[[Image, Delta], Awaitable[None] | None]
 
 MAX_GROUP: Final = 1_000
 """The most decisions that share one sync; the others wait for the next one."""
@@ -87,11 +81,11 @@ class _Request(Generic[R]):
 class ControllerClient:
     """The interface of a broker to the controller in its own process. Decisions are made only while `run` is running.
 
-    image  the newest published state: durable, and known to every listener
+    publisher  publishes each state when it is durable
     """
 
     def __init__(self, *, env: Env, controller: Controller, metadata_log: MetadataLog) -> None:
-        self.image = controller.image
+        self.publisher = MetadataPublisher(controller.image)
         self._env = env
         self._controller = controller
         self._metadata_log = metadata_log
@@ -99,8 +93,7 @@ class ControllerClient:
         self._waiting: list[_Request[Any]] = []
         self._arrived = trio.Event()
         self._published = trio.Event()
-        self._written = trio.Event()
-        self._listeners: list[Listener] = []
+        self.publisher.add_listener(lambda _image, _delta: self._published.set())
         self.is_short_of_space: Callable[[], bool] = lambda: False
         self._producer_ids = ProducerIdBlock()
         self._producer_id_lock = trio.Lock()
@@ -110,10 +103,6 @@ class ControllerClient:
     def settings(self) -> ControllerSettings:
         """The settings that decisions depend on."""
         return self._controller.settings
-
-    def add_listener(self, listener: Listener) -> None:
-        """Call the listener with every later image."""
-        self._listeners.append(listener)
 
     # -- background tasks
 
@@ -131,7 +120,7 @@ class ControllerClient:
                 await self._arrived.wait()
             group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
             await self._carry_out(group)
-            await self._publish()
+            await self.publisher.publish(self._controller.image)
             for request in group:
                 request.done.set()
 
@@ -191,25 +180,11 @@ class ControllerClient:
                 partial(self._metadata_log.write, staged, timestamp_ms=self._env.timestamp_ms())
             )
 
-    async def _publish(self) -> None:
-        image = self._controller.image
-        if image is self.image:
-            return
-        delta = Delta(self.image, image)
-        self.image = image
-        for listener in self._listeners:
-            waiting = listener(image, delta)
-            if waiting is not None:
-                await waiting
-        published, self._published = self._published, trio.Event()
-        published.set()
-        self._written.set()
-
     async def _write_snapshots(self) -> None:
         while True:
             with trio.move_on_after(_SNAPSHOT_CHECK_SECONDS):
-                await self._written.wait()
-            self._written = trio.Event()
+                await self._published.wait()
+            self._published = trio.Event()
             if not self._metadata_log.snapshot_is_due(now_ms=self._env.now_ms()):
                 continue
             try:
@@ -220,7 +195,7 @@ class ControllerClient:
 
     async def write_snapshot(self) -> snapshots.SnapshotId:
         """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
-        image = self.image
+        image = self.publisher.image
         self._metadata_log.note_snapshot(now_ms=self._env.now_ms())
         snapshot = await self._env.run_blocking(
             partial(self._metadata_log.write_snapshot, image, timestamp_ms=self._env.timestamp_ms())
@@ -260,12 +235,6 @@ class ControllerClient:
         self._waiting.append(request)
         self._arrived.set()
         return await request.result()
-
-    async def image_at(self, offset: int) -> Image:
-        """Wait until the published image contains the record with this offset. Returns that image."""
-        while self.image.offset < offset:
-            await self._published.wait()
-        return self.image
 
     async def create_topics(self, request: CreateTopicsRequest, *, is_needed: bool = False) -> CreateTopicsResponse:
         """See topics.create_topics. A topic that `is_needed` to read or copy data is created even on a nearly full
@@ -379,7 +348,7 @@ class ControllerClient:
         request = BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=epoch,
-            current_metadata_offset=self.image.offset,
+            current_metadata_offset=self.publisher.image.offset,
             want_fence=False,
             want_shut_down=want_shut_down,
         )

@@ -61,7 +61,7 @@ async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock:
     disk = new_disk()
     client = await open_client(disk)
     seen: list[str] = []
-    client.add_listener(lambda image, delta: seen.extend(one.name for one in delta.created_topics))
+    client.publisher.add_listener(lambda image, delta: seen.extend(one.name for one in delta.created_topics))
     disk.observer = lambda operation: seen.append(operation.name) if operation.path.endswith(".log") else None
     async with running(client):
         seen.clear()
@@ -69,7 +69,7 @@ async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock:
         seen.append("answer")
     assert response.topics[0].error_code == 0
     assert seen == ["write", "sync", "a", "answer"]
-    assert list(client.image.topics_by_name) == ["a"]
+    assert list(client.publisher.image.topics_by_name) == ["a"]
 
 
 async def test_an_awaitable_listener_is_awaited(autojump_clock: MockClock) -> None:
@@ -84,7 +84,7 @@ async def test_an_awaitable_listener_is_awaited(autojump_clock: MockClock) -> No
         return serve(delta)
 
     async with running(client):
-        client.add_listener(listener)
+        client.publisher.add_listener(listener)
         await client.create_topics(create(topic("a")))
         assert served == ["a"]
 
@@ -98,7 +98,7 @@ async def test_waiting_decisions_share_one_sync(autojump_clock: MockClock) -> No
         async with trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(client.create_topics, create(topic(f"t{number}")))
-    assert len(client.image.topics_by_id) == 50
+    assert len(client.publisher.image.topics_by_id) == 50
     assert len(syncs) <= 2
 
 
@@ -127,8 +127,8 @@ async def test_a_group_too_large_for_one_batch_uses_several(autojump_clock: Mock
         assert large.topics[0].error_code == 0
         await client.create_topics(create(topic("after")))
     again = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
-    assert again.image.topics_by_name == client.image.topics_by_name
-    assert len(again.image.topics_by_name["large"].partitions) == 60
+    assert again.publisher.image.topics_by_name == client.publisher.image.topics_by_name
+    assert len(again.publisher.image.topics_by_name["large"].partitions) == 60
 
 
 async def test_partitions_configs_and_deletions_are_published_too(autojump_clock: MockClock) -> None:
@@ -142,14 +142,14 @@ async def test_partitions_configs_and_deletions_are_published_too(autojump_clock
             )
         )
         assert grown.results[0].error_code == 0
-        assert len(client.image.topics_by_name["a"].partitions) == 4
+        assert len(client.publisher.image.topics_by_name["a"].partitions) == 4
         altered = await client.incremental_alter_configs(
             IncrementalAlterConfigsRequest(resources=[], validate_only=False)
         )
         assert altered.responses == []
         deleted = await client.delete_topics(DeleteTopicsRequest(topic_names=["a"], timeout_ms=1), version=5)
         assert deleted.responses[0].error_code == 0
-        assert client.image.topics_by_name == {}
+        assert client.publisher.image.topics_by_name == {}
 
 
 async def test_trap_25_producer_ids_are_unique_across_callers_and_restarts(autojump_clock: MockClock) -> None:
@@ -184,23 +184,7 @@ async def test_a_decision_is_made_even_if_its_caller_is_cancelled(autojump_clock
             scope.cancel()
             await client.create_topics(create(topic("a")))
         await wait_all_tasks_blocked()
-        assert list(client.image.topics_by_name) == ["a"]
-
-
-async def test_image_at_waits_for_the_offset(autojump_clock: MockClock) -> None:
-    async with running(await open_client(new_disk())) as client, trio.open_nursery() as nursery:
-        wanted = client.image.offset + 2
-        found: list[Image] = []
-
-        async def wait() -> None:
-            found.append(await client.image_at(wanted))
-
-        nursery.start_soon(wait)
-        await wait_all_tasks_blocked()
-        assert not found
-        await client.create_topics(create(topic("a", 1, 1)))
-        await wait_all_tasks_blocked()
-        assert found == [client.image]
+        assert list(client.publisher.image.topics_by_name) == ["a"]
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
@@ -211,7 +195,7 @@ async def test_d8_a_failed_metadata_write_ends_the_controller(autojump_clock: Mo
         async with running(client):
             disk.inject(Fault(error=5, name=name, path="*.log", times=-1))
             await client.create_topics(create(topic("a")))
-    assert client.image.topics_by_name == {}, "nothing was published"
+    assert client.publisher.image.topics_by_name == {}, "nothing was published"
 
 
 async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -> None:
@@ -223,9 +207,9 @@ async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -
         await trio.sleep(100)
         names = [name for name in disk.list(f"/data/{DIRECTORY}") if name.endswith(".checkpoint")]
         assert names
-        image = client.image
+        image = client.publisher.image
     again = await open_client(disk, config)
-    assert again.image.topics_by_name == image.topics_by_name
+    assert again.publisher.image.topics_by_name == image.topics_by_name
 
 
 async def test_a_snapshot_is_written_hourly_if_records_are_new(autojump_clock: MockClock) -> None:
@@ -264,10 +248,10 @@ async def test_trap_20_a_restart_raises_the_leader_epoch_by_two(autojump_clock: 
         async with running(client, incarnation=life):
             if life == 0:
                 await client.create_topics(create(topic("a", 1, 1)))
-            partition = client.image.partition("a", 0)
+            partition = client.publisher.image.partition("a", 0)
             assert partition is not None
             assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 2 * life, 2 * life)
-            assert client.image.epoch == life + 1
+            assert client.publisher.image.epoch == life + 1
             if clean:
                 await client.shut_down_broker()
         if clean:
@@ -278,9 +262,9 @@ async def test_the_broker_registers_fenced_and_is_then_unfenced(autojump_clock: 
     steps: list[Callable[[Image], object]] = [lambda image: image.brokers[1].fenced]
     client = await open_client(new_disk())
     fenced: list[object] = []
-    client.add_listener(lambda image, delta: fenced.append(steps[0](image)))
+    client.publisher.add_listener(lambda image, delta: fenced.append(steps[0](image)))
     async with running(client):
-        broker = client.image.brokers[1]
+        broker = client.publisher.image.brokers[1]
         assert broker.endpoints == {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092)}
         assert broker.log_dirs == (LOG_DIRECTORY,)
     assert fenced == [True, False]

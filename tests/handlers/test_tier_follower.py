@@ -203,7 +203,7 @@ async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
     assert broker.node.broker is not None
     controller = broker.node.broker.controller
     broker_id = broker.node.broker.node_id
-    held = controller.image.partition(TOPIC, 0)
+    held = broker.node.broker.image.partition(TOPIC, 0)
     assert held is not None
     directory = UUID(int=77)
     records = [
@@ -226,10 +226,10 @@ async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
         ),
     ]
     await controller.decide(lambda _: Outcome(records, None))
-    placed = controller.image.partition(TOPIC, 0)
+    placed = broker.node.broker.image.partition(TOPIC, 0)
     assert placed is not None
     assert (placed.replicas, placed.isr) == ((broker_id, FOLLOWER), (broker_id,))
-    assert controller.image.brokers[FOLLOWER].fenced
+    assert broker.node.broker.image.brokers[FOLLOWER].fenced
 
 
 async def leave_only(world: World, count: int, *, local_from: int) -> None:

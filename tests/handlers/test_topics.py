@@ -85,7 +85,7 @@ async def test_r15_deletion_and_recreation_in_one_image_under_load(seed: int) ->
             replaced += bool(delta.deleted_topics and delta.created_topics)
 
         assert broker.node.broker is not None
-        broker.node.broker.controller.add_listener(count_replacements)
+        broker.node.broker.metadata.add_listener(count_replacements)
 
         async def write(number: int) -> None:
             client = await broker.connect()
