@@ -27,7 +27,9 @@ from kbroker.controller.bootstrap import write_bootstrap
 from kbroker.controller.context import ConfigRules, ControllerSettings
 from kbroker.controller.controller import Controller
 from kbroker.controller.features import SUPPORTED_FEATURES
-from kbroker.controller.metadata_log import MetadataLog, MetadataLogConfig, Staged
+from kbroker.controller.metadata_leader import MetadataLeader, Staged
+from kbroker.controller.metadata_loading import load_metadata_log
+from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.records import encode_value
 from kbroker.metadata.image import Endpoint, Image
@@ -84,11 +86,12 @@ class ControllerClient:
     publisher  publishes each state when it is durable
     """
 
-    def __init__(self, *, env: Env, controller: Controller, metadata_log: MetadataLog) -> None:
+    def __init__(self, *, env: Env, controller: Controller, leader: MetadataLeader) -> None:
         self.publisher = MetadataPublisher(controller.image)
         self._env = env
         self._controller = controller
-        self._metadata_log = metadata_log
+        self._leader = leader
+        self._metadata_log = leader.log
         self._log_lock = trio.Lock()
         self._waiting: list[_Request[Any]] = []
         self._arrived = trio.Event()
@@ -139,10 +142,10 @@ class ControllerClient:
                     continue
                 records, values = decided
                 metadata_version = self._controller.image.metadata_version
-                if staged is not None and not self._metadata_log.fits(values, onto=staged):
+                if staged is not None and not self._leader.fits(values, onto=staged):
                     await self._write(staged)
                     staged, settled, image = None, number, self._controller.image
-                staged = self._metadata_log.stage(values, metadata_version=metadata_version, onto=staged)
+                staged = self._leader.stage(values, metadata_version=metadata_version, onto=staged)
                 replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
                 await call(replay, records)
             if staged is not None:
@@ -176,9 +179,7 @@ class ControllerClient:
     async def _write(self, staged: Staged) -> None:
         """Errors: KAFKA_STORAGE_ERROR if the disk is full; UnusableMetadata."""
         async with self._log_lock:
-            await self._env.run_blocking(
-                partial(self._metadata_log.write, staged, timestamp_ms=self._env.timestamp_ms())
-            )
+            await self._env.run_blocking(partial(self._leader.write, staged, timestamp_ms=self._env.timestamp_ms()))
 
     async def _write_snapshots(self) -> None:
         while True:
@@ -399,10 +400,10 @@ async def open_controller(
     Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 
-    def load() -> tuple[MetadataLog, Image]:
+    def load() -> tuple[MetadataLeader, Image]:
         if may_be_empty:
             write_bootstrap(root, disk=env.disk, timestamp_ms=env.timestamp_ms())
-        metadata_log, image = MetadataLog.load(
+        metadata_log, image = load_metadata_log(
             root,
             disk=env.disk,
             node_id=settings.node_id,
@@ -415,8 +416,10 @@ async def open_controller(
         )
         on_loaded()
         bootstrap = f"{root}/{snapshots.BOOTSTRAP_FILE}"
-        return metadata_log, metadata_log.begin_epoch(image, timestamp_ms=env.timestamp_ms(), bootstrap=bootstrap)
+        leader = MetadataLeader(metadata_log, node_id=settings.node_id)
+        image = leader.begin_epoch(image, disk=env.disk, timestamp_ms=env.timestamp_ms(), bootstrap=bootstrap)
+        return leader, image
 
-    metadata_log, image = await env.run_blocking(load)
+    leader, image = await env.run_blocking(load)
     controller = Controller(image, settings=settings, rules=rules, new_uuid=env.new_uuid, now_ms=env.now_ms())
-    return ControllerClient(env=env, controller=controller, metadata_log=metadata_log)
+    return ControllerClient(env=env, controller=controller, leader=leader)

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.controller import records
-from kbroker.controller.metadata_log import DIRECTORY, MetadataLog, MetadataLogConfig
+from kbroker.controller.metadata_leader import MetadataLeader
+from kbroker.controller.metadata_loading import load_metadata_log
+from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
 from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.controller.replay import LogSegment, Replay
 from kbroker.controller.snapshots import SnapshotId, read_snapshot, snapshot_ids, write_snapshot
@@ -54,7 +56,7 @@ class Node:
         self.root = root
         self.disk = disk
         self.reports: list[str] = []
-        self.log, self.image = MetadataLog.load(
+        self.log, self.image = load_metadata_log(
             root,
             disk=disk,
             node_id=1,
@@ -64,12 +66,13 @@ class Node:
             report=self.reports.append,
         )
         self.loaded = self.image
-        self.image = self.log.begin_epoch(self.image, timestamp_ms=NOW, bootstrap=bootstrap)
+        self.leader = MetadataLeader(self.log, node_id=1)
+        self.image = self.leader.begin_epoch(self.image, disk=disk, timestamp_ms=NOW, bootstrap=bootstrap)
 
     def append(self, *decided: object) -> None:
         values = [records.encode_value(record, 21) for record in decided]
-        staged = self.log.stage(values, metadata_version=21)
-        self.log.write(staged, timestamp_ms=NOW)
+        staged = self.leader.stage(values, metadata_version=21)
+        self.leader.write(staged, timestamp_ms=NOW)
         self.image = self.image.apply(decided, offset=staged.end_offset - 1, epoch=self.log.epoch)
 
     def snapshot(self) -> SnapshotId:
@@ -253,8 +256,8 @@ def test_c4_damage_after_a_clean_shutdown_fails_the_start(start: Callable[..., N
 
 def test_c4_an_unknown_record_fails_the_start(start: Callable[..., Node]) -> None:
     node = start()
-    staged = node.log.stage([b"\x01\x7f\x00\x00"], metadata_version=21)
-    node.log.write(staged, timestamp_ms=NOW)
+    staged = node.leader.stage([b"\x01\x7f\x00\x00"], metadata_version=21)
+    node.leader.write(staged, timestamp_ms=NOW)
     with pytest.raises(UnusableMetadata, match="record type 127 version 0 is unknown"):
         start()
 

@@ -1,0 +1,211 @@
+"""Open ``__cluster_metadata-0``: the newest complete snapshot, then the records after it.
+
+A start deletes the leftovers of an interrupted snapshot, and ignores damaged snapshots as long as the log reaches back
+to an older one. replay.py judges damage of the log.
+
+Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from kbroker.controller import records, snapshots
+from kbroker.controller.metadata_log import DIRECTORY, MetadataLog, MetadataLogConfig, log_segments
+from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
+from kbroker.controller.quorum_state import parse_quorum_state
+from kbroker.controller.replay import LogEnd, LogSegment, Replay
+from kbroker.controller.snapshots import SnapshotId
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.metadata.image import Image, ImageBuilder
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
+from kbroker.metadata.parts import CLUSTER_METADATA_TOPIC_ID
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.files import FilePool
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.reserve import SpaceReserve
+from wire.errors import KafkaError, Malformed
+from wire.types import uuid_to_text
+
+_PARTITION_METADATA: Final = "partition.metadata"
+
+Report = Callable[[str], None]
+
+
+def load_metadata_log(
+    root: str,
+    *,
+    disk: Disk,
+    node_id: int,
+    config: MetadataLogConfig,
+    timestamp_ms: int,
+    clean_shutdown: bool = False,
+    may_be_empty: bool = True,
+    reserve: SpaceReserve | None = None,
+    report: Report,
+) -> tuple[MetadataLog, Image]:
+    """Open the log under a log directory, or create it, and replay it. `may_be_empty` is False if a broker has run here
+    before, because then the log must have records.
+
+    Raises UnusableMetadata if the files are inconsistent or of an unknown version, OSError from the disk.
+    """
+    directory = f"{root}/{DIRECTORY}"
+    reserve = reserve or SpaceReserve(disk, root, 0)
+    if not disk.exists(directory):
+        if not may_be_empty:
+            raise _lost(root, "is missing")
+        disk.make_directory(directory)
+        disk.sync_directory(root)
+    if not disk.exists(f"{directory}/{_PARTITION_METADATA}"):
+        text = f"version: 0\ntopic_id: {uuid_to_text(CLUSTER_METADATA_TOPIC_ID)}\n"
+        write_atomically(disk, f"{directory}/{_PARTITION_METADATA}", text.encode())
+    names = _without_leftovers(disk, directory)
+    quorum_epoch = _read_quorum_epoch(disk, directory, node_id)
+    snapshot_ids = snapshots.snapshot_ids(names)
+    builder, snapshot = _newest_snapshot(disk, directory, snapshot_ids, report)
+    segments = log_segments(directory, names)
+    _check_reach(directory, segments, snapshot)
+    replay = Replay(
+        disk,
+        segments,
+        start_offset=snapshot.end_offset,
+        highest_epoch=quorum_epoch,
+        clean_shutdown=clean_shutdown,
+    )
+    for batch in replay:
+        for record in records.batch_records(batch):
+            builder.replay(record)
+    end = replay.end
+    epoch = max(end.epoch, snapshot.epoch)
+    image = builder.build(offset=max(end.end_offset, snapshot.end_offset) - 1, epoch=epoch)
+    if not may_be_empty and not image.metadata_version:
+        raise _lost(root, "holds no records")
+    if end.torn_at is not None:
+        path, position = end.torn_at
+        report(f"{path} ends in an unfinished batch at byte {position}; it was never acknowledged and is removed")
+    try:
+        log = reserve.spend_on(
+            lambda: _open_log(
+                directory,
+                disk,
+                config,
+                end,
+                timestamp_ms=timestamp_ms,
+                clean_shutdown=clean_shutdown,
+                report=report,
+            )
+        )
+    except KafkaError as error:
+        raise UnusableMetadata(f"the metadata log cannot be opened: {error.message}") from error
+    if log.log_end_offset < snapshot.end_offset:
+        log.truncate_fully_and_start_at(snapshot.end_offset)
+    metadata_log = MetadataLog(
+        log,
+        config=config,
+        epoch=max(quorum_epoch, epoch),
+        snapshot_ids=snapshot_ids,
+        bytes_since_snapshot=replay.size,
+        last_timestamp_ms=end.timestamp_ms,
+        reserve=reserve,
+    )
+    assert image.end_offset == log.log_end_offset, f"{image.end_offset=}, {log.log_end_offset=}"
+    return metadata_log, image
+
+
+def _lost(root: str, what: str) -> UnusableMetadata:
+    return UnusableMetadata(
+        f"{root}/{DIRECTORY} {what}, but a broker has used {root} before; restore {DIRECTORY} from a backup, or move "
+        f"{root} away to start an empty cluster"
+    )
+
+
+def _without_leftovers(disk: Disk, directory: str) -> list[str]:
+    """The names in the directory, after deleting the leftovers of an interrupted snapshot or cleanup."""
+    names = []
+    for name in disk.list(directory):
+        if name.endswith((snapshots.PART_SUFFIX, snapshots.DELETED_SUFFIX)):
+            disk.unlink(f"{directory}/{name}")
+        else:
+            names.append(name)
+    return names
+
+
+def _read_quorum_epoch(disk: Disk, directory: str, node_id: int) -> int:
+    path = f"{directory}/{QUORUM_STATE}"
+    try:
+        data = read_file(disk, path)
+    except FileNotFoundError:
+        return 0
+    state = parse_quorum_state(data, path)
+    if state.voters and state.voters != (node_id,):
+        raise UnusableMetadata(
+            f"{path} lists the voters {list(state.voters)}; this node, {node_id}, must be the only voter"
+        )
+    return state.leader_epoch
+
+
+def _newest_snapshot(
+    disk: Disk, directory: str, snapshot_ids: list[SnapshotId], report: Report
+) -> tuple[ImageBuilder, SnapshotId]:
+    """A builder with the newest complete snapshot replayed. Damaged snapshots are removed from the list and renamed."""
+    while snapshot_ids:
+        snapshot = snapshot_ids[-1]
+        path = f"{directory}/{snapshot.file_name}"
+        builder = ImageBuilder(Image())
+        try:
+            contents = snapshots.read_snapshot(disk, path)
+        except Malformed as error:
+            report(f"{error}; using the previous snapshot")
+            snapshot_ids.pop()
+            with suppress(FileNotFoundError):
+                disk.rename(path, path.removesuffix(snapshots.SUFFIX) + snapshots.DELETED_SUFFIX)
+            continue
+        for record in contents.records:
+            builder.replay(record)
+        return builder, snapshot
+    return ImageBuilder(Image()), SnapshotId(0, 0)
+
+
+def _check_reach(directory: str, segments: list[LogSegment], snapshot: SnapshotId) -> None:
+    if segments and segments[0].base_offset > snapshot.end_offset:
+        raise UnusableMetadata(
+            f"{directory} starts at offset {segments[0].base_offset}, but no complete snapshot reaches it "
+            f"(the newest ends at {snapshot.end_offset})"
+        )
+
+
+def _open_log(
+    directory: str,
+    disk: Disk,
+    config: MetadataLogConfig,
+    end: LogEnd,
+    *,
+    timestamp_ms: int,
+    clean_shutdown: bool,
+    report: Report,
+) -> Log:
+    return Log.load(
+        directory,
+        disk=disk,
+        config=LogConfig(
+            segment_bytes=config.segment_bytes,
+            segment_ms=config.segment_ms,
+            retention_ms=-1,
+            retention_bytes=-1,
+            max_message_bytes=config.max_batch_bytes,
+            file_delete_delay_ms=0,
+        ),
+        topic=CLUSTER_METADATA_TOPIC,
+        partition=0,
+        topic_id=CLUSTER_METADATA_TOPIC_ID,
+        clean_shutdown=clean_shutdown,
+        recovery_point=end.end_offset,
+        log_start_offset=0,
+        timestamp_ms=timestamp_ms,
+        files=FilePool(disk, limit=64),
+        report=report,
+    )
