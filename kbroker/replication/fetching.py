@@ -265,38 +265,46 @@ class FetchRound:
         for answer in self.answers:
             if answer.is_unknown:
                 continue
-            if self._ends_the_wait(answer):
+            partition, read = answer.partition, answer.read
+            if partition is None or read is None or self._available(answer, partition, read) is None:
                 return True
             waits = True
         return not waits
 
     def is_satisfied(self) -> bool:
-        """Whether a waiting Fetch is due. Checks only partitions that changed since they were read."""
-        reads_to = self._fetcher.reads_to
+        """Whether a waiting Fetch is due. Pure: it compares positions in memory; the caller reads again afterwards."""
+        fetcher, size = self._fetcher, 0
         for answer in self.answers:
             if answer.is_unknown:
                 continue
-            partition, read = answer.partition, answer.read
+            asked, partition, read = answer.asked, answer.partition, answer.read
             if partition is None or read is None:
                 return True
             try:
-                end = partition.readable_end(reads_to)
+                end = partition.readable_end(fetcher.reads_to)
+                if end == read.readable_end and partition.leader_epoch == read.leader_epoch:
+                    size += answer.size
+                    continue
+                found = partition.look_up(
+                    asked.fetch_offset,
+                    fetcher=fetcher,
+                    current_leader_epoch=asked.current_leader_epoch,
+                    last_fetched_epoch=asked.last_fetched_epoch,
+                )
             except KafkaError:
                 return True
-            if end == read.readable_end and partition.leader_epoch == read.leader_epoch:
-                continue
-            self.size -= answer.size
-            self.size += self._read_one(answer, answer.asked.partition_max_bytes, first=True, may_block=True)
-            if self._ends_the_wait(answer):
+            found.place, found.is_remote = read.place, partition.is_remote(asked.fetch_offset)
+            if (available := self._available(answer, partition, found)) is None:
                 return True
-        return self.size >= self._min_bytes
+            size += min(available, max(0, asked.partition_max_bytes))
+        return size >= self._min_bytes
 
     @staticmethod
-    def _ends_the_wait(answer: PartitionAnswer) -> bool:
-        partition, read = answer.partition, answer.read
-        if partition is None or read is None or read.diverging is not None or read.is_remote:
-            return True
-        return partition.reads_an_older_segment(answer.asked.fetch_offset, read)
+    def _available(answer: PartitionAnswer, partition: Partition, read: PartitionRead) -> int | None:
+        """Bytes that the partition has for this Fetch; None if it must be answered now."""
+        if read.diverging is not None or read.is_remote:
+            return None
+        return partition.bytes_between(answer.asked.fetch_offset, read.readable_end, read.place)
 
     def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool, may_block: bool) -> int:
         """Read one partition; returns the number of bytes read."""

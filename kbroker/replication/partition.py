@@ -24,6 +24,7 @@ from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.reading import Place
 from kbroker.tiered.partition import RemotePartition
 from wire.errors import ErrorCode, KafkaError
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 NO_EPOCH = -1
 CONSUMER = -1
-DEBUGGING_CONSUMER = -2
 FUTURE_REPLICA = -3
 
 
@@ -88,8 +88,8 @@ class PartitionRead:
     """The offset up to which this fetcher may read; it waits for records from here on."""
     records: FileRange | Buffer | Pieces | None = None
     size: int = 0
-    segment_base_offset: int = 0
-    """The base offset of the segment that holds the fetch offset, once it was looked up."""
+    place: Place | None = None
+    """Where the batch with the fetch offset is, if that was found out."""
     diverging: EpochEnd | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
     """The aborted transactions among the records, by first_offset, wherever the records are from."""
@@ -308,6 +308,40 @@ class Partition:
         Errors  those of `leading`, OFFSET_OUT_OF_RANGE
         Source  KIP-227, KIP-320, KIP-595 (diverging epochs)
         """
+        found = self.look_up(
+            fetch_offset,
+            fetcher=fetcher,
+            current_leader_epoch=current_leader_epoch,
+            last_fetched_epoch=last_fetched_epoch,
+        )
+        if found.diverging is not None:
+            return found
+        end = found.readable_end
+        if fetch_offset < end:
+            try:
+                piece = self.log.read(
+                    fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
+                )
+            except KafkaError:
+                # Check after the failed read: retention may have just removed the segment, and other reads save the
+                # check.
+                if not self.is_remote(fetch_offset):
+                    raise
+                found.is_remote = True
+                return found
+            found.records, found.size = piece.records, piece.size
+            found.place = piece.segment_base_offset, piece.position
+        else:
+            found.place = self.log.place_of(fetch_offset)
+        return found
+
+    def look_up(
+        self, fetch_offset: int, *, fetcher: Fetcher, current_leader_epoch: int, last_fetched_epoch: int
+    ) -> PartitionRead:
+        """What a Fetch of this offset finds, without its records. Pure.
+
+        Errors  those of `leading`, OFFSET_OUT_OF_RANGE
+        """
         progress = self.leading(current_leader_epoch)
         if fetcher.is_follower:
             self._check_follower(fetcher.replica_id, current_leader_epoch)
@@ -326,20 +360,6 @@ class Partition:
                 return found
         if not log.log_start_offset <= fetch_offset <= log.log_end_offset:
             raise self._out_of_range(fetch_offset)
-        if fetch_offset < end:
-            try:
-                piece = log.read(
-                    fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
-                )
-            except KafkaError:
-                # Check after the failed read: retention may have just removed the segment, and other reads save the
-                # check.
-                if not self.is_remote(fetch_offset):
-                    raise
-                found.is_remote = True
-                return found
-            found.records, found.size = piece.records, piece.size
-            found.segment_base_offset = piece.segment_base_offset
         return found
 
     def is_remote(self, offset: int) -> bool:
@@ -372,14 +392,13 @@ class Partition:
         bounds = f"{self.log.log_start_offset}..{self.log.log_end_offset}"
         return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset=} is outside {bounds} of {self.name}")
 
-    def reads_an_older_segment(self, fetch_offset: int, read: PartitionRead) -> bool:
-        """Whether a fetch offset is in an older segment than the readable end. Waiting cannot add records then, because
-        an answer ends with its segment.
+    def bytes_between(self, fetch_offset: int, end: int, place: Place | None) -> int | None:
+        """Bytes from a fetch offset, which was at `place` when it was read, up to `end`. Pure.
+
+        None if a segment ends between them: an answer ends with its segment, so waiting cannot add records. Also None
+        if a position is not known in memory.
         """
-        end = read.readable_end
-        active_base_offset = self.log.active_segment_base_offset
-        if fetch_offset >= end or fetch_offset >= active_base_offset:
-            return False
-        if end >= active_base_offset:
-            return True
-        return self.log.segments.from_offset(end)[0].base_offset > read.segment_base_offset
+        if fetch_offset >= end:
+            return 0
+        first, last = self.log.place_of(fetch_offset) or place, self.log.place_of(end)
+        return last[1] - first[1] if first is not None and last is not None and first[0] == last[0] else None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from kbroker.runtime.ports import Disk
 from kbroker.storage.files import FilePool
 from kbroker.storage.plans import DirectoryState
-from kbroker.storage.reading import LogSlice, RecentReads, Tail, first_at_or_after, latest, read_segments
+from kbroker.storage.reading import LogSlice, Place, RecentReads, Tail, first_at_or_after, latest, read_segments
 from kbroker.storage.segments import SegmentList
 from wire.errors import ErrorCode, KafkaError, Malformed
 
@@ -93,6 +93,11 @@ class LogView:
         Any other read uses the indexes, which may have to come from the disk.
         """
         return offset >= self.tail.start_offset or offset in self.recent_reads
+
+    def place_of(self, offset: int) -> Place | None:
+        """Where the batch with `offset` is, or will be if it is the next one; None if only the indexes know."""
+        tail = self.tail
+        return (tail.segment.base_offset, tail.place_of(offset)) if offset >= tail.start_offset else None
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader_epoch) of the first local record at or after `timestamp`, or None. Blocking."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import Final
+from typing import Final, TypeAlias
 
 from kbroker.storage.batches import HEADER_SIZE, header_at
 from kbroker.storage.files import FileRange
@@ -24,6 +24,9 @@ from kbroker.storage.segments import SegmentList
 
 TAIL_BATCHES: Final = 256
 REMEMBERED_READS: Final = 8
+
+Place: TypeAlias = tuple[int, int]
+"""(base offset of a segment, position in its file)."""
 
 
 class LogSlice:

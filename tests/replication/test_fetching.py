@@ -85,6 +85,25 @@ def test_case_g_bytes_already_read_count_once() -> None:
     assert waiting.is_satisfied()
 
 
+def test_bytes_count_when_the_fetch_offset_left_memory() -> None:
+    held = partition()
+    waiting = round_over([held], asking(), min_bytes=1000 * ONE)
+    append(held, 999)
+    assert not held.log.knows_place_of(0)
+    assert not waiting.is_satisfied()
+    append(held, 1)
+    assert waiting.is_satisfied()
+
+
+def test_asking_whether_a_fetch_is_due_changes_nothing() -> None:
+    held = partition()
+    waiting = round_over([held], asking(), min_bytes=2 * ONE)
+    before = waiting.size, waiting.answers[0].size, waiting.answers[0].read
+    append(held, 2)
+    assert waiting.is_satisfied()
+    assert (waiting.size, waiting.answers[0].size, waiting.answers[0].read) == before
+
+
 def test_case_h_a_new_divergence_ends_the_wait() -> None:
     held = partition()
     append(held, 2)
