@@ -103,7 +103,7 @@ class _Parts:
     async def _read(self, part: RemotePart) -> None:
         fetch, asked = self._fetch, part.answer.asked
         if self._reader is None:
-            fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier is not running"))
+            part.answer.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier is not running"))
             return
         taken = self._room.share(part.max_bytes)
         size = 0
@@ -117,7 +117,7 @@ class _Parts:
             )
             size = found.size
         except KafkaError as error:
-            fetch.fail_remote(part, error)
+            part.answer.fail(error)
             return
         finally:
             self._room.take(size - taken)
@@ -139,4 +139,4 @@ class _Parts:
             is_ready = self._reader is not None and self._reader.is_ready(part.partition)
             if part.answer.error is None and not part.answer.size and not is_ready:
                 why = f"the tier's metadata of {part.partition.name} are not read yet"
-                self._fetch.fail_remote(part, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))
+                part.answer.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))

@@ -198,10 +198,6 @@ class FetchRound:
         part.answer.size = size
         self.size += size
 
-    def fail_remote(self, part: RemotePart, error: KafkaError) -> None:
-        """Insert the error of a read from the tier."""
-        part.answer.fail(error)
-
     def read_on(self, part: RemotePart, offset: int) -> None:
         """The tier has nothing between the requested offset and `offset`: read the local log from there. Blocking.
 
@@ -217,7 +213,7 @@ class FetchRound:
                 at_least_one_batch=part.at_least_one_batch,
             )
         except KafkaError as error:
-            self.fail_remote(part, error)
+            answer.fail(error)
             return
         answer.read, answer.size = found, found.size
         self.size += found.size

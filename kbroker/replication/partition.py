@@ -1,7 +1,7 @@
 """One partition on this broker: its role, its log, and reads from it.
 
-Theory of operation: the metadata gives each partition's leader and leader epoch, and this module applies them to the
-local replica. Appends and reads are refused in the same order as in Apache Kafka, so that clients recover the same way:
+Theory of operation: the metadata give each partition's leader and leader epoch. `Partition.apply` takes each change and
+makes this broker the partition's leader, its follower, or neither of them; nothing else changes the role. Appends and reads are refused in the same order as in Apache Kafka, so that clients recover the same way:
 not the leader, a fenced or unknown leader epoch, an offset out of range. Only the leader's progress (see leader.py)
 moves the high watermark. A partition with one replica uses the same code with isr = {self}: a second broker adds
 followers and needs no redesign.
@@ -41,6 +41,14 @@ class EpochEnd(NamedTuple):
 
     leader_epoch: int
     end_offset: int
+
+
+class Role(Enum):
+    """The role of this broker for a partition, as the metadata assign it."""
+
+    NONE = "none"
+    LEADER = "leader"
+    FOLLOWER = "follower"
 
 
 class ReadsTo(Enum):
@@ -133,6 +141,7 @@ class Partition:
         "progress",
         "remote",
         "replicas",
+        "role",
         "topic",
         "topic_id",
         "traffic",
@@ -156,6 +165,7 @@ class Partition:
         self.name = f"{topic}-{index}"
         self.log = log
         self.traffic = Traffic()
+        self.role = Role.NONE
         self.leader = -1
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = -1
@@ -171,25 +181,36 @@ class Partition:
 
     # Roles
 
-    def apply(self, image: PartitionImage) -> bool:
-        """Apply the metadata of this partition; True if the high watermark rose or the role changed."""
-        was_leader, old_epoch = self.progress is not None, self.leader_epoch
+    def apply(self, image: PartitionImage | None) -> bool:
+        """Take the role that changed metadata give this broker; None if the partition no longer exists.
+
+        Returns True if the high watermark rose or the broker began or ceased to lead: waiters should check again.
+        """
+        if image is None or self.broker_id not in image.replicas:
+            self.role = Role.NONE
+            return self._stop_leading()
+        old_epoch = self.leader_epoch
         self.leader, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
         self.isr, self.replicas = frozenset(image.isr), tuple(image.replicas)
         if image.leader != self.broker_id:
-            self.resign()
-            return was_leader
+            self.role = Role.FOLLOWER
+            return self._stop_leading()
+        self.role = Role.LEADER
         if self.progress is not None and old_epoch == image.leader_epoch:
             self.progress.replica_count = len(self.replicas)
             return self._update_producers(self.progress.on_isr_change(self.isr))
-        # A new leadership: start its epoch before any append, even if the epoch stays empty.
-        self.resign()
+        self._lead(image.leader_epoch)
+        return True
+
+    def _lead(self, leader_epoch: int) -> None:
+        """Begin a leadership: start its epoch before any append, even if the epoch stays empty."""
+        self._stop_leading()
         end = self.log.log_end_offset
-        self.log.assign_epoch(image.leader_epoch)
+        self.log.assign_epoch(leader_epoch)
         self.progress = LeaderProgress(
             broker_id=self.broker_id,
-            leader_epoch=image.leader_epoch,
+            leader_epoch=leader_epoch,
             log_end_offset=end,
             high_watermark=min(max(self._known_high_watermark, self.log.log_start_offset), end),
             isr=self.isr,
@@ -197,13 +218,14 @@ class Partition:
             replica_count=len(self.replicas),
             epoch_start_offset=end,
         )
-        return self._update_producers(True)
+        self._update_producers(True)
 
-    def resign(self) -> None:
-        """Stop leading: refuse requests for the leader from now on."""
-        if self.progress is not None:
-            self._known_high_watermark = self.progress.high_watermark
-            self.progress = None
+    def _stop_leading(self) -> bool:
+        """Refuse requests for the leader from now on; True if this broker led."""
+        progress, self.progress = self.progress, None
+        if progress is not None:
+            self._known_high_watermark = progress.high_watermark
+        return progress is not None
 
     def reconfigure(self, config: LogConfig) -> bool:
         """Apply changed settings; True if that raised the high watermark."""
@@ -222,7 +244,7 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
-        return self.progress is not None
+        return self.role is Role.LEADER
 
     def leading(self, current_leader_epoch: int = NO_EPOCH) -> LeaderProgress:
         """The leader's progress, or the error for the client of this request.

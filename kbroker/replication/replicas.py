@@ -117,7 +117,7 @@ class Replicas:
             held = self.partitions.get(key)
             if held is not None and held.topic_id == change.topic.id:
                 del self.partitions[key]
-                held.resign()
+                held.apply(change.after)
                 self.traffic_of_retired.add(held.traffic)
                 gone.append(key)
             elif self.failed.get(key) == change.topic.id:

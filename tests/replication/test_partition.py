@@ -18,7 +18,7 @@ def test_a_new_leadership_assigns_its_epoch_even_without_records() -> None:
 def test_a_checkpointed_high_watermark_survives_role_changes() -> None:
     held = partition()
     append(held, 5)
-    held.resign()
+    held.apply(None)
     held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=1))
     assert held.readable_end() == 5, "committed records stay committed through a change of roles"
     younger = partition(image=placed(replicas=(1, 2), isr=(1, 2)), high_watermark=9)
@@ -60,7 +60,7 @@ def test_r13_a_new_leader_hides_the_log_end_until_caught_up(version: int) -> Non
     """After an election the high watermark may be below acknowledged offsets; it is hidden until it has caught up."""
     held = partition()
     append(held, 3)
-    held.resign()
+    held.apply(None)
     held._known_high_watermark = 1
     held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=1))
     code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE

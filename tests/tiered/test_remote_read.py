@@ -402,7 +402,7 @@ async def test_a_leader_deposed_during_a_read_returns_nothing(autojump_clock: Mo
 
             nursery.start_soon(read)
             await wait_all_tasks_blocked()
-            partition.resign()
+            partition.apply(None)
 
 
 # Indexes
