@@ -18,6 +18,7 @@ import pkgutil
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,8 +27,8 @@ import trio
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode
-from wire.schema import MISSING, Field, Versions, response_class, schema_of
-from wire.types import Primitive
+from wire.refusals import refused
+from wire.schema import Versions, response_class, schema_of
 
 Request = TypeVar("Request")
 Broker = TypeVar("Broker")
@@ -176,7 +177,8 @@ def handles(
 ) -> Callable[[Callable[[Request, Broker, Context], Awaitable[Response | None]]], Handler[Request]]:
     """Declare that a function serves an API; see `Handler` for the parameters.
 
-    `on_error` is optional if the response has a top-level error_code in every version served.
+    Without `on_error` a failed request gets the error code at the top of its response, or in each result if not every
+    version served has a code at the top.
     """
     schema = schema_of(request_class)
     served = Versions.parse(versions)
@@ -185,6 +187,11 @@ def handles(
     assert is_declared, f"{request_class.__name__} declares {declared}, not {versions}"
     assert schema.api_key is not None
     api_key = schema.api_key
+    response = response_class(api_key)
+    assert response is not None, f"{request_class.__name__} has no response class"
+    has_code_at_top = any(
+        field.name == "error_code" and served.lowest in field.versions for field in schema_of(response).fields
+    )
 
     def declare(function: Callable[[Request, Broker, Context], Awaitable[Response | None]]) -> Handler[Request]:
         return Handler(
@@ -193,35 +200,11 @@ def handles(
             versions=served,
             advertised=Versions.parse(advertised) if advertised is not None else served,
             authorize=authorize,
-            on_error=on_error or _with_error_code(request_class, api_key, served),
+            on_error=on_error or partial(refused, in_each_result=not has_code_at_top),
             function=function,
         )
 
     return declare
-
-
-def _with_error_code(
-    request_class: type[Request], api_key: int, served: Versions
-) -> Callable[[Request, ErrorCode], object]:
-    response = response_class(api_key)
-    assert response is not None, f"{request_class.__name__} has no response class"
-    fields = schema_of(response).fields
-    assert any(field.name == "error_code" and served.lowest in field.versions for field in fields), (
-        f"{response.__name__} has no top-level error_code: give on_error"
-    )
-    required = [field for field in fields if field.default is MISSING and field.name != "error_code"]
-
-    def respond(_request: Request, code: ErrorCode) -> object:
-        return response(error_code=code, **{field.name: _empty(field) for field in required})
-
-    return respond
-
-
-def _empty(field: Field) -> object:
-    """The value of a field without a default in the response to a failed request."""
-    if field.is_array:
-        return []
-    return field.kind.default if isinstance(field.kind, Primitive) else None
 
 
 def discover() -> dict[int, Handler[Any]]:

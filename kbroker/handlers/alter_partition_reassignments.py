@@ -10,13 +10,7 @@ from wire.messages.alter_partition_reassignments import (
 )
 
 
-@handles(
-    AlterPartitionReassignmentsRequest,
-    versions="0-1",
-    on_error=lambda request, code: AlterPartitionReassignmentsResponse(
-        error_code=code, error_message=None, responses=[]
-    ),
-)
+@handles(AlterPartitionReassignmentsRequest, versions="0-1")
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> AlterPartitionReassignmentsResponse:

@@ -15,18 +15,12 @@ from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 NOT_YET = "group.protocol=consumer is not implemented yet; use group.protocol=classic"
 
 
-def _refused(
-    request: ConsumerGroupHeartbeatRequest, code: ErrorCode, message: str | None = None
-) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(
-        error_code=code, error_message=message, member_epoch=0, heartbeat_interval_ms=0
-    )
-
-
-@handles(ConsumerGroupHeartbeatRequest, versions="0-1", authorize="READ group:{group_id}", on_error=_refused)
+@handles(ConsumerGroupHeartbeatRequest, versions="0-1", authorize="READ group:{group_id}")
 async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, broker: Broker, context: Context
 ) -> ConsumerGroupHeartbeatResponse:
     """Refuse the member with a final error, and log the reason."""
     warn_unserved(NOT_YET, context, broker.log_limit, now_ms=broker.env.now_ms())
-    return _refused(request, ErrorCode.UNSUPPORTED_VERSION, NOT_YET)
+    return ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NOT_YET, member_epoch=0, heartbeat_interval_ms=0
+    )

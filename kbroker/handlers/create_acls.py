@@ -5,21 +5,17 @@ from __future__ import annotations
 from kbroker.broker import Broker
 from kbroker.handlers import CloseConnection, Context, handles
 from wire.errors import ErrorCode
-from wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from wire.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from wire.refusals import refused
 
 UNKNOWN = 0
 
 
-def _refused(request: CreateAclsRequest, code: ErrorCode, why: str | None = None) -> CreateAclsResponse:
-    return CreateAclsResponse(
-        results=[AclCreationResult(error_code=code, error_message=why) for _ in request.creations]
-    )
-
-
-@handles(CreateAclsRequest, versions="1-3", on_error=_refused)
+@handles(CreateAclsRequest, versions="1-3")
 async def create_acls(request: CreateAclsRequest, broker: Broker, context: Context) -> CreateAclsResponse:
     """Like Kafka without an authorizer: answer SECURITY_DISABLED; close the connection for an entry of unknown kind."""
     for entry in request.creations:
         if UNKNOWN in (entry.resource_type, entry.resource_pattern_type, entry.operation, entry.permission_type):
             raise CloseConnection("CreateAcls of an unknown kind")
-    return _refused(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    answer: CreateAclsResponse = refused(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    return answer

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from wire.errors import ErrorCode
-from wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
+from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 
 
-def _refused(request: CreatePartitionsRequest, code: ErrorCode) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=None)
-            for topic in request.topics
-        ]
-    )
-
-
-@handles(CreatePartitionsRequest, versions="0-3", on_error=_refused)
+@handles(CreatePartitionsRequest, versions="0-3")
 async def create_partitions(
     request: CreatePartitionsRequest, broker: Broker, context: Context
 ) -> CreatePartitionsResponse:

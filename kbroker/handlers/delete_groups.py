@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.broker.callers import caller_of
-from kbroker.coordinator.shard import refuse
 from kbroker.handlers import Context, handles
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
-@handles(DeleteGroupsRequest, versions="0-2", on_error=lambda request, code: refuse(request, code, 0))
+@handles(DeleteGroupsRequest, versions="0-2")
 async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: Context) -> DeleteGroupsResponse:
     """Delete each group independently of the others; duplicate names count once."""
     caller = caller_of(context)

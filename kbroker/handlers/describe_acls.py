@@ -10,11 +10,7 @@ from wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsRespons
 UNKNOWN = 0
 
 
-@handles(
-    DescribeAclsRequest,
-    versions="1-3",
-    on_error=lambda request, code: DescribeAclsResponse(error_code=code, error_message=None, resources=[]),
-)
+@handles(DescribeAclsRequest, versions="1-3")
 async def describe_acls(request: DescribeAclsRequest, broker: Broker, context: Context) -> DescribeAclsResponse:
     """Like Kafka without an authorizer: answer SECURITY_DISABLED; close the connection for a filter of unknown kind."""
     kinds = (

@@ -8,11 +8,7 @@ from kbroker.metadata.answers import answer_describe_cluster
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 
 
-@handles(
-    DescribeClusterRequest,
-    versions="0-2",
-    on_error=lambda request, code: DescribeClusterResponse(error_code=code, cluster_id="", brokers=[]),
-)
+@handles(DescribeClusterRequest, versions="0-2")
 async def describe_cluster(
     request: DescribeClusterRequest, broker: Broker, context: Context
 ) -> DescribeClusterResponse:

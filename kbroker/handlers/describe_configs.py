@@ -20,10 +20,6 @@ from wire.messages.describe_configs import (
 )
 
 
-def _refused(request: DescribeConfigsRequest, code: ErrorCode) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_failed(resource, KafkaError(code)) for resource in request.resources])
-
-
 def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=error.code,
@@ -34,7 +30,7 @@ def _failed(resource: DescribeConfigsResource, error: KafkaError) -> DescribeCon
     )
 
 
-@handles(DescribeConfigsRequest, versions="1-4", on_error=_refused)
+@handles(DescribeConfigsRequest, versions="1-4")
 async def describe_configs(
     request: DescribeConfigsRequest, broker: Broker, context: Context
 ) -> DescribeConfigsResponse:

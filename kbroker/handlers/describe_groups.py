@@ -13,7 +13,7 @@ ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: without an authorizer every operation is allowed."""
 
 
-@handles(DescribeGroupsRequest, versions="0-6", on_error=lambda request, code: refuse(request, code, 0))
+@handles(DescribeGroupsRequest, versions="0-6")
 async def describe_groups(request: DescribeGroupsRequest, broker: Broker, context: Context) -> DescribeGroupsResponse:
     """Describe each group once, in the order of the request. Kafka repeats a group that is named more than once."""
     version = context.api_version

@@ -15,25 +15,13 @@ from wire.messages.describe_producers import (
 )
 
 
-def _refused(request: DescribeProducersRequest, code: ErrorCode) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_failed(index, KafkaError(code)) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 def _failed(index: int, error: KafkaError) -> PartitionResponse:
     return PartitionResponse(
         partition_index=index, error_code=error.code, error_message=error.message or None, active_producers=[]
     )
 
 
-@handles(DescribeProducersRequest, versions="0", on_error=_refused)
+@handles(DescribeProducersRequest, versions="0")
 async def describe_producers(
     request: DescribeProducersRequest, broker: Broker, context: Context
 ) -> DescribeProducersResponse:

@@ -18,13 +18,10 @@ from wire.messages.describe_quorum import (
     Node,
     ReplicaState,
 )
+from wire.refusals import refused
 
 
-@handles(
-    DescribeQuorumRequest,
-    versions="0-2",
-    on_error=lambda request, code: DescribeQuorumResponse(error_code=code, topics=[]),
-)
+@handles(DescribeQuorumRequest, versions="0-2")
 async def describe_quorum(request: DescribeQuorumRequest, broker: Broker, context: Context) -> DescribeQuorumResponse:
     """Answer for partition 0 of the metadata log; any other partition fails the whole request as unknown."""
     asked = [
@@ -55,23 +52,6 @@ async def describe_quorum(request: DescribeQuorumRequest, broker: Broker, contex
 
 
 def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    def refused(index: int) -> DescribeQuorumResponsePartitionData:
-        return DescribeQuorumResponsePartitionData(
-            partition_index=index,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            leader_id=0,
-            leader_epoch=0,
-            high_watermark=0,
-            current_voters=[],
-            observers=[],
-        )
-
-    return DescribeQuorumResponse(
-        topics=[
-            DescribeQuorumResponseTopicData(
-                topic_name=topic.topic_name,
-                partitions=[refused(partition.partition_index) for partition in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    answer: DescribeQuorumResponse = refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    answer.error_code = ErrorCode.NONE
+    return answer

@@ -7,25 +7,10 @@ from functools import partial
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.metadata.answers import answer_describe_topic_partitions
-from wire.errors import ErrorCode
-from wire.messages.describe_topic_partitions import (
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    DescribeTopicPartitionsResponseTopic,
-)
-from wire.types import ZERO_UUID
+from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
 
-def _refused(request: DescribeTopicPartitionsRequest, code: ErrorCode) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name, topic_id=ZERO_UUID, partitions=[])
-            for topic in request.topics
-        ]
-    )
-
-
-@handles(DescribeTopicPartitionsRequest, versions="0", on_error=_refused)
+@handles(DescribeTopicPartitionsRequest, versions="0")
 async def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, broker: Broker, context: Context
 ) -> DescribeTopicPartitionsResponse:

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from wire.errors import ErrorCode
-from wire.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 
-def _refused(request: IncrementalAlterConfigsRequest, code: ErrorCode) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        ]
-    )
-
-
-@handles(IncrementalAlterConfigsRequest, versions="0-1", on_error=_refused)
+@handles(IncrementalAlterConfigsRequest, versions="0-1")
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:

@@ -24,22 +24,7 @@ READ_COMMITTED = 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
-def _refused(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@handles(ListOffsetsRequest, versions="1-11", on_error=_refused)
+@handles(ListOffsetsRequest, versions="1-11")
 async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Context) -> ListOffsetsResponse:
     """Answer each partition independently of the others; a partition that is named twice gets INVALID_REQUEST."""
     named = Counter(

@@ -15,11 +15,7 @@ from wire.messages.list_partition_reassignments import (
 )
 
 
-@handles(
-    ListPartitionReassignmentsRequest,
-    versions="0",
-    on_error=lambda request, code: ListPartitionReassignmentsResponse(error_code=code, error_message=None, topics=[]),
-)
+@handles(ListPartitionReassignmentsRequest, versions="0")
 async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> ListPartitionReassignmentsResponse:

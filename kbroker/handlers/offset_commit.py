@@ -14,7 +14,6 @@ from uuid import UUID
 from kbroker.broker import Broker
 from kbroker.broker.callers import caller_of
 from kbroker.broker.portions import in_portions
-from kbroker.coordinator.shard import refuse
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode
@@ -30,12 +29,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 PARTITIONS_TOGETHER = 500
 
 
-@handles(
-    OffsetCommitRequest,
-    versions="2-10",
-    authorize="READ group:{group_id}",
-    on_error=lambda request, code: refuse(request, code, 0),
-)
+@handles(OffsetCommitRequest, versions="2-10", authorize="READ group:{group_id}")
 async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: Context) -> OffsetCommitResponse:
     """Commit the offsets of partitions that exist; refuse the others."""
     sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import KafkaError
 from wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -14,21 +14,7 @@ from wire.messages.offset_for_leader_epoch import (
 )
 
 
-def _refused(request: OffsetForLeaderEpochRequest, code: ErrorCode) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    EpochEndOffset(partition=partition.partition, error_code=code) for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@handles(OffsetForLeaderEpochRequest, versions="2-4", on_error=_refused)
+@handles(OffsetForLeaderEpochRequest, versions="2-4")
 async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, broker: Broker, context: Context
 ) -> OffsetForLeaderEpochResponse:

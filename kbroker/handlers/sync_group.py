@@ -11,18 +11,14 @@ from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5
 
 
-def _refused(request: SyncGroupRequest, code: ErrorCode) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=code, assignment=b"")
-
-
-@handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}", on_error=_refused)
+@handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}")
 async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context) -> SyncGroupResponse:
     """Wait until the leader's assignment is stored."""
     if context.api_version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL and None in (
         request.protocol_type,
         request.protocol_name,
     ):
-        return _refused(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
     answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
     assert isinstance(answer, SyncGroupResponse)
     return answer

@@ -8,11 +8,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
-@handles(
-    UnregisterBrokerRequest,
-    versions="0",
-    on_error=lambda request, code: UnregisterBrokerResponse(error_code=code, error_message=None),
-)
+@handles(UnregisterBrokerRequest, versions="0")
 async def unregister_broker(
     request: UnregisterBrokerRequest, broker: Broker, context: Context
 ) -> UnregisterBrokerResponse:

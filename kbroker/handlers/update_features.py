@@ -7,11 +7,7 @@ from kbroker.handlers import Context, handles
 from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
-@handles(
-    UpdateFeaturesRequest,
-    versions="0-2",
-    on_error=lambda request, code: UpdateFeaturesResponse(error_code=code, error_message=None),
-)
+@handles(UpdateFeaturesRequest, versions="0-2")
 async def update_features(request: UpdateFeaturesRequest, broker: Broker, context: Context) -> UpdateFeaturesResponse:
     """Ask the controller."""
     return await broker.controller.update_features(request)

@@ -1,10 +1,10 @@
 """One partition on this broker: its role, its log, and reads from it.
 
 Theory of operation: the metadata give each partition's leader and leader epoch. `Partition.apply` takes each change and
-makes this broker the partition's leader, its follower, or neither of them; nothing else changes the role. Appends and reads are refused in the same order as in Apache Kafka, so that clients recover the same way:
-not the leader, a fenced or unknown leader epoch, an offset out of range. Only the leader's progress (see leader.py)
-moves the high watermark. A partition with one replica uses the same code with isr = {self}: a second broker adds
-followers and needs no redesign.
+makes this broker the partition's leader, a follower, or neither; nothing else changes the role. Appends and reads are
+refused in the same order as in Apache Kafka, so that clients recover the same way: not the leader, a fenced or unknown
+leader epoch, an offset out of range. Only the leader's progress (see leader.py) moves the high watermark. A partition
+with one replica uses the same code with isr = {self}: a second broker adds followers and needs no redesign.
 
 Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 """

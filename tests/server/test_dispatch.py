@@ -10,7 +10,6 @@ import trio
 from kbroker.handlers import discover, handles
 from tests.server.serving import heart, serving
 from wire.errors import ErrorCode
-from wire.messages.fetch import FetchRequest
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -86,10 +85,3 @@ def test_handlers_are_found_by_listing_their_package() -> None:
 def test_undeclared_versions_cannot_be_served() -> None:
     with pytest.raises(AssertionError, match="HeartbeatRequest declares 0-4, not 0-5"):
         handles(HeartbeatRequest, versions="0-5")
-
-
-def test_an_api_without_a_top_level_code_needs_on_error() -> None:
-    async def fetch(request: FetchRequest, broker: object, context: object) -> None: ...
-
-    with pytest.raises(AssertionError, match="give on_error"):
-        handles(FetchRequest, versions="4-17")(fetch)
