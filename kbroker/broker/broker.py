@@ -154,7 +154,7 @@ class Broker:
                     opened = await self.env.run_blocking(self.replicas.reopen)
                 if opened:
                     self.purgatory.wake_many(self.replicas.serve_reopened(opened))
-                    await self.groups.follow(self.image)
+                    await self.groups.runtime.follow(self.image)
                     self.tier.on_reopened()
 
     def _take_settings(self, settings: Settings) -> None:
@@ -240,7 +240,7 @@ class Broker:
         """
         if GROUP_METADATA_TOPIC not in self.image.topics_by_name:
             await self.create_automatically([GROUP_METADATA_TOPIC])
-        index = self.groups.partition_of(group_id)
+        index = self.groups.runtime.partition_of(group_id)
         leader, _ = self.current_leader(GROUP_METADATA_TOPIC, index)
         for node in self.nodes(listener):
             if node.id == leader:

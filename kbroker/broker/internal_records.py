@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kbroker.coordinator.common.ports import partition_for
 from kbroker.coordinator.records import decode_record
-from kbroker.coordinator.shard import partition_for
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.validation import MAX_RECORD_ERRORS, RecordError, RecordsRefused
 from wire.errors import ErrorCode, Malformed

@@ -1,6 +1,6 @@
 """Classic consumer groups: members, assignments and committed offsets.
 
 `GroupShard` (shard.py) makes all decisions for the groups of one partition of `__consumer_offsets`, without I/O.
-group_coordinator.py keeps one shard for each such partition that this broker leads, appends the records of its
-decisions, and reloads the shard after a restart.
+`GroupCoordinator` (group_coordinator.py) keeps the shards of this broker on the coordinator runtime (common/), which
+appends the records of their decisions and loads them after a restart.
 """

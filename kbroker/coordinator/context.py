@@ -15,8 +15,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.group import Group
-from kbroker.coordinator.member import Member, Parked
+from kbroker.coordinator.member import Member
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error

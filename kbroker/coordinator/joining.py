@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
 from kbroker.coordinator.group import (
     COMPLETING_REBALANCE,
@@ -21,7 +22,7 @@ from kbroker.coordinator.group import (
     STABLE,
     Group,
 )
-from kbroker.coordinator.member import Member, Parked, protocols_of
+from kbroker.coordinator.member import Member, protocols_of
 from kbroker.coordinator.refusals import join_error, response_code, sync_error
 from kbroker.coordinator.timers import Timer
 from wire.errors import ErrorCode, KafkaError

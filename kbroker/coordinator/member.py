@@ -1,30 +1,15 @@
-"""One member of a classic group, and its parked request."""
+"""One member of a classic group, and its parked requests."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.timers import Timer
 from wire.messages.describe_groups import DescribedGroupMember
 from wire.messages.join_group import JoinGroupRequestProtocol
 
 EMPTY_ASSIGNMENT = b""
-
-
-class Parked:
-    """A JoinGroup or SyncGroup that is answered later, exactly once, through `GroupShard.take_answers`.
-
-    Shape   api_version is the request's; the format of some answers depends on it
-    """
-
-    __slots__ = ("api_version", "group_id")
-
-    def __init__(self, group_id: str, api_version: int) -> None:
-        self.group_id = group_id
-        self.api_version = api_version
-
-    def __repr__(self) -> str:
-        return f"Parked({self.group_id!r}, v{self.api_version}, {id(self):#x})"
 
 
 class Member:

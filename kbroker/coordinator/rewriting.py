@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kbroker.coordinator.led import LedPartition
+from kbroker.coordinator.common.led import LedPartition
 from kbroker.coordinator.offsets import CommittedOffset
 from kbroker.coordinator.records import OffsetRecord
+from kbroker.coordinator.shard import GroupShard
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 RECORDS_IN_PIECE: Final = 250
@@ -32,17 +33,17 @@ class StoredBytes(NamedTuple):
 Piece = list[StoredBytes | OffsetRecord]
 
 
-def live_pieces(led: LedPartition) -> Iterator[Piece]:
+def live_pieces(led: LedPartition[GroupShard]) -> Iterator[Piece]:
     """The stored record of each group, then the offsets of all groups. Each piece fits into one batch."""
     most_bytes = min(PIECE_BYTES, led.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES)
     piece: Piece = []
     piece_bytes = 0
-    for key in list(led.group_records):
-        value = led.group_records.get(key)
+    for key in list(led.shard.group_records):
+        value = led.shard.group_records.get(key)
         if piece and (len(piece) >= RECORDS_IN_PIECE or piece_bytes + _most_bytes_of_stored(key, value) > most_bytes):
             yield piece
             piece, piece_bytes = [], 0
-            value = led.group_records.get(key)  # may have changed during the yield
+            value = led.shard.group_records.get(key)  # may have changed during the yield
         if value is not None:
             piece.append(StoredBytes(key, value))
             piece_bytes += _most_bytes_of_stored(key, value)
@@ -52,7 +53,7 @@ def live_pieces(led: LedPartition) -> Iterator[Piece]:
     yield from _offsets(led, most_bytes)
 
 
-def _offsets(led: LedPartition, most_bytes: int) -> Iterator[Piece]:
+def _offsets(led: LedPartition[GroupShard], most_bytes: int) -> Iterator[Piece]:
     piece: Piece = []
     piece_bytes = 0
     for group_id, topic, partition in _places(led):
@@ -82,7 +83,7 @@ def _most_bytes_of_offset(group_id: str, topic: str, found: CommittedOffset) -> 
     return 4 * (len(group_id) + len(topic) + len(found.metadata)) + MOST_OVERHEAD_BYTES
 
 
-def _places(led: LedPartition) -> Iterator[tuple[str, str, int]]:
+def _places(led: LedPartition[GroupShard]) -> Iterator[tuple[str, str, int]]:
     """The group, topic and partition of every committed offset. Offsets added after a group is listed are already in
     the log.
     """

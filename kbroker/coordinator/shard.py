@@ -1,50 +1,44 @@
 """All groups of one partition of `__consumer_offsets`, as a state machine without I/O.
 
-    outcome = shard.decide(request, caller, now_ms=..., timestamp_ms=...)
-    append outcome.records; then shard.on_appended(outcome, ...), or shard.on_append_failed(outcome, code, ...)
-    send outcome.response, unless it is Parked; send the answers that shard.take_answers() returns
+It is a Shard of the coordinator runtime (see common/ports.py). Rules for the caller:
 
-Rules for the caller:
-
-- Make one decision at a time: if `decide` or `on_time` returns records, the shard makes no other decision until
-  `on_appended` or `on_append_failed` was called. Exception: OffsetCommit decisions may share an append. Decide several,
-  append all their records, then call on_appended for each outcome in the same order.
-- The response is valid only after on_appended. on_append_failed returns another response to send instead.
-- JoinGroup and SyncGroup requests may have to wait; their response is then `Parked`. Any later call may produce their
-  answers, so call take_answers after every call. If the connection of a parked request closes, call nothing and drop
-  the answer: the member stays in the group until its session expires, as in Kafka.
-- Call `on_time` when next_deadline_ms() is reached. After the first JoinGroup of a group it is often due immediately,
-  because `group.initial.rebalance.delay.ms` may be 0.
-- To load a shard, call `replay` for every record from the start of the partition, then `on_loaded`. The shard makes no
-  decisions before that.
+- OffsetCommit decisions may share an append. Decide several, append all their records, then call on_appended for each
+  outcome in the same order.
+- JoinGroup and SyncGroup requests may have to wait; their response is then `Parked`. If the connection of a parked
+  request closes, call nothing and drop the answer: the member stays in the group until its session expires, as in
+  Kafka.
+- After the first JoinGroup of a group, on_time is often due immediately, because `group.initial.rebalance.delay.ms` may
+  be 0.
+- To load a shard, call `replay` for every record from the start of the partition, then make the decisions of
+  `after_loading`. The shard makes no decisions before that.
 
 Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and is stored.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator import describing, expiry, rebalance
 from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch
+from kbroker.coordinator.common.ports import Decide, Decided, Parked
 from kbroker.coordinator.context import Caller, Context, Counts, Write
 from kbroker.coordinator.describing import delete_groups
 from kbroker.coordinator.group import DEAD, Group, GroupState
 from kbroker.coordinator.joining import join_group
 from kbroker.coordinator.leaving import heartbeat, leave_group
-from kbroker.coordinator.member import Parked
 from kbroker.coordinator.offsets import CommittedOffset, TopicOffsets
-from kbroker.coordinator.records import OffsetRecord, decode_record
+from kbroker.coordinator.records import GroupRecord, OffsetRecord, decode_record
 from kbroker.coordinator.refusals import in_version, join_error, refuse, response_code, sync_error
 from kbroker.coordinator.restoring import restore_group
 from kbroker.coordinator.syncing import sync_group
 from kbroker.coordinator.timers import Timer
-from kbroker.runtime.outcome import Outcome
+from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroup
@@ -65,7 +59,6 @@ __all__ = [
     "GroupShard",
     "GroupState",
     "Parked",
-    "partition_for",
     "refuse",
 ]
 
@@ -78,10 +71,6 @@ GroupRequest = (
     | OffsetDeleteRequest
     | DeleteGroupsRequest
 )
-
-BATCH_OVERHEAD_BYTES: Final = 128
-RECORD_OVERHEAD_BYTES: Final = 32
-"""Upper bounds: the header of a batch, and what a record takes in addition to its key and value."""
 
 PENDING_BYTES: Final = 1 << 20
 
@@ -96,65 +85,29 @@ _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
 }
 
 
-def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: the absolute value of Java's hash of the group id,
-    modulo partitions.
-
-    The smallest int32 has no absolute value and counts as 0. Source: Utils.abs of Apache Kafka.
-    """
-    code = 0
-    for unit in struct.iter_unpack("<H", group_id.encode("utf-16-le", "surrogatepass")):
-        code = (31 * code + unit[0]) & 0xFFFFFFFF
-    if code & 0x80000000:
-        code = (0x100000000 - code) & 0x7FFFFFFF
-    return code % partitions
-
-
 @dataclass(frozen=True, slots=True)
-class GroupOutcome(Outcome[Any]):
-    """The result of a decision: records with `.key` and `.value` as bytes, and the response (Parked: comes later; None:
-    the decision answers no request).
-
-    Shape   records may be empty; the response is then valid immediately. writes and request are private to the shard.
-    """
+class GroupOutcome(Decided):
+    """The result of a decision about groups, with the actions that follow a successful or a failed append."""
 
     writes: list[Write] = field(default_factory=list, repr=False)
-    request: Any = field(default=None, repr=False)
-    api_version: int = 0
-
-    def parts(self, max_bytes: int) -> list[GroupOutcome]:
-        """Split this outcome into outcomes to append in order, each in a batch of at most max_bytes where its records
-        allow it.
-
-        The response and the writes belong to the last part.
-        """
-        parts: list[list[Any]] = [[]]
-        part_bytes = BATCH_OVERHEAD_BYTES
-        for record in self.records:
-            record_bytes = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-            if parts[-1] and part_bytes + record_bytes > max_bytes:
-                parts.append([])
-                part_bytes = BATCH_OVERHEAD_BYTES
-            parts[-1].append(record)
-            part_bytes += record_bytes
-        *first, last = parts
-        return [*(GroupOutcome(records, None) for records in first), replace(self, records=last)]
 
 
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid returns the random part of member ids
+    Shape   new_uuid returns the random part of member ids; group_records holds the stored record of each group, key to
+            value; while a group rebalances, it differs from the group in memory
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry")
+    __slots__ = ("_context", "_expiry", "group_records")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
     ) -> None:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
+        self.group_records: dict[bytes, bytes] = {}
 
     # Deciding
 
@@ -170,7 +123,7 @@ class GroupShard:
             response = refuse(request, error.code, caller.api_version)
         if type(response) is JoinGroupResponse:
             in_version(response, caller.api_version)
-        return self._outcome(response, request, caller.api_version)
+        return self._outcome(response, partial(_refused, request, caller.api_version))
 
     def on_time(self, *, now_ms: int, timestamp_ms: int, aging_timestamp_ms: int | None = None) -> GroupOutcome:
         """Run all timers that are due: session timeouts, rebalance phases, and the expiry of offsets.
@@ -201,14 +154,14 @@ class GroupShard:
         for index, record in enumerate(outcome.records):
             if isinstance(record, OffsetRecord):
                 self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, -1)
-            elif record.value_message is None:
-                self._remove_group(record.key_message.group)
+            else:
+                self._note_stored(record, record.key, record.value)
         for write in outcome.writes:
             write.on_appended()
         assert not context.records, "on_appended must not produce records"
 
-    def on_append_failed(self, outcome: GroupOutcome, code: ErrorCode, *, now_ms: int, timestamp_ms: int) -> Any:
-        """Undo an outcome whose records could not be appended. Returns the response to send instead of the outcome's.
+    def on_append_failed(self, outcome: GroupOutcome, code: ErrorCode, *, now_ms: int, timestamp_ms: int) -> None:
+        """Undo an outcome whose records could not be appended.
 
         The effects are undone as in Kafka: a new group is removed, a leader's assignment is dropped and its group
         rebalances, a static member gets its old id back. The answers to parked requests are available from
@@ -218,9 +171,6 @@ class GroupShard:
         for write in outcome.writes:
             write.on_failed(code)
         assert not self._context.records, "on_failed must not produce records"
-        if outcome.request is None or type(outcome.response) is Parked:
-            return outcome.response
-        return refuse(outcome.request, response_code(code), outcome.api_version)
 
     def take_answers(self) -> list[tuple[Parked, JoinGroupResponse | SyncGroupResponse]]:
         """The answers to parked requests since the last call. Each parked request is answered once."""
@@ -263,6 +213,10 @@ class GroupShard:
         """Counters since the shard was created."""
         return self._context.counts
 
+    def sizes(self) -> dict[str, int]:
+        """The numbers of groups and of committed offsets."""
+        return {"groups": len(self._context.groups), "offsets": self.offset_count}
+
     @property
     def offset_count(self) -> int:
         """The number of committed offsets in all groups."""
@@ -280,14 +234,28 @@ class GroupShard:
             self._context.counts.skipped_records += 1
         elif isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
-        elif record.value_message is None:
-            self._remove_group(record.key_message.group)
         else:
-            restore_group(self._context, record.key_message.group, record.value_message)
+            assert key is not None, "a record without a key does not decode"
+            self._note_stored(record, key, value)
+            if record.value_message is not None:
+                restore_group(self._context, record.key_message.group, record.value_message)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction marker while loading."""
         self._context.offsets.replay_marker(producer_id, committed=committed)
+
+    def after_loading(self, image: Image) -> list[Decide]:
+        """The first decisions: start the members' sessions, and delete the offsets of topics that no longer exist.
+
+        Topics may have been deleted during loading, or just before a crash. They are collected before any client can
+        commit: offsets committed after that belong to topics that exist.
+        """
+        deleted = {
+            (committed.topic_id, name)
+            for _, name, _, committed in self._context.offsets.committed()
+            if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
+        }
+        return [self.on_loaded, *(partial(self.on_topics_deleted, [one]) for one in deleted)]
 
     def on_loaded(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         """Finish loading: start the members' sessions. A group that exceeds group.max.size has to rebalance."""
@@ -320,11 +288,11 @@ class GroupShard:
         assert not context.records, "the previous decision is not finished"
         return context
 
-    def _outcome(self, response: Any, request: Any = None, api_version: int = 0) -> GroupOutcome:
+    def _outcome(self, response: Any, refuse: Callable[[ErrorCode], Any] | None = None) -> GroupOutcome:
         context = self._context
         records, writes = context.records, context.writes
         context.records, context.writes = [], []
-        return GroupOutcome(records, response, writes, request, api_version)
+        return GroupOutcome(records, response, refuse, writes)
 
     def _expire(self) -> None:
         context = self._context
@@ -340,7 +308,16 @@ class GroupShard:
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
 
-    def _remove_group(self, group_id: str) -> None:
-        group = self._context.groups.get(group_id)
+    def _note_stored(self, record: GroupRecord, key: bytes, value: bytes | None) -> None:
+        if value is not None:
+            self.group_records[key] = value
+            return
+        self.group_records.pop(key, None)
+        group = self._context.groups.get(record.key_message.group)
         if group is not None:
             self._context.forget_group(group)
+
+
+def _refused(request: GroupRequest, api_version: int, code: ErrorCode) -> Any:
+    """The response to send if the records of a decision were not stored."""
+    return refuse(request, response_code(code), api_version)

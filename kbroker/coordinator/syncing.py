@@ -6,9 +6,10 @@ Source: GroupMetadataManager.classicGroupSync of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, Group
-from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member, Parked
+from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
 from kbroker.coordinator.refusals import response_code, sync_error
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse

@@ -1,7 +1,7 @@
-"""Maintenance of shards: load them from the log, and keep the log short.
+"""Keeps the logs of groups short.
 
-Bounding the log. `__consumer_offsets` is not compacted by the log cleaner; its shard rewrites it. When a restart would
-read several times the size of the live state (see led.py), the live state is appended again at the end of the log,
+`__consumer_offsets` is not compacted by the log cleaner; its coordinator rewrites it. When a restart would read several
+times the size of the live state (see common/led.py), the live state is appended again at the end of the log,
 interleaved with other appends, and synced. Then log_start_offset is raised to the start of the rewritten state, and
 retention deletes the older segments. A crash at any point leaves a log with the same state. Before log_start_offset is
 raised, the log has the whole history, and the rewritten part only repeats it. After that, the rewritten part is
@@ -10,18 +10,16 @@ rewritten part, which is harmless.
 
 Records of other group types, which a log of Apache Kafka may contain, are not copied. A log with offsets of an open
 transaction is not rewritten.
-
-Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1, for loading.
 """
 
 from __future__ import annotations
 
 import trio
 
-from kbroker.coordinator.deciding import Logs
-from kbroker.coordinator.led import LedPartition, State
-from kbroker.coordinator.loading import Loading
+from kbroker.coordinator.common.led import LedPartition
+from kbroker.coordinator.common.ports import Logs
 from kbroker.coordinator.rewriting import live_pieces, size_of
+from kbroker.coordinator.shard import GroupShard
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
@@ -32,42 +30,7 @@ from wire.errors import ErrorCode, KafkaError
 logger = get_logger(__name__)
 
 
-async def load(env: Env, logs: Logs, led: LedPartition, *, slice_bytes: int) -> bool:
-    """Read a partition into its shard. False if that failed, or if this broker no longer leads the partition."""
-    began_ms = env.now_ms()
-    loading = Loading(led, slice_bytes=slice_bytes)
-    try:
-        while not loading.is_complete:
-            # The log must not be removed during the read: its path could be reused for another topic.
-            async with logs.kept(led.partition.log):
-                if led.state is not State.LOADING:
-                    return False
-                await env.run_blocking(loading.step)
-    except KafkaError as error:
-        if led.state is State.LOADING:
-            led.state = State.FAILED
-            logger.error("cannot load groups", partition=led.partition.name, offset=loading.next_offset, why=str(error))
-        return False
-    led.must_keep_history = bool(loading.open_transactions)
-    if led.unreadable_records:
-        logger.warning(
-            "skipped unreadable group records",
-            partition=led.partition.name,
-            count=led.unreadable_records,
-            first=led.first_unreadable,
-        )
-    logger.info(
-        "loaded groups",
-        partition=led.partition.name,
-        groups=len(led.shard.group_ids()),
-        offsets=led.shard.offset_count,
-        records=loading.record_count,
-        took_ms=env.now_ms() - began_ms,
-    )
-    return led.state is State.LOADING
-
-
-async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition, *, codec: Codec) -> None:
+async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition[GroupShard], *, codec: Codec) -> None:
     """Rewrite the log of a shard if it is long enough; see the module docstring.
 
     The live state starts in a new segment, so that retention can delete the whole history. On a nearly full disk the
@@ -102,7 +65,7 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition,
 
 
 async def _append_live_state(
-    env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition, *, codec: Codec
+    env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition[GroupShard], *, codec: Codec
 ) -> tuple[int, int]:
     """Append the live state. Returns the offset where it starts, and the bytes before it."""
     held = led.partition.log
@@ -122,7 +85,7 @@ async def _append_live_state(
             plan = led.plan(piece, codec=codec, timestamp_ms=env.timestamp_ms())
             with trio.CancelScope(shield=True):
                 await env.run_blocking(held.write, plan)
-            led.commit(plan, ())
+            led.commit(plan)
             purgatory.wake(led.partition.key)
 
 

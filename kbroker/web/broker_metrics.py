@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from kbroker.broker import Broker
-from kbroker.coordinator.led import State
+from kbroker.coordinator.common.led import State
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
 from kbroker.replication.partition import Partition, Traffic

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kbroker.broker import Broker
+from kbroker.coordinator.common.led import State
 from kbroker.coordinator.group import Group
-from kbroker.coordinator.led import State
 from kbroker.coordinator.shard import GroupShard
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbroker import __version__
 from kbroker.broker import Broker
-from kbroker.coordinator.led import State
+from kbroker.coordinator.common.led import State
 from kbroker.web.groups import count
 from kbroker.web.http import Reply
 from kbroker.web.ports import Observed

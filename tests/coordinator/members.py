@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.group import Group, GroupState
-from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard, Parked
+from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard
 from kbroker.testing.history import Event, Function, Type
 from tests.coordinator.world import GROUP, World, subscription
 from wire.errors import ErrorCode

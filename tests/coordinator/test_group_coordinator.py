@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kbroker.coordinator.common.led import LedPartition, State
+from kbroker.coordinator.common.loading import Loading
 from kbroker.coordinator.group_coordinator import GroupCoordinator
-from kbroker.coordinator.led import LedPartition, State
-from kbroker.coordinator.loading import Loading
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.coordinator.common.ports import partition_for
 from kbroker.coordinator.records import (
     GroupRecord,
     OffsetRecord,
@@ -14,7 +15,6 @@ from kbroker.coordinator.records import (
     group_tombstone,
     offset_tombstone,
 )
-from kbroker.coordinator.shard import partition_for
 from wire.codec import encode
 from wire.errors import Malformed
 from wire.stored.frame import encode_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.member import Parked
+from kbroker.coordinator.common.ports import Parked
 from tests.coordinator.world import CALLER, GROUP, REBALANCE_MS, SESSION_MS, World
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from trio.testing import MockClock
 
-from kbroker.coordinator.led import State
+from kbroker.coordinator.common.led import State
 from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard, Parked
+from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard
 from wire.codec import encode
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
@@ -79,7 +80,8 @@ class World:
             assert not outcome.writes
         elif self.fail_with is not None:
             code, self.fail_with = self.fail_with, None
-            response = self.shard.on_append_failed(outcome, code, **now)
+            self.shard.on_append_failed(outcome, code, **now)
+            response = outcome.refused(code)
         else:
             base_offset = len(self.log)
             self.log.extend((record.key, record.value) for record in outcome.records)

@@ -127,11 +127,11 @@ async def test_a_client_that_disconnects_while_waiting_does_not_delay_others(bro
     await leader.send(joining(member_id=led.member_id), version=3)
     await wait_all_tasks_blocked()
     assert broker.node.broker is not None
-    decisions = broker.node.broker.groups.decisions
-    assert decisions.parked_count == 1
+    runtime = broker.node.broker.groups.runtime
+    assert runtime.parked_count == 1
     leader.close()
     await wait_all_tasks_blocked()
-    assert decisions.parked_count == 0, "its connection's task has ended"
+    assert runtime.parked_count == 0, "its connection's task has ended"
     joined = await join(follower, member_id=followed.member_id)
     assert (joined.error_code, joined.generation_id) == (0, 3)
 

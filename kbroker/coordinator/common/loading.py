@@ -1,39 +1,38 @@
-"""Load a partition of `__consumer_offsets` into its shard, from log_start_offset to the log end offset.
+"""Load a partition of an internal topic into its shard, from log_start_offset to the log end offset.
 
 A thread replays the log in slices; no other task uses the shard until it is loaded. What was before log_start_offset
-has been rewritten at the end of the log (see upkeep.py).
+has been rewritten at the end of the log (see kbroker.coordinator.upkeep).
 
-Most records are offsets that later records replace. Within a slice, only the last value of a key is decoded and
+Most records are replaced by later ones of the same key. Within a slice, only the last value of a key is decoded and
 replayed, unless a tombstone or a transaction comes between.
 
 Records that do not decode and damaged batches are skipped and counted. They are reported in the log, in a metric and in
-a warning on the health page. The previous value of the key remains valid. In Apache Kafka one such record makes all
-groups of the partition unavailable until the log is repaired.
+a warning on the health page. The previous value of the key remains valid. In Apache Kafka one such record makes the
+whole partition unavailable until the log is repaired.
 
 Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Generic
 
-from kbroker.coordinator.led import LedPartition
+from kbroker.coordinator.common.led import LedPartition
+from kbroker.coordinator.common.ports import S
 from kbroker.storage.valid_batches import read_behind_damage, read_undamaged
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch, batches
 
 _COMMIT_MARKER: Final = 1
-_GROUP_METADATA: Final = b"\x00\x02"
 
 Values = tuple[bytes, int, "Values | None"]
 """The value of a key, its offset, and the earlier values of the key. The last readable value is used."""
 
 
-class Loading:
+class Loading(Generic[S]):
     """The state of loading one partition; see the module docstring.
 
-    Shape  next_offset is where the next slice starts; open_transactions are producer ids with offset commits but no
-           marker
+    Shape  next_offset is where the next slice starts; open_transactions are producer ids with records but no marker
     """
 
     __slots__ = (
@@ -46,7 +45,7 @@ class Loading:
         "slice_bytes",
     )
 
-    def __init__(self, led: LedPartition, *, slice_bytes: int) -> None:
+    def __init__(self, led: LedPartition[S], *, slice_bytes: int) -> None:
         self.led = led
         self.slice_bytes = slice_bytes
         self.next_offset = led.partition.log.log_start_offset
@@ -122,21 +121,16 @@ class Loading:
                     continue
                 if producer_id >= 0:
                     self.open_transactions.add(producer_id)
-                elif key is not None:
-                    self.led.group_records.pop(key, None)
                 self._apply(key, value, offset, producer_id)
         except Malformed as error:
             self._skip(following, batch.next_offset - following, f"a batch that cannot be read: {error}")
 
     def _replay_latest(self) -> None:
-        group_records = self.led.group_records
         for key, newest in self._latest.items():
             values: Values | None = newest
             while values is not None:
                 value, offset, values = values
                 if self._apply(key, value, offset):
-                    if key.startswith(_GROUP_METADATA):
-                        group_records[key] = value
                     break
         self._latest.clear()
 

@@ -1,7 +1,7 @@
-"""One partition of `__consumer_offsets` that this broker leads: its log, its shard, and when to rewrite its log.
+"""One partition of an internal topic that this broker leads: its log, its shard, and when to rewrite its log.
 
 The records of a decision are appended as one batch, in the three steps of every append (see kbroker.storage.log), and
-then replayed into the shard. The caller (deciding.py) makes these steps atomic.
+then replayed into the shard. The caller (runtime.py) makes these steps atomic.
 
 A restart needs only the state that the log produces, not its history. `bytes_behind` counts the bytes that a restart
 has to read. `LedPartition.is_worth_rewriting` says when these are so many more than the state needs that the broker
@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Generic
 
-from kbroker.coordinator.records import GroupRecord, StoredRecord
-from kbroker.coordinator.shard import GroupShard
+from kbroker.coordinator.common.ports import S, Stored
 from kbroker.replication.partition import Partition
 from kbroker.storage.plans import AppendPlan
 from wire.compression import Codec
@@ -32,16 +31,6 @@ many bytes in less than a second.
 """
 
 
-class Stored(Protocol):
-    """A record that can be appended."""
-
-    @property
-    def key(self) -> bytes: ...
-
-    @property
-    def value(self) -> bytes | None: ...
-
-
 class State(Enum):
     """The state of a shard; only an active one answers requests."""
 
@@ -51,12 +40,10 @@ class State(Enum):
     UNLOADED = "unloaded"
 
 
-class LedPartition:
+class LedPartition(Generic[S]):
     """A led partition; see the module docstring.
 
     Shape  leader_epoch is the epoch for which the shard was loaded
-    Shape  group_records holds the stored record of each group, key to value; while a group rebalances, it differs from
-           the group in the shard
     Units  bytes_behind counts bytes of batches in the log; rewrite_at_bytes is the size at which rewriting is
            considered next, at least the smaller of history_bytes and the segment size
     Note   must_keep_history: the log holds something that the shard does not, so it is never rewritten
@@ -68,7 +55,6 @@ class LedPartition:
         "_history_bytes",
         "bytes_behind",
         "first_unreadable",
-        "group_records",
         "leader_epoch",
         "must_keep_history",
         "partition",
@@ -78,12 +64,11 @@ class LedPartition:
         "unreadable_records",
     )
 
-    def __init__(self, partition: Partition, shard: GroupShard, *, history_bytes: int = HISTORY_BYTES) -> None:
+    def __init__(self, partition: Partition, shard: S, *, history_bytes: int = HISTORY_BYTES) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.state = State.LOADING
-        self.group_records: dict[bytes, bytes] = {}
         self.bytes_behind = 0
         self._history_bytes = history_bytes
         self.rewrite_at_bytes = self._floor_bytes
@@ -129,19 +114,11 @@ class LedPartition:
             )
         return log.plan_append(batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms)
 
-    def commit(self, plan: AppendPlan, records: Sequence[StoredRecord]) -> None:
-        """Finish an append after its batch is written. `records` is empty if the append only repeats stored state."""
-        partition = self.partition
-        partition.log.commit(plan)
-        partition.on_append()
+    def commit(self, plan: AppendPlan) -> None:
+        """Finish an append after its batch is written."""
+        self.partition.log.commit(plan)
+        self.partition.on_append()
         self.bytes_behind += plan.size
-        for record in records:
-            if type(record) is GroupRecord:
-                value = record.value
-                if value is None:
-                    self.group_records.pop(record.key, None)
-                else:
-                    self.group_records[record.key] = value
 
     def outcome(self, next_offset: int) -> ErrorCode | None:
         """The result of an append that ends at next_offset; None while the in-sync replicas lack it."""
