@@ -14,9 +14,9 @@ import itertools
 import os
 import subprocess
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -37,10 +37,11 @@ _MAIN_CLASSES = {
 _IGNORED = (DeprecationWarning, ResourceWarning, pytest.PytestUnraisableExceptionWarning)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ignore warnings of third-party clients on import and those raised by the garbage collector after the last
     test.
     """
+    config.option.reportchars = "fEX"  # pytest_terminal_summary reports the skipped tests, a line for each reason
     for category in _IGNORED:
         warnings.simplefilter("ignore", category)
     for client in ("aiokafka.admin", "confluent_kafka.admin", "kafka"):
@@ -55,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{category.__module__}.{category.__qualname__}"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Report how many tests were skipped for which reason."""
+    skipped = terminalreporter.getreports("skipped")
+    reasons = Counter(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} tests were skipped: {reason.removeprefix('Skipped: ')}")
+
+
 def pytest_report_header() -> str:
     """Report the broker under test."""
     return f"compat: broker under test is {os.environ.get('KBROKER_BOOTSTRAP_SERVERS') or _kind()}"
@@ -64,17 +73,12 @@ def _kind() -> str:
     return os.environ.get("KBROKER_COMPAT_BROKER", "kbroker")
 
 
-def missing(reason: str) -> NoReturn:
-    """Skip with the reason; in CI, fail."""
-    if in_ci():
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Attach the end of the broker's log to a failed test."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Skip a test for which a program is missing, except in CI. Attach the end of the broker's log to a failed test."""
     report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, Unavailable) and not in_ci():
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(call.excinfo.value))
     if report.when == "call" and report.failed and hasattr(item, "funcargs"):
         started = item.funcargs.get("broker")
         if started is not None:
@@ -86,11 +90,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def kafka_libraries() -> Path:
     """The directory of Kafka's jars."""
-    try:
-        java()
-        return libraries()
-    except Unavailable as error:
-        missing(str(error))
+    java()
+    return libraries()
 
 
 @pytest.fixture(scope="session")
@@ -146,7 +147,7 @@ def kafka(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 def log_directory(broker: Broker) -> Path:
     """The data directory of the broker under test, for Kafka's own tools."""
     if broker.log_directory is None:
-        missing("the data directory of the external broker is not known (set KBROKER_DATA_DIR)")
+        raise Unavailable("the data directory of the external broker is not known (set KBROKER_DATA_DIR)")
     return broker.log_directory
 
 
@@ -169,10 +170,7 @@ def kafka_tool(kafka_libraries: Path) -> KafkaTool:
 @pytest.fixture(scope="session")
 def kcat(broker: Broker) -> Kcat:
     """`kcat("-L")`: run kcat against the broker under test, assert success, return its standard output."""
-    try:
-        program = executable("kcat", hint="install kcat 1.7.1")
-    except Unavailable as error:
-        missing(str(error))
+    program = executable("kcat", hint="install kcat 1.7.1")
 
     def run(*arguments: str, input: bytes | None = None, timeout_s: float = 30) -> bytes:
         command = [program, "-b", broker.bootstrap_servers, *arguments]

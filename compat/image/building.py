@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from compat.kafka.libraries import Unavailable
+
 ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
 BASE, IMAGE = "localhost/kbroker-base", "localhost/kbroker"
@@ -34,7 +36,7 @@ READY = "Kafka Server started"
 _MEGABYTES = {"KB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
-class CannotBuild(RuntimeError):
+class CannotBuild(Unavailable):
     """A prerequisite of the build is missing."""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compat.conftest import missing
 from compat.kafka.archive import class_archive
+from compat.kafka.libraries import Unavailable
 from compat.kafka.tools import QUICK_START, java_command, run_tool
 
 TOOL = "org.apache.kafka.tools.TopicCommand"
@@ -25,7 +25,7 @@ def _found_anew(kafka_libraries: Path) -> Iterator[None]:
 
 def test_a_tool_loads_its_classes_from_the_archive() -> None:
     if class_archive() is None:
-        missing("there is no archive of Kafka's classes: `python -m compat.kafka.rehearsal` makes it")
+        raise Unavailable("there is no archive of Kafka's classes: `python -m compat.kafka.rehearsal` makes it")
     done = run_tool(TOOL, "--version", options=(*QUICK_START, "-Xlog:class+load"))
     assert done.returncode == 0
     (line,) = [each for each in done.stdout.splitlines() if f" {TOOL} source:" in each]

@@ -226,6 +226,7 @@ def test_a_produce_with_acks_0_has_no_reply_and_keeps_the_connection(
     assert [struct.unpack(">i", answer.payload[:4])[0] for answer in answers if isinstance(answer, Reply)] == [77, 77]
 
 
+@pytest.mark.usefixtures("kafka_libraries")
 def test_the_codec_of_these_tests_writes_kafkas_header() -> None:
     """A canary: an ApiVersions v3 frame, byte by byte."""
     frame = encode_request("ApiVersions", 3, {"ClientSoftwareName": "a", "ClientSoftwareVersion": "1"}, client_id="c")

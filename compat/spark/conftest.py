@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compat.clients.conftest import new_topic
-from compat.conftest import missing
-from compat.kafka import Unavailable
 from compat.kafka.libraries import java
 from compat.tiered.site import Site
 
@@ -39,11 +37,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session. Without Java or Maven its tests are skipped, and in CI they fail."""
     from compat.spark.session import start_session  # noqa: PLC0415  PySpark is not everywhere
 
-    try:
-        java()
-        session = start_session(tmp_path_factory.mktemp("spark"))
-    except Unavailable as error:
-        missing(str(error))
+    java()
+    session = start_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 

@@ -18,8 +18,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from compat.brokers import KbrokerProcess, free_port
-from compat.conftest import missing
-from compat.kafka import Unavailable
 from compat.minio import BUCKET, MinioServer, binary
 from compat.spark.flights import ROWS, SCHEMA, flights
 from compat.tiered.minio_fixtures import admin
@@ -91,10 +89,7 @@ class Pipeline:
 @pytest.fixture
 def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
     assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
-    try:
-        binary()
-    except Unavailable as error:
-        missing(str(error))
+    binary()
     with ExitStack() as stack:
         yield Pipeline(tmp_path, stack)
 

@@ -29,6 +29,7 @@ def test_retention_of_many_segments_does_not_block_producers(monkeypatch: pytest
     assert report.broken(with_timing=False) == []
 
 
+@pytest.mark.usefixtures("kafka_libraries")
 def test_readers_frames_and_bombs_stay_within_300_mib() -> None:
     command = [sys.executable, "-m", "compat.torture.attack_memory", "--seconds", "5", "--longest-ms", "600000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
