@@ -26,6 +26,8 @@ EXIT_CODE = 137
 class DyingDisk(RealDisk):
     """The real disk, with an operation at which the process dies."""
 
+    is_shared = False  # a worker would not count the operations
+
     def __init__(self, text: str) -> None:
         self.operation, self.moment, number, self.pattern = text.split(" ", 3)
         self._left = int(number)

@@ -20,7 +20,7 @@ import trio
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
-from kbroker.runtime.worker import Workers, cores, workers_for
+from kbroker.runtime.worker import Workers, cores
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.recovering import LogToRecover, find_logs_to_recover, recover_log, worth_a_worker
@@ -73,12 +73,13 @@ async def load_partitions(
         settings = replicas.settings
         is_set = settings.layers.text(THREADS_KEY) is not None
         limit = settings.log.num_recovery_threads_per_data_dir if is_set else cores()
-        workers = workers_for(env.disk, report=logger.warning, limit=limit, tries=WORKER_TRIES, niceness=0)
-        if workers is not None:
-            try:
-                await _recover_in(workers, env, directory, large, progress)
-            finally:
-                workers.close()  # closing the pipes ends the workers at once
+        workers = Workers(
+            may_start=env.disk.is_shared, report=logger.warning, limit=limit, tries=WORKER_TRIES, niceness=0
+        )
+        try:
+            await _recover_in(workers, env, directory, large, progress)
+        finally:
+            workers.close()  # closing the pipes ends the workers at once
     await env.run_blocking(replicas.open_expected)
     directory.recovered.clear()  # a log that could not be opened is recovered again at the next attempt
     progress.is_running = False

@@ -36,7 +36,7 @@ from kbroker.metadata.image import TOPIC_RESOURCE, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, is_tierable
 from kbroker.replication.partition import Partition
 from kbroker.runtime.event_log import get_logger
-from kbroker.runtime.worker import Runner, Workers, run_here, workers_for
+from kbroker.runtime.worker import Workers
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 
@@ -137,7 +137,10 @@ class Tier:
         self._broker = broker
         self._storage: RemoteStorageManager | None = None
         self._metadata: RemoteLogMetadataManager | None = None
-        self._workers: Workers | None = None
+        self._workers = Workers(
+            may_start=broker.env.disk.is_shared and broker.settings.tier.kbroker_remote_copy_process_enable,
+            report=logger.warning,
+        )
         self._nursery: trio.Nursery | None = None
         self._changed = trio.Event()
         self._removed: set[UUID] = set()
@@ -272,8 +275,7 @@ class Tier:
     async def close(self) -> None:
         """Close the store and the worker processes, after all tasks have ended."""
         env = self._broker.env
-        if self._workers is not None:
-            await env.run_blocking(self._workers.close)
+        await env.run_blocking(self._workers.close)
         if self._storage is not None:
             threads = env.threads(1)
             env.abandon_threads()
@@ -314,8 +316,7 @@ class Tier:
             await nursery.start(self.reader.cache.run)
             await nursery.start(self.manager.run)
             nursery.start_soon(self._expire_indexes)
-            if self._workers is not None:
-                nursery.start_soon(self._end_idle_workers, self._workers)
+            nursery.start_soon(self._end_idle_workers)
             await self._follow(self.manager, task_status)
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
@@ -340,15 +341,11 @@ class Tier:
             await self._broker.env.sleep_ms(EXPIRY_INTERVAL_MS)
             await self._broker.env.run_blocking(self.indexes.expire)
 
-    async def _end_idle_workers(self, workers: Workers) -> None:
+    async def _end_idle_workers(self) -> None:
         while True:
             await self._broker.env.sleep_ms(IDLE_WORKERS_INTERVAL_MS)
-            if workers.pids:
-                await self._broker.env.run_blocking(workers.end_idle)
-
-    @property
-    def _run_copying(self) -> Runner:
-        return run_here if self._workers is None else self._workers.run
+            if self._workers.pids:
+                await self._broker.env.run_blocking(self._workers.end_idle)
 
     def _make_storage(self) -> RemoteStorageManager:
         """The configured plug-in. Blocking, because of the import. Errors: TierRefused."""
@@ -358,8 +355,6 @@ class Tier:
         broker = self._broker
         tier = broker.settings.tier
         name = tier.remote_log_storage_manager_class_name or DEFAULT_STORAGE
-        if tier.kbroker_remote_copy_process_enable:
-            self._workers = workers_for(broker.env.disk, report=logger.warning)
         added = {
             "log.dir": broker.replicas.directory.path,
             "broker.id": str(broker.node_id),
@@ -371,7 +366,7 @@ class Tier:
 
                 storage: RemoteStorageManager = LocalRemoteStorage(
                     broker.env.disk,
-                    run=run_here if self._workers is None else self._workers.run,
+                    run=self._workers.run,
                     floor_bytes=broker.settings.limits.kbroker_min_free_bytes,
                 )
             else:
@@ -426,7 +421,7 @@ class Tier:
             partitions=HeldPartitions(broker),
             broker_id=broker.node_id,
             directory=directory,
-            run=self._run_copying,
+            run=self._workers.run,
             asks_store=self._is_store_usable,
             find_removed=partial(removed_topics, directory, disk=env.disk, report=logger.warning),
         )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kbroker.cli._dump_output import Control, Printer, Problems
 from kbroker.cli._message_json import message_to_json
 from kbroker.cli._payloads import Decoder, Payload
-from kbroker.runtime.ports import File
+from kbroker.runtime.ports import ReadableFile
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.control_records import read_control
 from wire.errors import Malformed
@@ -34,7 +34,7 @@ class LogOptions(NamedTuple):
     max_bytes: int
 
 
-def dump_log(file: File, printer: Printer, problems: Problems, options: LogOptions) -> None:
+def dump_log(file: ReadableFile, printer: Printer, problems: Problems, options: LogOptions) -> None:
     """Print a segment or a snapshot, and report its problems."""
     name = file.path.rpartition("/")[2]
     _print_start(name, printer)

@@ -36,16 +36,12 @@ class RealFile:
         return b"".join(parts)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Fill a buffer up to the end of the file; return the number of bytes. For large reads: allocates nothing."""
         done = 0
         while done < len(buffer) and (count := os.preadv(self._descriptor, [buffer[done:]], position + done)):
             done += count
         return done
 
     def begin_write_back(self, position: int, size: int) -> None:
-        """Make the kernel start writing dirty pages to the disk. This makes nothing durable, but the following sync
-        waits less, and shares its journal commit with the syncs of other files.
-        """
         # For dirty pages this call does not drop them: it only starts writing them.
         os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
@@ -82,6 +78,8 @@ class RealFile:
 
 class RealDisk:
     """The file system of this machine; see `kbroker.runtime.ports.Disk`. Files are 0600 and directories 0700."""
+
+    is_shared = True
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)

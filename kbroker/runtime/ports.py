@@ -8,9 +8,12 @@ the simulated ones in `kbroker.testing`. Every disk error is an `OSError`, as th
 from __future__ import annotations
 
 import builtins
-from typing import Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 
 class Clock(Protocol):
@@ -25,8 +28,27 @@ class Clock(Protocol):
         ...
 
 
-class File(Protocol):
-    """An open file, read and written at explicit positions, so that several readers need no shared cursor.
+class Runner(Protocol):
+    """Calls a function and waits for its result, perhaps in another process (`kbroker.runtime.worker`)."""
+
+    def __call__(
+        self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True
+    ) -> Result:
+        """Blocking. Errors: those of the function; without `may_repeat` also EAGAIN: its effects are then unknown."""
+        ...
+
+
+def run_here(
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    may_repeat: bool = True,  # noqa: ARG001  (a Runner has it)
+) -> Result:
+    """A Runner that calls the function in this thread."""
+    return function(*arguments)
+
+
+class ReadableFile(Protocol):
+    """An open file, read at explicit positions, so that several readers need no shared cursor.
 
     Promise  it stays open while a reference to it exists, and closes with the last reference; `close` closes it at once
     Units    sizes and positions are bytes
@@ -42,6 +64,26 @@ class File(Protocol):
         """`size` bytes at `position`; fewer only at the end of the file."""
         ...
 
+    def size(self) -> int: ...
+
+    def close(self) -> None:
+        """Release the descriptor. Idempotent."""
+        ...
+
+
+class File(ReadableFile, Protocol):
+    """An open file that can be read and written."""
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill a buffer up to the end of the file; return the number of bytes. For large reads: allocates nothing."""
+        ...
+
+    def begin_write_back(self, position: int, size: int) -> None:
+        """Make the kernel start writing dirty pages to the disk. This makes nothing durable, but the following sync
+        waits less, and shares its journal commit with the syncs of other files.
+        """
+        ...
+
     def pwrite(self, data: Buffer, position: int) -> None:
         """Write all of `data` at `position`. After an OSError any part of it may have been written."""
         ...
@@ -52,28 +94,15 @@ class File(Protocol):
         """Make contents and size durable. After an error the state of the disk is unknown: never retry."""
         ...
 
-    def size(self) -> int: ...
-
     def fileno(self) -> int:
         """The descriptor, for sendfile; OSError if the file has none."""
         ...
 
-    def close(self) -> None:
-        """Release the descriptor. Idempotent."""
-        ...
 
+class ReadableDisk(Protocol):
+    """A file system that its user only reads, blocking. Errors: as for `Disk`."""
 
-class Disk(Protocol):
-    """The file system, blocking.
-
-    Promise  a completed `pwrite` survives a crash of the process; it survives a power failure only after `sync`. A
-             created, renamed or unlinked name survives a power failure only after `sync_directory` of its directory.
-    Errors   OSError, in the subclass for the kernel's errno (FileNotFoundError, FileExistsError, ...)
-    """
-
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; `create` creates a missing file empty, and does not change an existing one."""
-        ...
+    def open(self, path: str, *, writable: Literal[False]) -> ReadableFile: ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -81,6 +110,28 @@ class Disk(Protocol):
 
     def list(self, path: str) -> builtins.list[str]:
         """The names in a directory, sorted."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last modification, in milliseconds of wall time."""
+        ...
+
+
+class Disk(ReadableDisk, Protocol):
+    """The file system, blocking.
+
+    Promise  a completed `pwrite` survives a crash of the process; it survives a power failure only after `sync`. A
+             created, renamed or unlinked name survives a power failure only after `sync_directory` of its directory.
+    Errors   OSError, in the subclass for the kernel's errno (FileNotFoundError, FileExistsError, ...)
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another process that opens the same path gets the same file."""
+        ...
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file; `create` creates a missing file empty, and does not change an existing one."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -120,10 +171,6 @@ class Disk(Protocol):
 
     def device(self, path: str) -> int:
         """A number that identifies the file system of `path`; paths with the same number share its space."""
-        ...
-
-    def modified_ms(self, path: str) -> int:
-        """Time of the last modification, in milliseconds of wall time."""
         ...
 
     def lock(self, path: str) -> File:

@@ -25,11 +25,9 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Final, TypeVar, TypeVarTuple, cast
 
 from kbroker.runtime import working
-from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Disk
 from kbroker.runtime.working import NICENESS, BrokenFrame, framed, read_frame, write
 
 Result = TypeVar("Result")
@@ -38,25 +36,6 @@ Arguments = TypeVarTuple("Arguments")
 MAX_PROCESSES: Final = 2
 MAX_FAILURES: Final = 3
 END_GRACE_S: Final = 2.0
-
-
-class Runner(Protocol):
-    """Calls a function and waits for its result."""
-
-    def __call__(
-        self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True
-    ) -> Result:
-        """Blocking. Errors: those of the function; without `may_repeat` also EAGAIN: its effects are then unknown."""
-        ...
-
-
-def run_here(
-    function: Callable[[*Arguments], Result],
-    *arguments: *Arguments,
-    may_repeat: bool = True,  # noqa: ARG001  (a Runner has it)
-) -> Result:
-    """A Runner that calls the function in this thread."""
-    return function(*arguments)
 
 
 class WorkerFailed(Exception):
@@ -135,6 +114,7 @@ def _checked(reply: object) -> tuple[bool, object]:
 class Workers:
     """The worker processes; `run` is a Runner. Thread-safe. See the module's docstring.
 
+    Note   without `may_start` this process calls the functions: for files that other processes cannot access
     Bound  at most `limit` processes; further calls wait
     """
 
@@ -142,6 +122,7 @@ class Workers:
         self,
         *,
         report: Callable[[str], None],
+        may_start: bool = True,
         limit: int = MAX_PROCESSES,
         tries: int = 1,
         niceness: int = NICENESS,
@@ -155,7 +136,7 @@ class Workers:
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._failures = 0
-        self._is_closed = False
+        self._is_closed = not may_start
 
     @property
     def pids(self) -> list[int]:
@@ -165,6 +146,8 @@ class Workers:
 
     def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments, may_repeat: bool = True) -> Result:
         """Call a named function with picklable arguments and a picklable result. See Runner."""
+        if self._is_closed:
+            return function(*arguments)
         with self._turns:
             for _ in range(self._tries):
                 worker = self._take()
@@ -235,20 +218,6 @@ class Workers:
         self._report(f"a worker failed; its work is repeated: {error}")
         if is_last:
             self._report("no more workers are started after repeated failures; their work runs in this process")
-
-
-def workers_for(
-    disk: Disk,
-    *,
-    report: Callable[[str], None],
-    limit: int = MAX_PROCESSES,
-    tries: int = 1,
-    niceness: int = NICENESS,
-) -> Workers | None:
-    """Workers for files on this disk; None if other processes cannot access it (a simulated disk)."""
-    if type(disk) is not RealDisk:
-        return None
-    return Workers(report=report, limit=limit, tries=tries, niceness=niceness)
 
 
 def cores() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kbroker.runtime.ports import File
+from kbroker.runtime.ports import ReadableFile
 from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, RecordBatch
 
@@ -25,7 +25,7 @@ class BatchReader:
     """
 
     def __init__(
-        self, file: File, position: int = 0, *, max_bytes: int = NO_LIMIT, chunk_bytes: int = CHUNK_BYTES
+        self, file: ReadableFile, position: int = 0, *, max_bytes: int = NO_LIMIT, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         self._file = file
         self._chunk_bytes = chunk_bytes

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from kbroker.runtime.ports import Buffer, Disk
+from kbroker.runtime.ports import Buffer, Disk, ReadableDisk
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.durable import sync as sync_file
 
@@ -24,7 +24,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 TopicPartition = tuple[str, int]
 
 
-def read_file(disk: Disk, path: str) -> bytes:
+def read_file(disk: ReadableDisk, path: str) -> bytes:
     """All bytes of a small file; FileNotFoundError if it does not exist."""
     file = disk.open(path, writable=False)
     try:

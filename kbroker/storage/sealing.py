@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.runtime.worker import Runner, run_here
+from kbroker.runtime.ports import Runner
 from kbroker.storage import loader
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import sync, sync_names
@@ -55,7 +55,7 @@ class SealedSegment:
     producer_snapshot: str
 
 
-def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner = run_here) -> SealedSegment:
+def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner) -> SealedSegment:
     """Check a closed segment and rebuild its indexes and snapshot if necessary. Blocking.
 
     The caller prevents the removal of the log. `run` reads the segment, perhaps in another process.

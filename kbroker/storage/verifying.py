@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from kbroker.runtime.ports import Disk
+from kbroker.runtime.ports import ReadableDisk
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.control_records import read_control
@@ -93,7 +93,7 @@ class SegmentCheck:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: ReadableDisk,
         directory: str,
         base_offset: int,
         *,
@@ -305,7 +305,7 @@ class SegmentCheck:
                 self._report.add(path, text, position=number * size)
 
 
-def index_entries(disk: Disk, path: str, entry: Struct, findings: Findings) -> list[tuple[int, int]]:
+def index_entries(disk: ReadableDisk, path: str, entry: Struct, findings: Findings) -> list[tuple[int, int]]:
     """The entries of an index without preallocated zeros; reports a size that is not a multiple of the entry size.
 
     A file of one entry is not preallocated: its zeros are the timestamp 0 at the segment's first offset.

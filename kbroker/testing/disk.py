@@ -96,6 +96,8 @@ class SimulatedDisk:
     Errors  those of the real disk: an OSError with errno and path; Crashed once it is dead
     """
 
+    is_shared = False
+
     def __init__(
         self,
         *,
@@ -401,6 +403,15 @@ class SimulatedFile:
         self._usable()
         self._disk._read("read", self.path)
         return bytes(self.node.contents[position : position + size])
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        data = self.pread(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def begin_write_back(self, position: int, size: int) -> None:  # noqa: ARG002
+        """Changes nothing here: a crash may find any subset of the unsynced writes on the disk in any case."""
+        self._usable()
 
     def pwrite(self, data: Buffer, position: int) -> None:
         self._changeable()

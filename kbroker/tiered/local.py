@@ -30,8 +30,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Disk
-from kbroker.runtime.worker import Runner, run_here
+from kbroker.runtime.ports import Disk, Runner, run_here
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
 from kbroker.tiered.api import (
     IndexType,

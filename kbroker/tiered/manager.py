@@ -33,7 +33,7 @@ from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
-from kbroker.runtime.worker import Runner, run_here
+from kbroker.runtime.ports import Runner, run_here
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.durable import is_fatal
 from kbroker.tiered import partition_tasks

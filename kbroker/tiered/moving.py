@@ -1,11 +1,12 @@
 """Moves the bytes of files, with size and checksum, with little effect on concurrent produce requests.
 
-On a real disk another process does all of this (see `kbroker.runtime.worker`). Its functions are here; they need only
-paths. They do not create files, so that a late worker leaves nothing behind, and they undo renames as far as possible.
+If other processes can access the disk, a worker process does all of this (see `kbroker.runtime.worker`). Its functions
+are here; they need only paths. They do not create files, so that a late worker leaves nothing behind, and they undo
+renames as far as possible.
 
 Measured with a producer of single records in the same process: each system call of another thread may make the event
 loop wait for the interpreter. So pieces are large, and files are also renamed here. New memory for each piece costs
-page faults and unmappings, which delay the other threads, so on the real disk a buffer is reused. Write-back of each
+page faults and unmappings, which delay the other threads, so a buffer is reused. Write-back of each
 piece starts at once, so that no flood of dirty pages delays an append. Syncs are rare: on a journaling file system each
 one commits the journal, which delays appends too.
 """
@@ -19,7 +20,6 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from kbroker.runtime.disk import RealFile
 from kbroker.runtime.ports import Buffer, Disk, File
 
 PIECE_BYTES: Final = 4 << 20
@@ -132,8 +132,7 @@ def _write(pieces: Iterable[Buffer], target: File) -> Sum:
             target.sync()
             synced = position
         target.pwrite(piece, position)
-        if isinstance(target, RealFile):
-            target.begin_write_back(position, len(piece))
+        target.begin_write_back(position, len(piece))
         checksum = crc32c(piece, checksum)
         position += len(piece)
     return position, checksum
@@ -142,11 +141,6 @@ def _write(pieces: Iterable[Buffer], target: File) -> Sum:
 def _pieces(file: File, buffer: memoryview) -> Iterator[Buffer]:
     """The content of a file in pieces; each piece is valid until the next one is requested."""
     position = 0
-    if not isinstance(file, RealFile):
-        while piece := file.pread(PIECE_BYTES, position):
-            yield piece
-            position += len(piece)
-        return
     while size := file.pread_into(buffer, position):
         yield buffer[:size]
         if size < len(buffer):

@@ -7,9 +7,8 @@ once.
 from __future__ import annotations
 
 from io import BytesIO
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final, Literal
 
-from kbroker.runtime.ports import Buffer
 from kbroker.storage.loader import EPOCH_CHECKPOINT
 from kbroker.storage.segment import (
     INDEX_SUFFIX,
@@ -39,36 +38,11 @@ INDEXES: Final = {
 }
 
 
-class _Stored:
-    """The write operations of a read-only file, which fail."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def pwrite(self, data: Buffer, position: int) -> None:
-        self._refuse(data, position)
-
-    def truncate(self, size: int) -> None:
-        self._refuse(size)
-
-    def sync(self) -> None:
-        self._refuse()
-
-    def fileno(self) -> int:
-        raise OSError(f"{self.path} is in the tier and has no descriptor")
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def _refuse(self, *arguments: object) -> NoReturn:
-        raise AssertionError(f"{self.path} would be changed: {arguments}")
-
-
-class RemoteFile(_Stored):
+class RemoteFile:
     """The log of a segment. Errors: RemoteStorageError; OSError if a stream ends too early."""
 
     def __init__(self, storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, path: str) -> None:
-        super().__init__(path)
+        self.path = path
         self._storage = storage
         self._segment = segment
 
@@ -86,10 +60,13 @@ class RemoteFile(_Stored):
             raise OSError(f"{self.path} ends in the tier at byte {position + len(data)} instead of {self.size()}")
         return data
 
+    def close(self) -> None:
+        """Nothing to close."""
 
-class _BytesFile(_Stored):
+
+class _BytesFile:
     def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(path)
+        self.path = path
         self._data = data
 
     def size(self) -> int:
@@ -98,9 +75,12 @@ class _BytesFile(_Stored):
     def pread(self, size: int, position: int) -> bytes:
         return self._data[position : position + size]
 
+    def close(self) -> None:
+        """Nothing to close."""
+
 
 class SegmentFiles:
-    """A Disk with one directory: that of a segment, named like its partition.
+    """A `ReadableDisk` with one directory: that of a segment, named like its partition.
 
     Shape   missing are the indexes that the store does not have, damaged those that the store reports as damaged
     Errors  RetriableRemoteStorageError from the constructor
@@ -133,9 +113,8 @@ class SegmentFiles:
         base = self._segment.end_offset + 1 if is_behind else self._segment.start_offset
         return f"{self.directory}/{file_name(base, INDEXES[index_type])}"
 
-    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RemoteFile | _BytesFile:
-        assert not create, path
-        del writable
+    def open(self, path: str, *, writable: Literal[False] = False) -> RemoteFile | _BytesFile:
+        assert not writable, path
         if path == self.log_path:
             return RemoteFile(self._storage, self._segment, path)
         if path not in self._held:
@@ -154,12 +133,6 @@ class SegmentFiles:
     def modified_ms(self, path: str) -> int:
         del path
         return self._segment.event_timestamp_ms
-
-    def _refuse(self, *arguments: object) -> NoReturn:
-        raise AssertionError(f"{arguments} would be changed")
-
-    make_directory = remove_directory = rename = unlink = sync_directory = lock = free_bytes = total_bytes = _refuse
-    allocate = device = _refuse
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes:

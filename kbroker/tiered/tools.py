@@ -10,7 +10,7 @@ from uuid import UUID
 from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.net_ports import Env, Threads
-from kbroker.runtime.worker import Runner
+from kbroker.runtime.ports import Runner
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,

@@ -28,28 +28,6 @@ def test_a_file_is_read_and_written_at_positions(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_buffer_is_filled_up_to_the_end_of_file(tmp_path: Path) -> None:
-    file = RealDisk().open(str(tmp_path / "file"), create=True)
-    file.pwrite(bytes(range(200)), 0)
-    buffer = bytearray(b"x" * 80)
-    assert file.pread_into(memoryview(buffer), 50) == 80
-    assert buffer == bytes(range(50, 130))
-    assert file.pread_into(memoryview(buffer), 190) == 10
-    assert buffer == bytes(range(190, 200)) + bytes(range(60, 130))
-    assert file.pread_into(memoryview(buffer), 200) == 0
-
-
-def test_data_in_write_back_can_be_read_and_synced(tmp_path: Path) -> None:
-    file = RealDisk().open(str(tmp_path / "file"), create=True)
-    file.pwrite(bytes(100_000), 0)
-    file.begin_write_back(0, 100_000)
-    file.pwrite(b"later", 50_000)
-    file.begin_write_back(0, 0)
-    assert file.pread(7, 49_999) == b"\0later\0"
-    file.sync()
-    assert file.size() == 100_000
-
-
 def test_create_does_not_change_an_existing_file(tmp_path: Path) -> None:
     disk = RealDisk()
     path = str(tmp_path / "file")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.worker import MAX_FAILURES, Workers, run_here, workers_for
+from kbroker.runtime.worker import MAX_FAILURES, Workers
 from kbroker.runtime.working import FRAME, MAGIC, MAX_FRAME_BYTES, NICENESS, BrokenFrame, framed, read_frame, write
 from kbroker.storage.reading_through import read_through
 from kbroker.testing.disk import SimulatedDisk
@@ -309,8 +309,7 @@ def test_a_worker_ends_with_its_parent_even_during_a_call(tmp_path: Path) -> Non
     os.close(pidfd)
 
 
-def test_a_simulated_disk_has_no_workers() -> None:
-    assert workers_for(SimulatedDisk(), report=print) is None
-    assert workers_for(jobs.DeadlyDisk("write"), report=print) is None
-    assert workers_for(RealDisk(), report=print) is not None
-    assert run_here(os.getpid) == os.getpid()
+def test_workers_that_may_not_start_work_in_this_process() -> None:
+    workers = Workers(may_start=SimulatedDisk().is_shared, report=print)
+    assert workers.run(os.getpid) == os.getpid()
+    assert workers.pids == []

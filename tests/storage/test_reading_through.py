@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.runtime.ports import run_here
 from kbroker.runtime.worker import Workers
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -36,7 +37,7 @@ def sealed(workers: Workers) -> Sealing:
         segments = list(log.segments)
         pairs = list(zip(segments, [one.base_offset for one in segments[1:]], strict=False))
         found = [seal(log, one, next_offset=end, run=workers.run) for one, end in pairs]
-        assert found == [seal(log, one, next_offset=end) for one, end in pairs]
+        assert found == [seal(log, one, next_offset=end, run=run_here) for one, end in pairs]
         return found
 
     return seal_all

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.runtime.cautious_clock import CautiousClock
+from kbroker.runtime.ports import run_here
 from kbroker.storage.checkpoint import read_offsets
 from kbroker.storage.housekeeping import apply_retention_once
 from kbroker.storage.leader_epoch import LeaderEpochs
@@ -256,16 +257,16 @@ def closed_log(**config: Any) -> Log:
 def test_a_sealed_segment_has_its_files_and_age() -> None:
     log = closed_log()
     second = list(log.segments)[1]
-    sealed = seal(log, second, next_offset=8)
+    sealed = seal(log, second, next_offset=8, run=run_here)
     assert (sealed.base_offset, sealed.next_offset, sealed.size) == (4, 8, second.size)
     assert sealed.max_timestamp_ms == 1_007
     assert sealed.transaction_index is None
     for path in (sealed.log, sealed.offset_index, sealed.time_index, sealed.producer_snapshot):
         assert log.disk.exists(path)
     index = log.disk.open(second.path(".txnindex"), create=True)
-    assert seal(log, second, next_offset=8).transaction_index is None, "an empty one counts as missing"
+    assert seal(log, second, next_offset=8, run=run_here).transaction_index is None, "an empty one counts as missing"
     index.pwrite(b"x" * 34, 0)
-    assert seal(log, second, next_offset=8).transaction_index == second.path(".txnindex")
+    assert seal(log, second, next_offset=8, run=run_here).transaction_index == second.path(".txnindex")
 
 
 def test_d7_producers_of_remote_only_segments_survive_a_power_loss() -> None:
@@ -279,7 +280,7 @@ def test_d7_producers_of_remote_only_segments_survive_a_power_loss() -> None:
     log.flush()
     *closed, active = log.segments
     for segment in closed:
-        seal(log, segment, next_offset=segment.base_offset + 1)
+        seal(log, segment, next_offset=segment.base_offset + 1, run=run_here)
     log.apply_retention(RetentionPlan(tuple(bases(log)[:-1])), now_ms=0, timestamp_ms=0, tiered=True)
     log = tiered(opened(disk.crash(Loss.ONLY_SYNCED)))
     assert bases(log) == [active.base_offset]
@@ -298,7 +299,7 @@ def test_d10_sealing_detects_a_flipped_bit_anywhere(position: int) -> None:
     file.pwrite(bytes([byte ^ 0x40]), at)
     log.files.forget(first.log_path)
     with pytest.raises(KafkaError) as caught:
-        seal(log, first, next_offset=4)
+        seal(log, first, next_offset=4, run=run_here)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -312,13 +313,13 @@ def test_d10_sealing_detects_a_truncated_or_too_long_segment() -> None:
         else:
             file.pwrite(bytes(size), first.size)
         with pytest.raises(KafkaError, match="damaged"):
-            seal(log, first, next_offset=4)
+            seal(log, first, next_offset=4, run=run_here)
 
 
 def test_sealing_detects_a_segment_that_overlaps_the_next() -> None:
     log = closed_log()
     with pytest.raises(KafkaError, match="damaged"):
-        seal(log, log.segments.first, next_offset=3)
+        seal(log, log.segments.first, next_offset=3, run=run_here)
 
 
 def test_a_time_index_entry_added_by_a_close_is_valid() -> None:
@@ -336,7 +337,7 @@ def test_a_time_index_entry_added_by_a_close_is_valid() -> None:
     log.roll(timestamp_ms=0)
     log.flush()
     before = log.segments.first.time_index.read_all()
-    seal(log, log.segments.first, next_offset=14)
+    seal(log, log.segments.first, next_offset=14, run=run_here)
     assert reports == []
     assert log.segments.first.time_index.read_all() == before
 
@@ -346,9 +347,9 @@ def test_sealing_rebuilds_indexes_of_another_index_interval() -> None:
     log.segments.first.interval_bytes = 300
     reports: list[str] = []
     log.report = reports.append
-    seal(log, log.segments.first, next_offset=4)
+    seal(log, log.segments.first, next_offset=4, run=run_here)
     assert "rebuilt" in reports[0]
-    seal(log, log.segments.first, next_offset=4)
+    seal(log, log.segments.first, next_offset=4, run=run_here)
     assert len(reports) == 1
 
 
@@ -357,7 +358,7 @@ def test_sealing_a_deleted_segment_fails_without_failing_the_disk() -> None:
     first = log.segments.first
     log.apply_retention(RetentionPlan((0,)), now_ms=0, timestamp_ms=0, tiered=True)
     with pytest.raises(KafkaError) as caught:
-        seal(log, first, next_offset=4)
+        seal(log, first, next_offset=4, run=run_here)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.state.failure is None, "nothing is wrong with the disk"
 

@@ -52,6 +52,28 @@ def test_a_created_file_is_empty_and_listed(place: tuple[Disk, str]) -> None:
     assert disk.size(f"{base}/a") == 0
 
 
+def test_a_buffer_is_filled_up_to_the_end_of_file(place: tuple[Disk, str]) -> None:
+    disk, base = place
+    file = written(disk, f"{base}/a", bytes(range(200)))
+    buffer = bytearray(b"x" * 80)
+    assert file.pread_into(memoryview(buffer), 50) == 80
+    assert buffer == bytes(range(50, 130))
+    assert file.pread_into(memoryview(buffer), 190) == 10
+    assert buffer == bytes(range(190, 200)) + bytes(range(60, 130))
+    assert file.pread_into(memoryview(buffer), 200) == 0
+
+
+def test_data_in_write_back_can_be_read_and_synced(place: tuple[Disk, str]) -> None:
+    disk, base = place
+    file = written(disk, f"{base}/a", bytes(100_000))
+    file.begin_write_back(0, 100_000)
+    file.pwrite(b"later", 50_000)
+    file.begin_write_back(0, 0)
+    assert file.pread(7, 49_999) == b"\0later\0"
+    file.sync()
+    assert file.size() == 100_000
+
+
 def test_create_leaves_an_existing_file_unchanged(place: tuple[Disk, str]) -> None:
     disk, base = place
     written(disk, f"{base}/a", b"kept").close()
