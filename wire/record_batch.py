@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -33,6 +34,7 @@ from wire.compression import Bytes, Codec, compress, decompress
 from wire.errors import Malformed
 
 HEADER_SIZE: Final = 61
+LENGTH_POSITION: Final = 8
 LENGTH_END: Final = 12  # batch_length counts the bytes after itself
 MAGIC: Final = 2
 CRC_POSITION: Final = 17
@@ -76,30 +78,13 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class RecordBatch:
     """A view of one batch in `buffer` at `position`. Only the header must be present; `is_whole` reports the rest.
 
     Reading it takes about a microsecond. It copies nothing and checks only that the header is a possible header of
     format 2. Errors: Malformed (too short, an impossible size), LegacyMagic.
     """
-
-    __slots__ = (
-        "attributes",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "buffer",
-        "crc",
-        "last_offset_delta",
-        "magic",
-        "max_timestamp",
-        "partition_leader_epoch",
-        "position",
-        "producer_epoch",
-        "producer_id",
-        "record_count",
-        "size",
-    )
 
     base_offset: int
     size: int  # of the whole batch: batch_length + 12
@@ -262,14 +247,6 @@ def batches(buffer: Bytes, position: int = 0) -> Batches:
     return Batches(buffer, position)
 
 
-def set_offset_and_epoch(
-    buffer: WritableBytes, position: int = 0, *, base_offset: int, partition_leader_epoch: int
-) -> None:
-    """Patch the fields that each leader assigns; the CRC does not cover them."""
-    _INT64.pack_into(buffer, position, base_offset)
-    _INT32.pack_into(buffer, position + LENGTH_END, partition_leader_epoch)
-
-
 def set_max_timestamp(
     buffer: WritableBytes, position: int = 0, *, max_timestamp: int, is_log_append_time: bool
 ) -> None:
@@ -277,15 +254,14 @@ def set_max_timestamp(
 
     As in Kafka, base_timestamp stays, and this clears unused attribute bits (otherwise they are stored as sent).
     """
-    (length,) = _INT32.unpack_from(buffer, position + 8)
+    (length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
     (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
     attributes &= KNOWN_BITS & ~LOG_APPEND_TIME_BIT
     if is_log_append_time:
         attributes |= LOG_APPEND_TIME_BIT
     _INT16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _INT64.pack_into(buffer, position + 35, max_timestamp)
-    view = memoryview(buffer)[position + ATTRIBUTES_POSITION : position + LENGTH_END + length]
-    _UINT32.pack_into(buffer, position + CRC_POSITION, crc32c(view))
+    _set_crc(memoryview(buffer)[position : position + LENGTH_END + length])
 
 
 def build_batch(
@@ -333,36 +309,7 @@ def build_batch(
         | (CONTROL_BIT if is_control else 0)
         | (DELETE_HORIZON_BIT if delete_horizon_ms is not None else 0)
     )
-    return wrap_payload(
-        body if codec is Codec.NONE else compress(codec, body, level),
-        base_offset=base_offset,
-        partition_leader_epoch=partition_leader_epoch,
-        attributes=attributes,
-        last_offset_delta=delta if last_offset_delta is None else last_offset_delta,
-        base_timestamp=NO_TIMESTAMP if base is None else base,
-        max_timestamp=latest if max_timestamp is None else max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=count if record_count is None else record_count,
-    )
-
-
-def wrap_payload(
-    payload: Bytes,
-    *,
-    base_offset: int,
-    partition_leader_epoch: int,
-    attributes: int,
-    last_offset_delta: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    record_count: int,
-) -> bytes:
-    """A batch with exactly these header fields around records that are already encoded (and compressed)."""
+    payload = body if codec is Codec.NONE else compress(codec, body, level)
     batch = bytearray(HEADER_SIZE)
     _HEADER.pack_into(
         batch,
@@ -373,17 +320,31 @@ def wrap_payload(
         MAGIC,
         0,
         attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
+        delta if last_offset_delta is None else last_offset_delta,
+        NO_TIMESTAMP if base is None else base,
+        latest if max_timestamp is None else max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        record_count,
+        count if record_count is None else record_count,
     )
     batch += payload
-    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    _set_crc(batch)
     return bytes(batch)
+
+
+def with_payload(batch: RecordBatch, payload: Bytes, codec: int) -> bytes:
+    """The batch with other bytes of records, which are compressed with this codec (bits 0-2 of the attributes)."""
+    data = bytearray(batch.data[:HEADER_SIZE])
+    _INT32.pack_into(data, LENGTH_POSITION, HEADER_SIZE - LENGTH_END + len(payload))
+    _INT16.pack_into(data, ATTRIBUTES_POSITION, batch.attributes & ~CODEC_MASK | codec)
+    data += payload
+    _set_crc(data)
+    return bytes(data)
+
+
+def _set_crc(batch: WritableBytes) -> None:
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
 
 
 def encode_record(body: bytearray, record: Record, *, offset_delta: int, timestamp_delta: int) -> None:
@@ -480,7 +441,7 @@ def _decode_record(
 def _too_short(buffer: Bytes, position: int) -> Malformed:
     left = len(buffer) - position
     if left > 16 and buffer[position + 16] in (0, 1):
-        (length,) = _INT32.unpack_from(buffer, position + 8)
+        (length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
         return _not_format_2(buffer[position + 16], length)
     return Malformed(f"{left} bytes are too few for a batch header of {HEADER_SIZE}")
 

@@ -61,7 +61,7 @@ from wire.record_batch import (
     LegacyMagic,
     RecordBatch,
     set_max_timestamp,
-    wrap_payload,
+    with_payload,
 )
 from wire.record_walk import RecordWalk, shallow_records, walk_pieces
 
@@ -325,19 +325,8 @@ def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: Log
         Codec.LZ4: config.compression_lz4_level,
         Codec.ZSTD: config.compression_zstd_level,
     }
-    data = wrap_payload(
-        decoded if target is Codec.NONE else compress(target, decoded, levels.get(target)),
-        base_offset=batch.base_offset,
-        partition_leader_epoch=batch.partition_leader_epoch,
-        attributes=batch.attributes & ~CODEC_MASK | target,
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp=batch.base_timestamp,
-        max_timestamp=batch.max_timestamp,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        record_count=batch.record_count,
-    )
+    payload = decoded if target is Codec.NONE else compress(target, decoded, levels.get(target))
+    data = with_payload(batch, payload, target)
     if len(data) > config.max_message_bytes:
         raise _too_large(len(data), config, where)
     return RecordBatch(data)

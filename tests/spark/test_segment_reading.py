@@ -34,11 +34,11 @@ from tests.spark.segments import ALL, Tier, expected_rows, rows_of
 from wire.compression import Codec
 from wire.record_batch import (
     Record,
+    RecordBatch,
     batches,
     build_batch,
     set_max_timestamp,
-    set_offset_and_epoch,
-    wrap_payload,
+    with_payload,
 )
 
 
@@ -317,19 +317,11 @@ def test_an_unknown_codec_is_named(tier: Tier) -> None:
 
 
 def of_payload(payload: bytes, *, count: int, codec: Codec = Codec.NONE) -> bytes:
-    return wrap_payload(
-        payload,
-        base_offset=100,
-        partition_leader_epoch=0,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=0,
-        max_timestamp=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
+    header = build_batch(
+        [], base_offset=100, partition_leader_epoch=0, last_offset_delta=count - 1, base_timestamp=0, max_timestamp=0,
         record_count=count,
-    )
+    )  # fmt: skip
+    return with_payload(RecordBatch(header), payload, codec)
 
 
 GOOD = build_batch([Record(-1, 0, b"k", b"v", (("n", b"w"),))])[61:]
@@ -416,7 +408,7 @@ def test_an_object_with_other_offsets_is_damaged(tier: Tier) -> None:
 def test_gaps_left_by_compaction_are_not_damage(tier: Tier) -> None:
     parts = [bytearray(simple_log(1, per_batch=3)) for _ in range(4)]
     for part, offset in zip(parts, (100, 110, 130, 140), strict=True):
-        set_offset_and_epoch(part, base_offset=offset, partition_leader_epoch=0)
+        struct.pack_into(">q", part, 0, offset)
     log = b"".join(parts)
     found = list(batches(log))
     segment = tier.add(log, end_offset=160)

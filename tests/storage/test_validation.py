@@ -25,7 +25,7 @@ from kbroker.storage.validation import (
 from tests.wire.test_compression import bomb
 from wire.compression import Codec, compress
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch, wrap_payload
+from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch, with_payload
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -58,20 +58,9 @@ def changed(built: bytes, position: int, value: bytes, *, new_crc: bool = True) 
     return bytes(data)
 
 
-def with_payload(payload: bytes, *, codec: int = 0, count: int = 1) -> bytes:
-    return wrap_payload(
-        payload,
-        base_offset=0,
-        partition_leader_epoch=-1,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        record_count=count,
-    )
+def of_payload(payload: bytes, *, codec: int = 0, count: int = 1) -> bytes:
+    header = build_batch([], base_timestamp=NOW, max_timestamp=NOW, last_offset_delta=count - 1, record_count=count)
+    return with_payload(RecordBatch(header), payload, codec)
 
 
 GOOD = build_batch(ONE)
@@ -150,10 +139,10 @@ REFUSED = [
         "record 1: its offset delta is 2",
         id="offset deltas",
     ),
-    pytest.param(with_payload(b"\x0e" + GOOD[62:]), ErrorCode.INVALID_RECORD, "record 0", id="length of a record"),
+    pytest.param(of_payload(b"\x0e" + GOOD[62:]), ErrorCode.INVALID_RECORD, "record 0", id="length of a record"),
     # step 8
-    pytest.param(with_payload(GOOD[61:], codec=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5", id="codec 5"),
-    pytest.param(with_payload(GOOD[61:], codec=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 7", id="codec 7"),
+    pytest.param(of_payload(GOOD[61:], codec=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 5", id="codec 5"),
+    pytest.param(of_payload(GOOD[61:], codec=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "codec 7", id="codec 7"),
 ]
 
 
@@ -274,7 +263,7 @@ def test_a_timestamp_error_takes_precedence_over_a_missing_key() -> None:
 def test_timestamps_beyond_64_bits_are_refused() -> None:
     built = build_batch([Record(timestamp=1)], base_timestamp=1)
     overflowing = changed(built, 27, struct.pack(">q", (1 << 63) - 1))
-    grown = with_payload(bytes.fromhex("0e 00 02 00 01 02 61 00"))
+    grown = of_payload(bytes.fromhex("0e 00 02 00 01 02 61 00"))
     assert refusal(changed(grown, 27, struct.pack(">q", (1 << 63) - 1))).code is ErrorCode.INVALID_RECORD
     assert refusal(overflowing).code is ErrorCode.INVALID_TIMESTAMP
 
@@ -406,7 +395,7 @@ def test_recompressed_records_in_an_append_time_topic_are_stamped() -> None:
 def test_w5_a_block_that_does_not_decode_is_an_invalid_record(codec: Codec, block: object) -> None:
     packed = build_batch(THREE * 50, codec=codec)[HEADER_SIZE:]
     assert callable(block)
-    error = refusal(with_payload(block(packed), codec=codec, count=150))
+    error = refusal(of_payload(block(packed), codec=codec, count=150))
     assert error.code is ErrorCode.INVALID_RECORD
     assert error.message.endswith("in topic partition orders-0")
 
@@ -416,14 +405,14 @@ def test_w5_a_block_that_does_not_decode_is_an_invalid_record(codec: Codec, bloc
 def test_w7_an_impossible_number_of_headers_is_an_invalid_record(codec: Codec, count: str) -> None:
     fields = bytes.fromhex("00 00 00 01 02 61" + count)
     record = bytes((2 * len(fields),)) + fields
-    error = refusal(with_payload(compress(codec, record), codec=codec))
+    error = refusal(of_payload(compress(codec, record), codec=codec))
     assert error.code is ErrorCode.INVALID_RECORD
     assert "number of headers" in error.message
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 def test_w6_a_bomb_is_an_invalid_record(codec: Codec) -> None:
-    built = with_payload(bomb(codec, 40), codec=codec)
+    built = of_payload(bomb(codec, 40), codec=codec)
     config = replace(CONFIG, max_message_bytes=1 << 30)
     assert not is_cheap(built, config)
     assert refusal(built, config).code is ErrorCode.INVALID_RECORD
@@ -431,7 +420,7 @@ def test_w6_a_bomb_is_an_invalid_record(codec: Codec) -> None:
     value_bytes = 40 << 20
     body = bytes(3) + b"\x01" + varint(value_bytes) + bytes(value_bytes) + b"\0"
     packed = compress(codec, varint(len(body)) + body)
-    large = with_payload(packed, codec=codec)
+    large = of_payload(packed, codec=codec)
     with pytest.raises(KafkaError, match=r"more than 31457280|decodes to") as caught:
         validate_produced(large, api_version=9, config=config, timestamp_ms=NOW, max_decompressed_bytes=30 << 20)
     assert caught.value.code is ErrorCode.INVALID_RECORD

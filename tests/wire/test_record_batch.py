@@ -20,7 +20,6 @@ from wire.record_batch import (
     build_batch,
     read_varint,
     set_max_timestamp,
-    set_offset_and_epoch,
 )
 
 NOW = 1_700_000_000_000
@@ -172,17 +171,6 @@ def test_a_changed_byte_is_found_by_crc_or_header(records: list[Record], data: s
         assert not RecordBatch(built).crc_is_valid()
     except Malformed:
         assert position < CRC_POSITION
-
-
-def test_patches_outside_the_crc_leave_the_rest_alone() -> None:
-    built = build_batch([Record(value=b"x")])
-    patched = bytearray(b"..." + built)
-    set_offset_and_epoch(patched, 3, base_offset=1 << 40, partition_leader_epoch=7)
-    batch = RecordBatch(patched, 3)
-    assert (batch.base_offset, batch.partition_leader_epoch) == (1 << 40, 7)
-    assert batch.crc_is_valid()
-    set_offset_and_epoch(patched, 3, base_offset=0, partition_leader_epoch=-1)
-    assert patched == b"..." + built
 
 
 @pytest.mark.parametrize("codec", list(Codec))
