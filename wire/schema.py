@@ -26,7 +26,8 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from wire.types import Primitive
@@ -139,53 +140,29 @@ class Field(NamedTuple):
         return [] if type(self.default) is list else self.default
 
 
+@dataclass(eq=False)
 class Schema:
-    """The declaration of a class: `schema_of(cls)`."""
+    """The declaration of a class: `schema_of(cls)`.
 
-    __slots__ = (
-        "_declared",
-        "_fields",
-        "advertised_min",
-        "api_key",
-        "cls",
-        "flexible",
-        "kind",
-        "latest_unstable",
-        "record_type",
-        "versions",
-    )
+    Shape   kind is "request", "response", "struct" or "stored"; declared has each field's annotation and value in the
+            class's body
+    """
 
-    def __init__(
-        self,
-        kind: str,
-        versions: str,
-        flexible: str,
-        *,
-        api_key: int | None = None,
-        record_type: int | None = None,
-        advertised_min: int | None = None,
-        latest_unstable: bool = False,
-    ) -> None:
-        self.kind = kind  # "request", "response", "struct" or "stored"
-        self.versions = Versions.parse(versions)
-        self.flexible = Versions.parse(flexible)
-        self.api_key = api_key
-        self.record_type = record_type
-        self.advertised_min = self.versions.lowest if advertised_min is None else advertised_min
-        self.latest_unstable = latest_unstable
-        self.cls: type
-        self._declared: dict[str, tuple[Any, Any]]
-        self._fields: tuple[Field, ...] | None = None
+    name: str
+    kind: str
+    versions: Versions
+    flexible: Versions
+    declared: dict[str, tuple[Any, Any]]
+    api_key: int | None = None
+    record_type: int | None = None
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The fields in wire order; tagged ones in the place of their declaration."""
-        if self._fields is None:
-            self._fields = tuple(_resolve(self.cls, name, *pair) for name, pair in self._declared.items())
-        return self._fields
+        return tuple(_resolve(self.name, name, *pair) for name, pair in self.declared.items())
 
 
-def _resolve(cls: type, name: str, annotation: Any, given: Any) -> Field:
+def _resolve(owner: str, name: str, annotation: Any, given: Any) -> Field:
     options = given if isinstance(given, FieldOptions) else field(default=given)
     is_nullable, is_array = False, False
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -196,7 +173,7 @@ def _resolve(cls: type, name: str, annotation: Any, given: Any) -> Field:
         is_array = True
     metadata = getattr(annotation, "__metadata__", None)
     kind = metadata[0] if metadata else annotation
-    assert isinstance(kind, Primitive) or is_struct(kind), f"{cls.__name__}.{name} has no wire type: {annotation!r}"
+    assert isinstance(kind, Primitive) or is_struct(kind), f"{owner}.{name} has no wire type: {annotation!r}"
     versions = Versions.parse(options.versions)
     nullable = Versions.parse(options.nullable or "0+") if is_nullable else Versions(0, -1)
     tagged = Versions.parse(options.tagged or options.versions) if options.tag is not None else Versions(0, -1)
@@ -273,21 +250,17 @@ def _make_constructor(cls: type[Message]) -> Callable[..., None]:
     return constructor
 
 
-def _declare(cls: type, schema: Schema) -> type:
+def _declare(
+    cls: type, kind: str, versions: str, flexible: str, *, api_key: int | None = None, record_type: int | None = None
+) -> type:
     annotations = inspect.get_annotations(cls)
     namespace = {k: v for k, v in cls.__dict__.items() if k not in annotations and k not in ("__dict__", "__weakref__")}
-    schema._declared = {name: (annotation, cls.__dict__.get(name, MISSING)) for name, annotation in annotations.items()}
+    declared = {name: (annotation, cls.__dict__.get(name, MISSING)) for name, annotation in annotations.items()}
     namespace["__slots__"] = tuple(annotations)
-    namespace["__schema__"] = schema
-    schema.cls = type(cls.__name__, (Message,), namespace)
-    return schema.cls
-
-
-class Api(NamedTuple):
-    """The request and the response of one API."""
-
-    request: type
-    response: type
+    namespace["__schema__"] = Schema(
+        cls.__name__, kind, Versions.parse(versions), Versions.parse(flexible), declared, api_key, record_type
+    )
+    return type(cls.__name__, (Message,), namespace)
 
 
 NEVER_FLEXIBLE = _HIGHEST + 1
@@ -299,25 +272,16 @@ _responses: dict[int, type] = {}
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-def message(
-    *, api_key: int, versions: str, flexible: str, advertised_min: int | None = None, latest_unstable: bool = False
-) -> Callable[[type[C]], type[C]]:
-    """Declare a request or a response (by the end of the class's name) and add it to the registry.
-
-    advertised_min   the lowest version in ApiVersions if it is below the lowest declared one (Produce)
-    latest_unstable  whether Kafka holds the highest version back unless unstable APIs are enabled
-    """
+def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[C]], type[C]]:
+    """Declare a request or a response (by the end of the class's name) and add it to the registry."""
 
     def declare(cls: type[C]) -> type[C]:
         is_request = cls.__name__.endswith("Request")
         assert is_request or cls.__name__.endswith("Response"), f"{cls.__name__} is neither a request nor a response"
-        schema = Schema(
-            "request" if is_request else "response", versions, flexible,
-            api_key=api_key, advertised_min=advertised_min, latest_unstable=latest_unstable,
-        )  # fmt: skip
-        declared = _declare(cls, schema)
+        declared = _declare(cls, "request" if is_request else "response", versions, flexible, api_key=api_key)
         (_requests if is_request else _responses)[api_key] = declared
-        first_flexible[api_key] = schema.flexible.lowest if schema.flexible.highest >= 0 else NEVER_FLEXIBLE
+        has_flexible = flexible != "none"
+        first_flexible[api_key] = Versions.parse(flexible).lowest if has_flexible else NEVER_FLEXIBLE
         return declared
 
     return declare
@@ -326,7 +290,7 @@ def message(
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 def struct(cls: type[C]) -> type[C]:
     """Declare a struct inside messages; the versions of its fields are versions of the message."""
-    return _declare(cls, Schema("struct", "0+", "none"))
+    return _declare(cls, "struct", "0+", "none")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -334,7 +298,7 @@ def stored(*, versions: str, flexible: str, record_type: int | None = None) -> C
     """Declare a record that is stored, not sent; `record_type` is the number in its frame, if it has one."""
 
     def declare(cls: type[C]) -> type[C]:
-        return _declare(cls, Schema("stored", versions, flexible, record_type=record_type))
+        return _declare(cls, "stored", versions, flexible, record_type=record_type)
 
     return declare
 
@@ -354,11 +318,6 @@ def declared_in(module: types.ModuleType) -> list[type]:
 def is_struct(cls: object) -> bool:
     """Whether `cls` is a declared struct (and not a message or something else)."""
     return isinstance(cls, type) and hasattr(cls, "__schema__") and schema_of(cls).kind == "struct"
-
-
-def apis() -> dict[int, Api]:
-    """The APIs whose modules are loaded, by api key; `wire.messages.load_all()` loads all of them."""
-    return {key: Api(_requests[key], _responses[key]) for key in sorted(_requests.keys() & _responses.keys())}
 
 
 def request_class(api_key: int) -> type | None:

@@ -38,10 +38,6 @@ Parser = Callable[[Buffer, int, int, int], tuple[Any, int]]
 Builder = Callable[[Any, list[Any], list[int]], None]
 """(message, parts, opaques): appends the parts of the encoding, and the indexes of the Opaques among them"""
 
-_LAYOUTS = {
-    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d",
-}  # fmt: skip
-
 
 class Nullable(WireConstruct):
     """A struct after an int8: 1, or -1 for null (KIP-893). In a tagged field after a varint: 1, or 0 for null."""
@@ -136,8 +132,8 @@ class Body(WireConstruct):
                     element = RecordsBlob(compact=flexible, nullable=inside_nullable)
                 case "uuid":
                     element = Uuid()
-                case name:
-                    element = Fixed(_LAYOUTS[name])
+                case _:
+                    element = Fixed(field.kind.layout)
         else:
             body = Body(field.kind, version, flexible=flexible, keeps_unknown=self.keeps_unknown)
             element = Nullable(body, tagged=tagged) if inside_nullable else body

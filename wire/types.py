@@ -11,21 +11,20 @@ from __future__ import annotations
 import base64
 import re
 from functools import lru_cache
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 
-class Primitive:
-    """The wire type of an annotation: its name in Kafka's schemas, and the default of Kafka's classes."""
+class Primitive(NamedTuple):
+    """The wire type of an annotation.
 
-    __slots__ = ("default", "name")
+    Shape   name is that of Kafka's schemas, default that of Kafka's classes; layout is the code in the struct module of
+            a number or boolean
+    """
 
-    def __init__(self, name: str, default: Any) -> None:
-        self.name = name
-        self.default = default
-
-    def __repr__(self) -> str:
-        return self.name
+    name: str
+    default: Any
+    layout: str = ""
 
 
 class Opaque(Protocol):
@@ -40,14 +39,14 @@ class Opaque(Protocol):
 
 ZERO_UUID = UUID(int=0)
 
-boolean: TypeAlias = Annotated[bool, Primitive("bool", False)]
-int8: TypeAlias = Annotated[int, Primitive("int8", 0)]
-int16: TypeAlias = Annotated[int, Primitive("int16", 0)]
-int32: TypeAlias = Annotated[int, Primitive("int32", 0)]
-int64: TypeAlias = Annotated[int, Primitive("int64", 0)]
-uint16: TypeAlias = Annotated[int, Primitive("uint16", 0)]
-uint32: TypeAlias = Annotated[int, Primitive("uint32", 0)]
-float64: TypeAlias = Annotated[float, Primitive("float64", 0.0)]
+boolean: TypeAlias = Annotated[bool, Primitive("bool", False, "?")]
+int8: TypeAlias = Annotated[int, Primitive("int8", 0, "b")]
+int16: TypeAlias = Annotated[int, Primitive("int16", 0, "h")]
+int32: TypeAlias = Annotated[int, Primitive("int32", 0, "i")]
+int64: TypeAlias = Annotated[int, Primitive("int64", 0, "q")]
+uint16: TypeAlias = Annotated[int, Primitive("uint16", 0, "H")]
+uint32: TypeAlias = Annotated[int, Primitive("uint32", 0, "I")]
+float64: TypeAlias = Annotated[float, Primitive("float64", 0.0, "d")]
 string: TypeAlias = Annotated[str, Primitive("string", "")]
 bytes_: TypeAlias = Annotated[bytes, Primitive("bytes", b"")]
 uuid: TypeAlias = Annotated[UUID, Primitive("uuid", ZERO_UUID)]

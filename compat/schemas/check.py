@@ -102,7 +102,6 @@ def compare(schema: dict[str, Any], cls: type) -> Iterator[Difference]:
         ("validVersions", kafka_valid, ours.versions),
         ("flexibleVersions", _within(schema["flexibleVersions"], kafka_valid), _flexible_versions(ours)),
         ("apiKey", schema.get("apiKey"), getattr(ours, number)),
-        ("latestVersionUnstable", schema.get("latestVersionUnstable", False), ours.latest_unstable),
     ):
         if kafka != here:
             yield Difference(name, what, kafka, here)

@@ -74,7 +74,6 @@ PLANTED: dict[str, Callable[[Schema], object]] = {
     "a lower version": lambda s: s.update(validVersions="3-18"),
     "another first flexible version": lambda s: s.update(flexibleVersions="11+"),
     "never flexible": lambda s: s.update(flexibleVersions="none"),
-    "an unstable version": lambda s: s.update(latestVersionUnstable=True),
     "a response": lambda s: s.update(type="response"),
     "another order": swap_first_two,
     "a field more": lambda s: s["fields"].append({"name": "Extra", "type": "int8", "versions": "18+"}),

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.wire.generated import declared_classes
 from wire.codec import decode
 from wire.framing import decode_request_header, decode_response, encode_request_frame, encode_response_frame
-from wire.messages import load_all
 from wire.schema import request_class, response_class
 
 CAPTURED = Path(__file__).parent / "fixtures" / "captured"
 
-load_all()
+declared_classes()  # imports all modules
 PAIRS = [
     pytest.param(pair, id=f"{file.stem}-{pair['api_key']}v{pair['version']}")
     for file in sorted(CAPTURED.glob("*.json"))

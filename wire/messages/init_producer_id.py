@@ -1,10 +1,13 @@
-"""InitProducerId: a producer id and epoch, for idempotent (transactional_id None) and transactional producers."""
+"""InitProducerId: a producer id and epoch, for idempotent (transactional_id None) and transactional producers.
+
+Kafka 4.3.1 holds version 6 back unless unstable APIs are enabled.
+"""
 
 from wire.schema import field, message
 from wire.types import boolean, int16, int32, int64, string
 
 
-@message(api_key=22, versions="0-6", flexible="2+", latest_unstable=True)
+@message(api_key=22, versions="0-6", flexible="2+")
 class InitProducerIdRequest:
     transactional_id: string | None
     transaction_timeout_ms: int32

@@ -21,7 +21,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData]
 
 
-@message(api_key=0, versions="3-13", flexible="9+", advertised_min=0)
+@message(api_key=0, versions="3-13", flexible="9+")
 class ProduceRequest:
     transactional_id: string | None = None
     acks: int16
@@ -68,7 +68,7 @@ class NodeEndpoint:
     rack: string | None = None
 
 
-@message(api_key=0, versions="3-13", flexible="9+", advertised_min=0)
+@message(api_key=0, versions="3-13", flexible="9+")
 class ProduceResponse:
     responses: list[TopicProduceResponse]
     throttle_time_ms: int32 = 0
