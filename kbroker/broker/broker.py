@@ -39,6 +39,7 @@ from kbroker.runtime.turns import Turns
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 HIGH_WATERMARK = -1
@@ -200,7 +201,7 @@ class Broker:
         try:
             request = auto_creation_request(names, self.controller.settings)
             is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
-            answer = await self.controller.create_topics(request, is_needed=is_needed)
+            answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
         except KafkaError as error:
             logger.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
             return
@@ -221,13 +222,12 @@ class Broker:
         """Change single settings. Logger levels change here at once; the controller changes all other settings."""
         loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
         if not loggers:
-            return await self.controller.incremental_alter_configs(request)
+            return await self.controller.ask(request, IncrementalAlterConfigsResponse)
         answer = IncrementalAlterConfigsResponse(responses=[])
         others = [one for one in request.resources if one.resource_type != BROKER_LOGGER_RESOURCE]
         if others:
-            answer = await self.controller.incremental_alter_configs(
-                IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
-            )
+            rest = IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
+            answer = await self.controller.ask(rest, IncrementalAlterConfigsResponse)
         answer.responses += alter_loggers(loggers, node_id=self.node_id, validate_only=request.validate_only)
         return answer
 
@@ -396,17 +396,6 @@ class Broker:
     def disk_space(self) -> Awaitable[tuple[int, int]]:
         """Total and free bytes of the data directory's disk. Errors: KAFKA_STORAGE_ERROR."""
         return self.env.run_blocking(self.replicas.directory.space)
-
-    async def unregister(self, broker_id: int) -> None:
-        """Remove a broker's registration from the cluster.
-
-        Kafka also unregisters a running broker; it registers again at its next start. This broker is the whole cluster,
-        so it refuses to unregister itself.
-        Errors  BROKER_ID_NOT_REGISTERED, INVALID_REQUEST (it is this broker)
-        """
-        if broker_id == self.node_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is the only broker of this cluster")
-        await self.controller.decide(lambda controller: controller.unregister_broker(broker_id))
 
     # Producer ids
 

@@ -17,6 +17,7 @@ from kbroker.storage.housekeeping import flush_log
 from kbroker.storage.log import Log
 from kbroker.storage.plans import UNKNOWN_SPACE
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.create_topics import CreateTopicsResponse
 from wire.record_batch import Record, build_batch
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class OwnMetadataTopic:
         broker = self._broker
         if REMOTE_LOG_METADATA_TOPIC not in broker.image.topics_by_name:
             request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.controller.settings)
-            answer = (await broker.controller.create_topics(request, is_needed=True)).topics[0]
+            answer = (await broker.controller.ask(request, CreateTopicsResponse, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
             logger.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)

@@ -17,19 +17,21 @@ What Apache Kafka 4.3.1 does on a combined single node, read from its metadata l
 
 So a restart raises leader_epoch by two in either case. There is one difference: an embedded controller knows that the
 earlier incarnation of its own process is dead, because the new process holds the lock of the data directory. With
-``replaces_dead`` it fences that incarnation immediately instead of after nine seconds.
+``from_own_broker`` it fences that incarnation immediately instead of after nine seconds.
 
-Source: Kafka's ClusterControlManager, BrokerHeartbeatManager, ReplicationControlManager.
+Source: Kafka's ClusterControlManager, ReplicationControlManager.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from kbroker.controller import election
 from kbroker.controller.context import Context
+from kbroker.controller.decisions import decides
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.metadata.image import (
     METADATA_VERSION_FEATURE,
     NO_LEADER,
@@ -43,12 +45,11 @@ from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from wire.stored.metadata import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
-    ControllerEndpoint,
     ControllerFeature,
     RegisterBrokerRecord,
     RegisterControllerRecord,
@@ -59,106 +60,16 @@ _FENCE = 1
 _UNFENCE = -1
 
 
-@dataclass(slots=True)
-class Session:
-    """The heartbeat state of one broker. It is not in the log: a new controller gives every unfenced broker a full
-    session.
-    """
-
-    last_seen_ms: int
-    metadata_offset: int = -1
-    opened: bool = False
-    shutdown_offset: int = -1
-
-
-class BrokerSessions:
-    """Tracks which brokers are alive, by their heartbeats.
-
-    Units  times are now_ms (monotonic); a session lasts timeout_ms after the last heartbeat
-    """
-
-    def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
-        self._sessions: dict[int, Session] = {}
-
-    def restore(self, image: Image, now_ms: int) -> None:
-        """Start with a session for each unfenced broker of the image."""
-        self._sessions = {
-            broker.id: Session(now_ms, opened=True) for broker in image.brokers.values() if not broker.fenced
-        }
-
-    def begin(self, broker_id: int, now_ms: int) -> None:
-        """Reset the session for a new incarnation; the first heartbeat opens it."""
-        self._sessions[broker_id] = Session(now_ms)
-
-    def end(self, broker_id: int) -> None:
-        """Remove the broker's session."""
-        self._sessions.pop(broker_id, None)
-
-    def touch(self, broker_id: int, metadata_offset: int, now_ms: int) -> None:
-        """Record a heartbeat."""
-        session = self._sessions.setdefault(broker_id, Session(now_ms))
-        session.last_seen_ms, session.metadata_offset, session.opened = now_ms, metadata_offset, True
-
-    def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Set the offset that the other brokers must have replayed before this broker may stop."""
-        self._sessions[broker_id].shutdown_offset = offset
-
-    def others_know(self, broker_id: int, image: Image) -> bool:
-        """Whether every active broker has replayed the records that moved this broker's leaders away."""
-        return self.lowest_offset(image) >= self._sessions[broker_id].shutdown_offset
-
-    def is_live(self, broker_id: int, now_ms: int) -> bool:
-        """Whether a heartbeat opened the session and it has not expired."""
-        session = self._sessions.get(broker_id)
-        return session is not None and session.opened and now_ms < session.last_seen_ms + self._timeout_ms
-
-    def expired(self, image: Image, now_ms: int) -> int | None:
-        """The unfenced broker that has been silent longest, if its session has expired."""
-        late = [
-            (session.last_seen_ms, broker_id)
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers
-            and not image.brokers[broker_id].fenced
-            and now_ms >= session.last_seen_ms + self._timeout_ms
-        ]
-        return min(late)[1] if late else None
-
-    def next_deadline_ms(self, image: Image) -> int | None:
-        """When the next session of an unfenced broker expires."""
-        ends = [
-            session.last_seen_ms + self._timeout_ms
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers and not image.brokers[broker_id].fenced
-        ]
-        return min(ends, default=None)
-
-    def lowest_offset(self, image: Image) -> int:
-        """The metadata offset that every unfenced broker has reached."""
-        offsets = [
-            session.metadata_offset
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers and image.brokers[broker_id].active
-        ]
-        return min(offsets, default=image.offset)
-
-
-def register_broker(
-    context: Context,
-    sessions: BrokerSessions,
-    request: BrokerRegistrationRequest,
-    now_ms: int,
-    *,
-    replaces_dead: bool = False,
-) -> Outcome[BrokerRegistrationResponse]:
+@decides(BrokerRegistrationRequest)
+def register_broker(context: Context, request: BrokerRegistrationRequest) -> Outcome[BrokerRegistrationResponse]:
     """Start or repeat an incarnation. The response's broker_epoch is the offset that the RegisterBroker record will
-    have.
+    have. The controller registers itself together with the broker of its process.
 
-    Errors: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION while another incarnation's session is live (not with
-    replaces_dead), UNSUPPORTED_VERSION for a finalized feature out of the broker's range, INVALID_REGISTRATION for its
-    log directories.
+    Errors: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION while another incarnation's session is live (not for
+    the controller's own broker), UNSUPPORTED_VERSION for a finalized feature out of the broker's range,
+    INVALID_REGISTRATION for its log directories.
     """
-    image = context.image
+    image, sessions, is_own = context.image, context.sessions, context.from_own_broker
     if request.cluster_id != context.settings.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -166,7 +77,7 @@ def register_broker(
         )
     existing = image.brokers.get(request.broker_id)
     same = existing is not None and existing.incarnation_id == request.incarnation_id
-    if existing is not None and not same and not replaces_dead and sessions.is_live(existing.id, now_ms):
+    if existing is not None and not same and not is_own and sessions.is_live(existing.id, context.now_ms):
         raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "Another broker is registered with that broker id.")
     if request.is_migrating_zk_broker:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, "Controller does not support registering ZK brokers.")
@@ -200,8 +111,11 @@ def register_broker(
         record.fenced = existing.fenced
         record.in_controlled_shutdown = existing.in_controlled_shutdown
     else:
-        sessions.begin(request.broker_id, now_ms)
-    return Outcome([*records, record], BrokerRegistrationResponse(broker_epoch=record.broker_epoch))
+        sessions.begin(request.broker_id, context.now_ms)
+    records.append(record)
+    if is_own:
+        records.append(_controller_record(context, request.incarnation_id))
+    return Outcome(records, BrokerRegistrationResponse(broker_epoch=record.broker_epoch))
 
 
 def _check_log_dirs(image: Image, request: BrokerRegistrationRequest) -> None:
@@ -237,17 +151,17 @@ def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
             )
 
 
-def broker_heartbeat(
-    context: Context, sessions: BrokerSessions, request: BrokerHeartbeatRequest, now_ms: int
-) -> Outcome[BrokerHeartbeatResponse]:
+@decides(BrokerHeartbeatRequest)
+def broker_heartbeat(context: Context, request: BrokerHeartbeatRequest) -> Outcome[BrokerHeartbeatResponse]:
     """Record a heartbeat and grant what the broker asks for: to be unfenced, to be fenced, or to shut down.
 
     A fenced broker is unfenced once it has replayed its own registration (current_metadata_offset is at least its
     epoch). A broker that wants to shut down hands over its leaders first; it may stop when it leads nothing and the
     other brokers have replayed that. Errors: STALE_BROKER_EPOCH, also for a broker that is not registered.
     """
+    sessions = context.sessions
     broker = check_broker_epoch(context.image, request.broker_id, request.broker_epoch)
-    sessions.touch(broker.id, request.current_metadata_offset, now_ms)
+    sessions.touch(broker.id, request.current_metadata_offset, context.now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
     records: list[Any] = []
     fenced, stop = broker.fenced, False
@@ -270,47 +184,54 @@ def broker_heartbeat(
     return Outcome(records, BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop))
 
 
-def fence_silent_broker(context: Context, sessions: BrokerSessions, now_ms: int) -> Outcome[int | None]:
-    """Fence the broker whose session expired first; the response is its id. Each call fences one broker, so that the
-    next decision sees the effect.
+class FenceSilentBroker:
+    """The controller's own request to fence the broker whose session expired first; the response is its id. Each
+    request fences one broker, so that the next decision sees the effect.
     """
-    broker_id = sessions.expired(context.image, now_ms)
+
+
+@decides(FenceSilentBroker)
+def fence_silent_broker(context: Context, _request: FenceSilentBroker) -> Outcome[int | None]:
+    """See FenceSilentBroker."""
+    broker_id = context.sessions.expired(context.image, context.now_ms)
     if broker_id is None:
         return Outcome([], None)
     return Outcome(_fencing(context, context.image.brokers[broker_id]), broker_id)
 
 
-def unregister_broker(context: Context, broker_id: int) -> Outcome[None]:
-    """Remove a broker from the cluster. BROKER_ID_NOT_REGISTERED if it is not registered."""
+@decides(UnregisterBrokerRequest)
+def unregister_broker(context: Context, request: UnregisterBrokerRequest) -> Outcome[UnregisterBrokerResponse]:
+    """Remove a broker from the cluster.
+
+    Kafka also unregisters a running broker; it registers again at its next start. The broker of this process is the
+    whole cluster, so it cannot be removed.
+
+    Answers BROKER_ID_NOT_REGISTERED, and INVALID_REQUEST for the controller's own broker.
+    """
+    broker_id = request.broker_id
     broker = context.image.brokers.get(broker_id)
+    if broker_id == context.settings.node_id:
+        text = f"Broker {broker_id} is the only broker of this cluster"
+        return Outcome([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text))
     if broker is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
+        text = f"Broker ID {broker_id} is not currently registered"
+        return Outcome([], UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=text))
     records: list[Any] = _moves_away_from(context, broker_id)
-    return Outcome([*records, UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)], None)
+    records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
+    return Outcome(records, UnregisterBrokerResponse(error_message=""))
 
 
-def register_controller(request: ControllerRegistrationRequest) -> Outcome[None]:
-    """Register a controller's addresses and features. Every start of the process does this."""
-    record = RegisterControllerRecord(
-        controller_id=request.controller_id,
-        incarnation_id=request.incarnation_id,
+def _controller_record(context: Context, incarnation_id: UUID) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=context.settings.node_id,
+        incarnation_id=incarnation_id,
         zk_migration_ready=False,
-        end_points=[
-            ControllerEndpoint(
-                name=point.name, host=point.host, port=point.port, security_protocol=point.security_protocol
-            )
-            for point in request.listeners
-        ],
+        end_points=[],
         features=[
-            ControllerFeature(
-                name=feature.name,
-                min_supported_version=feature.min_supported_version,
-                max_supported_version=feature.max_supported_version,
-            )
-            for feature in request.features
+            ControllerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
+            for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
         ],
     )
-    return Outcome([record], None)
 
 
 def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:

@@ -11,11 +11,12 @@ Source: Kafka's ConfigAdminManager (the checks before a broker forwards the requ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.controller.context import Context, TooManyRecords, error_text
+from kbroker.controller.decisions import decides
 from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from kbroker.metadata.names import topic_name_fault
 from kbroker.metadata.parts import NODE_ID_DIGITS
@@ -26,6 +27,7 @@ from wire.messages import incremental_alter_configs as incremental
 from wire.stored.metadata import ConfigRecord
 
 Resource = tuple[int, str]
+ResourceChange = TypeVar("ResourceChange", incremental.AlterConfigsResource, legacy.AlterConfigsResource)
 
 
 class Operation(IntEnum):
@@ -37,22 +39,17 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+@decides(incremental.IncrementalAlterConfigsRequest, changes=True, may_be_long=True)
 def incremental_alter_configs(
-    context: Context, request: incremental.IncrementalAlterConfigsRequest, *, received_by: int | None = None
+    context: Context, request: incremental.IncrementalAlterConfigsRequest
 ) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
-    """Decide the changes of each resource. received_by is the broker that got the request from a client, None if
-    unknown.
+    """Decide the changes of each resource.
 
     Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, unknown type or operation, another
     broker's id), INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
     POLICY_VIOLATION if the request needs too many records.
     """
-    faults, records = _decide_each(
-        context,
-        [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
-        lambda resource: _incremental_changes(context, resource),
-        received_by=received_by,
-    )
+    faults, records = _decide_each(context, request.resources, _incremental_changes)
     responses = [
         incremental.AlterConfigsResourceResponse(
             error_code=code,
@@ -67,18 +64,12 @@ def incremental_alter_configs(
     )
 
 
-def alter_configs(
-    context: Context, request: legacy.AlterConfigsRequest, *, received_by: int | None = None
-) -> Outcome[legacy.AlterConfigsResponse]:
+@decides(legacy.AlterConfigsRequest, changes=True, may_be_long=True)
+def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outcome[legacy.AlterConfigsResponse]:
     """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
     Errors as above.
     """
-    faults, records = _decide_each(
-        context,
-        [((resource.resource_type, resource.resource_name), resource) for resource in request.resources],
-        lambda resource: _replacing_changes(context, resource),
-        received_by=received_by,
-    )
+    faults, records = _decide_each(context, request.resources, _replacing_changes)
     responses = [
         legacy.AlterConfigsResourceResponse(
             error_code=code,
@@ -96,22 +87,21 @@ Fault = tuple[int, str | None]
 
 def _decide_each(
     context: Context,
-    resources: list[tuple[Resource, Any]],
-    changes: Callable[[Any], list[ConfigRecord]],
-    *,
-    received_by: int | None,
+    resources: Sequence[ResourceChange],
+    changes: Callable[[Context, ResourceChange], list[ConfigRecord]],
 ) -> tuple[list[Fault], list[Any]]:
     """An error code and message for each resource, and the records of the resources that succeed."""
-    times = Counter(name for name, _ in resources)
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     faults: list[Fault] = []
     records: list[Any] = []
-    for name, resource in resources:
+    for resource in resources:
+        name = (resource.resource_type, resource.resource_name)
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            if received_by is not None:
-                _check_own_broker(received_by, *name)
-            decided = changes(resource)
+            if context.from_own_broker:
+                _check_own_broker(context.settings.node_id, *name)
+            decided = changes(context, resource)
             context.require_room(records, len(decided))
         except TooManyRecords as error:
             return [(error.code, error_text(error))] * len(resources), []

@@ -1,7 +1,6 @@
-"""The inputs of every controller decision: the image, the settings, the config rules, and a source of new ids.
+"""The inputs of every controller decision, besides its request.
 
-Decisions are functions ``decide(context, request) -> Outcome``. They read nothing else, so a test needs four values and
-no mock.
+Decisions are functions ``decide(context, request) -> Outcome``. They read nothing else, so a test needs no mock.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
 
@@ -108,12 +108,23 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The inputs of one decision."""
+    """The inputs of one decision.
+
+    image            the state after all earlier decisions
+    sessions         the only state that a decision may change: it is not in the log
+    now_ms           monotonic
+    version          the version in which the request was sent
+    from_own_broker  the broker in the controller's process sent the request, for itself or for its client
+    """
 
     image: Image
     settings: ControllerSettings
     rules: ConfigRules
     new_uuid: Callable[[], UUID]
+    sessions: BrokerSessions
+    now_ms: int
+    version: int
+    from_own_broker: bool
 
     def check_topic(self, name: str, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         """Raise KafkaError(INVALID_CONFIG) unless this topic may have these overrides."""

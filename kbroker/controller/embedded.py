@@ -1,7 +1,7 @@
 """The runtime of an embedded controller: a single writer makes decisions one after the other, commits them, and
 publishes the result.
 
-A caller submits a decision (a function of the controller) and waits. The writer takes all waiting decisions and makes
+A caller submits a request and waits. The writer takes all waiting requests and decides
 each on the state after the previous one. It puts their records into one batch, writes and syncs it in a thread, and
 publishes the new image. Only then do the callers get their response or KafkaError; an error also waits, because it may
 depend on a decision that is not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
 import trio
@@ -25,7 +25,8 @@ import trio
 from kbroker.controller import snapshots
 from kbroker.controller.bootstrap import write_bootstrap
 from kbroker.controller.context import ConfigRules, ControllerSettings
-from kbroker.controller.controller import Controller
+from kbroker.controller.controller import NEWEST_VERSION, Controller
+from kbroker.controller.decisions import Decision
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.metadata_leader import MetadataLeader, Staged
 from kbroker.controller.metadata_loading import load_metadata_log
@@ -39,16 +40,14 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
-from wire.messages import alter_configs as legacy_configs
-from wire.messages import incremental_alter_configs as incremental_configs
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerFeatureRange, BrokerListener, BrokerRegistrationRequest
-from wire.messages.controller_registration import ControllerFeatureRange, ControllerRegistrationRequest
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
-from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from wire.messages.broker_registration import (
+    BrokerFeatureRange,
+    BrokerListener,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
@@ -61,39 +60,42 @@ _SNAPSHOT_CHECK_SECONDS: Final = 60.0
 logger = get_logger(__name__)
 
 
-class _Request(Generic[R]):
-    """One decision and the task that waits for it."""
+class _Waiting:
+    """One request and the task that waits for its decision."""
 
-    __slots__ = ("decision", "done", "error", "may_be_long", "response")
+    __slots__ = ("decision", "done", "error", "request", "response", "version")
 
-    def __init__(self, decision: Callable[[Controller], Outcome[R]], *, may_be_long: bool) -> None:
+    def __init__(self, request: Any, decision: Decision[Any, Any], version: int) -> None:
+        self.request = request
         self.decision = decision
-        self.may_be_long = may_be_long
+        self.version = version
         self.done = trio.Event()
         self.error: Exception | None = None
-        self.response: R | None = None
+        self.response: Any = None  # set before done
 
-    async def result(self) -> R:
+    async def result(self) -> Any:
         await self.done.wait()
         if self.error is not None:
             raise self.error
-        return self.response  # type: ignore[return-value]  # set before done; None is the response of some decisions
+        return self.response
 
 
 class ControllerClient:
     """The interface of a broker to the controller in its own process. Decisions are made only while `run` is running.
 
     publisher  publishes each state when it is durable
+    decisions  by request class
     """
 
     def __init__(self, *, env: Env, controller: Controller, leader: MetadataLeader) -> None:
         self.publisher = MetadataPublisher(controller.image)
         self._env = env
         self._controller = controller
+        self.decisions = controller.decisions
         self._leader = leader
         self._metadata_log = leader.log
         self._log_lock = trio.Lock()
-        self._waiting: list[_Request[Any]] = []
+        self._waiting: list[_Waiting] = []
         self._arrived = trio.Event()
         self._published = trio.Event()
         self.publisher.add_listener(lambda _image, _delta: self._published.set())
@@ -124,10 +126,10 @@ class ControllerClient:
             group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
             await self._carry_out(group)
             await self.publisher.publish(self._controller.image)
-            for request in group:
-                request.done.set()
+            for waiting in group:
+                waiting.done.set()
 
-    async def _carry_out(self, group: list[_Request[Any]]) -> None:
+    async def _carry_out(self, group: list[_Waiting]) -> None:
         """Make the decisions of a group, each on the state after the previous one, and commit them.
 
         On a full disk, the decisions that are not committed fail and have no effect.
@@ -135,9 +137,9 @@ class ControllerClient:
         staged: Staged | None = None
         settled, image = 0, self._controller.image  # the number of committed decisions, and the state after them
         try:
-            for number, request in enumerate(group):
-                call = self._env.run_blocking if request.may_be_long else _call
-                decided = await self._decide(request, call)
+            for number, waiting in enumerate(group):
+                call = self._env.run_blocking if waiting.decision.may_be_long else _call
+                decided = await self._decide(waiting, call)
                 if decided is None:
                     continue
                 records, values = decided
@@ -153,26 +155,26 @@ class ControllerClient:
         except KafkaError as error:
             logger.error("cannot write metadata", decisions=len(group) - settled, why=error.message)
             self._controller.image = image
-            for request in group[settled:]:
-                request.error = error
+            for waiting in group[settled:]:
+                waiting.error = error
 
     async def _decide(
-        self, request: _Request[Any], call: Callable[..., Awaitable[Any]]
+        self, waiting: _Waiting, call: Callable[..., Awaitable[Any]]
     ) -> tuple[Sequence[Any], list[bytes]] | None:
         """Make one decision. Returns its records, as objects and encoded, or None if it has none or failed."""
         try:
-            outcome, values = await call(self._work_out, request.decision)
+            outcome, values = await call(self._work_out, waiting, self._env.now_ms())
         except KafkaError as error:
-            request.error = error
+            waiting.error = error
             return None
         except Exception as error:  # noqa: BLE001 - a decision changes nothing, so its caller gets the bug
-            request.error = error
+            waiting.error = error
             return None
-        request.response = outcome.response
+        waiting.response = outcome.response
         return (outcome.records, values) if outcome.records else None
 
-    def _work_out(self, decision: Callable[[Controller], Outcome[R]]) -> tuple[Outcome[R], list[bytes]]:
-        outcome = decision(self._controller)
+    def _work_out(self, waiting: _Waiting, now_ms: int) -> tuple[Outcome[Any], list[bytes]]:
+        outcome = self._controller.decide(waiting.request, now_ms=now_ms, version=waiting.version, from_own_broker=True)
         metadata_version = self._controller.image.metadata_version
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
 
@@ -214,71 +216,25 @@ class ControllerClient:
 
     # -- decisions
 
-    async def decide(
-        self,
-        decision: Callable[[Controller], Outcome[R]],
-        *,
-        adds: bool = False,
-        changes: bool = False,
-        may_be_long: bool = False,
+    async def ask(
+        self, request: Any, _response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
     ) -> R:
-        """Make, commit and publish a decision. Returns its response or raises its KafkaError.
+        """Make, commit and publish the decision for a request. Returns its response or raises its KafkaError.
 
-        On a nearly full disk, decisions with `adds` are refused with KAFKA_STORAGE_ERROR. Decisions with `changes` are
-        refused once half of the reserve is used: the rest is for deletions and starts.
-        A decision with `may_be_long` runs in a thread, because its size depends on the client's request. It must not
-        use the broker sessions; all its other inputs are immutable or changed only by decisions.
+        On a nearly full disk, decisions that add data are refused with KAFKA_STORAGE_ERROR, unless the request
+        `is_needed` to read or copy data. Decisions that change data are refused once half of the reserve is used.
         If the caller is cancelled it stops waiting, but the decision is still made.
         """
+        decision = self.decisions[type(request)]
+        adds = decision.adds and not is_needed
+        changes = decision.changes or is_needed
         if (adds and self.is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
-        request = _Request(decision, may_be_long=may_be_long)
-        self._waiting.append(request)
+        waiting = _Waiting(request, decision, version)
+        self._waiting.append(waiting)
         self._arrived.set()
-        return await request.result()
-
-    async def create_topics(self, request: CreateTopicsRequest, *, is_needed: bool = False) -> CreateTopicsResponse:
-        """See topics.create_topics. A topic that `is_needed` to read or copy data is created even on a nearly full
-        disk.
-        """
-        return await self.decide(
-            lambda controller: controller.create_topics(request),
-            adds=not is_needed,
-            changes=is_needed,
-            may_be_long=True,
-        )
-
-    async def delete_topics(self, request: DeleteTopicsRequest, *, version: int) -> DeleteTopicsResponse:
-        """See topics.delete_topics."""
-        return await self.decide(
-            lambda controller: controller.delete_topics(request, version=version), may_be_long=True
-        )
-
-    async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        """See partitions.create_partitions."""
-        return await self.decide(lambda controller: controller.create_partitions(request), adds=True, may_be_long=True)
-
-    async def incremental_alter_configs(
-        self, request: incremental_configs.IncrementalAlterConfigsRequest
-    ) -> incremental_configs.IncrementalAlterConfigsResponse:
-        """See configs.incremental_alter_configs."""
-        return await self.decide(
-            lambda controller: controller.incremental_alter_configs(request, received_by=self.settings.node_id),
-            may_be_long=True,
-            changes=True,
-        )
-
-    async def alter_configs(self, request: legacy_configs.AlterConfigsRequest) -> legacy_configs.AlterConfigsResponse:
-        """See configs.alter_configs."""
-        return await self.decide(
-            lambda controller: controller.alter_configs(request, received_by=self.settings.node_id),
-            changes=True,
-            may_be_long=True,
-        )
-
-    async def update_features(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        """See features.update_features."""
-        return await self.decide(lambda controller: controller.update_features(request), adds=True, may_be_long=True)
+        response: R = await waiting.result()
+        return response
 
     async def next_producer_id(self) -> int:
         """An unused producer id, from this broker's block or a new one."""
@@ -287,9 +243,7 @@ class ControllerClient:
             if taken is None:
                 broker_id, epoch = self._registered()
                 request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
-                self._producer_ids.refill(
-                    await self.decide(lambda controller: controller.allocate_producer_ids(request), adds=True)
-                )
+                self._producer_ids.refill(await self.ask(request, AllocateProducerIdsResponse))
                 taken = self._producer_ids.take()
             assert taken is not None, "a block of producer ids is never empty"
             return taken
@@ -305,30 +259,20 @@ class ControllerClient:
         its partitions are taken from it immediately.
         """
         node_id = self.settings.node_id
-        as_controller = ControllerRegistrationRequest(
-            controller_id=node_id,
-            incarnation_id=incarnation_id,
-            zk_migration_ready=False,
-            listeners=[],
-            features=[ControllerFeatureRange(**feature) for feature in _feature_ranges()],
-        )
         as_broker = BrokerRegistrationRequest(
             broker_id=node_id,
             cluster_id=self.settings.cluster_id,
             incarnation_id=incarnation_id,
             listeners=[_listener(endpoint) for endpoint in endpoints],
-            features=[BrokerFeatureRange(**feature) for feature in _feature_ranges()],
+            features=[
+                BrokerFeatureRange(name=name, min_supported_version=lowest, max_supported_version=highest)
+                for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
+            ],
             rack=rack,
             log_dirs=list(log_dirs),
         )
 
-        def register(controller: Controller) -> Outcome[int]:
-            outcome = controller.register_broker(as_broker, self._env.now_ms(), replaces_dead=True)
-            # The broker's record comes first, since its offset is its epoch.
-            records = [*outcome.records, *controller.register_controller(as_controller).records]
-            return Outcome(records, outcome.response.broker_epoch)
-
-        epoch = await self.decide(register)
+        epoch = (await self.ask(as_broker, BrokerRegistrationResponse)).broker_epoch
         self._broker = node_id, epoch
         return epoch
 
@@ -353,7 +297,7 @@ class ControllerClient:
             want_fence=False,
             want_shut_down=want_shut_down,
         )
-        return await self.decide(lambda controller: controller.broker_heartbeat(request, self._env.now_ms()))
+        return await self.ask(request, BrokerHeartbeatResponse)
 
     def _registered(self) -> tuple[int, int]:
         assert self._broker is not None, "the broker of this process is not registered yet"
@@ -372,13 +316,6 @@ def _listener(endpoint: Endpoint) -> BrokerListener:
 
 async def _call(function: Callable[[*Arguments], R], *arguments: *Arguments) -> R:
     return function(*arguments)
-
-
-def _feature_ranges() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "min_supported_version": lowest, "max_supported_version": highest}
-        for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
-    ]
 
 
 async def open_controller(

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
+from kbroker.controller.decisions import decides
 from kbroker.metadata.image import METADATA_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -42,6 +43,7 @@ _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23})
 """The levels of metadata.version that changed the metadata records."""
 
 
+@decides(UpdateFeaturesRequest, adds=True, may_be_long=True)
 def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome[UpdateFeaturesResponse]:
     """Decide new finalized levels. INVALID_UPDATE_VERSION for one feature fails the whole request."""
     records: list[Any] = []

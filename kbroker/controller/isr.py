@@ -14,6 +14,7 @@ from typing import Any
 from kbroker.controller import election
 from kbroker.controller.brokers import check_broker_epoch
 from kbroker.controller.context import Context
+from kbroker.controller.decisions import decides
 from kbroker.metadata.image import Image, PartitionImage, TopicImage, changed_partition
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -28,9 +29,8 @@ from wire.messages.alter_partition import (
 from wire.stored.metadata import PartitionChangeRecord
 
 
-def alter_partition(
-    context: Context, request: AlterPartitionRequest, *, version: int
-) -> Outcome[AlterPartitionResponse]:
+@decides(AlterPartitionRequest)
+def alter_partition(context: Context, request: AlterPartitionRequest) -> Outcome[AlterPartitionResponse]:
     """Decide each proposed ISR. Raises STALE_BROKER_EPOCH for the whole request.
 
     Per partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_CONTROLLER (the sender knows newer epochs than this
@@ -45,7 +45,7 @@ def alter_partition(
         partitions = []
         for proposal in asked.partitions:
             try:
-                partition, record = _alter(context, request.broker_id, topic, proposal, version=version)
+                partition, record = _alter(context, request.broker_id, topic, proposal)
                 records += [] if record is None else [record]
                 if partition.leader != request.broker_id:
                     raise KafkaError(ErrorCode.NEW_LEADER_ELECTED)
@@ -59,18 +59,13 @@ def alter_partition(
 
 
 def _alter(
-    context: Context,
-    sender: int,
-    topic: TopicImage | None,
-    proposal: AlterPartitionRequestPartition,
-    *,
-    version: int,
+    context: Context, sender: int, topic: TopicImage | None, proposal: AlterPartitionRequestPartition
 ) -> tuple[PartitionImage, PartitionChangeRecord | None]:
     """The partition after the change, and the record of the change."""
     index = proposal.partition_index
-    members = (
-        proposal.new_isr_with_epochs if version >= 3 else [BrokerState(broker_id=member) for member in proposal.new_isr]
-    )
+    members = proposal.new_isr_with_epochs
+    if context.version < 3:
+        members = [BrokerState(broker_id=member) for member in proposal.new_isr]
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     before = topic.partitions.get(index)

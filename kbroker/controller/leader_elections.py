@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from kbroker.controller.context import Context
+from kbroker.controller.decisions import decides
 from kbroker.controller.election import Election, can_lead, plan_change
 from kbroker.metadata.image import NO_LEADER, TopicImage
 from kbroker.runtime.outcome import Outcome
@@ -35,6 +36,7 @@ _NO_CANDIDATE: Final = {
 }
 
 
+@decides(ElectLeadersRequest, may_be_long=True)
 def elect_leaders(context: Context, request: ElectLeadersRequest) -> Outcome[ElectLeadersResponse]:
     """Decide the elections of the named partitions, or of all.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker.controller import placement
 from kbroker.controller.context import Context, TooManyRecords
+from kbroker.controller.decisions import decides
 from kbroker.metadata.image import PartitionImage
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from wire.messages.create_partitions import (
 )
 
 
+@decides(CreatePartitionsRequest, adds=True, may_be_long=True)
 def create_partitions(context: Context, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
     """Decide the new partitions of each topic.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kbroker.controller.brokers import check_broker_epoch
 from kbroker.controller.context import Context
+from kbroker.controller.decisions import decides
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -17,6 +18,7 @@ BLOCK_SIZE = 1_000
 _LARGEST = 2**63 - 1
 
 
+@decides(AllocateProducerIdsRequest, adds=True)
 def allocate_producer_ids(
     context: Context, request: AllocateProducerIdsRequest
 ) -> Outcome[AllocateProducerIdsResponse]:

@@ -9,6 +9,7 @@ Source: KIP-455, KIP-860; Kafka's ReplicationControlManager.
 from __future__ import annotations
 
 from kbroker.controller.context import Context
+from kbroker.controller.decisions import decides
 from kbroker.controller.placement import check_manual_assignment
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from wire.messages.alter_partition_reassignments import (
 )
 
 
+@decides(AlterPartitionReassignmentsRequest, may_be_long=True)
 def alter_partition_reassignments(
     context: Context, request: AlterPartitionReassignmentsRequest
 ) -> Outcome[AlterPartitionReassignmentsResponse]:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from kbroker.controller import placement
 from kbroker.controller.context import Context, TooManyRecords, error_text
+from kbroker.controller.decisions import decides
 from kbroker.metadata.image import TOPIC_RESOURCE, Image, PartitionImage, TopicImage
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, collision_key, topic_name_fault
 from kbroker.runtime.outcome import Outcome
@@ -31,9 +32,8 @@ from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsReques
 from wire.stored.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.types import ZERO_UUID
 
-_MAX_REPLICATION_FACTOR = 32_767
 
-
+@decides(CreateTopicsRequest, adds=True, may_be_long=True)
 def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
     """Decide which of the topics to create. With validate_only nothing is recorded, but the response is the same.
 
@@ -227,7 +227,8 @@ def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[Partit
     return [partitions[index] for index in range(len(partitions))]
 
 
-def delete_topics(context: Context, request: DeleteTopicsRequest, *, version: int) -> Outcome[DeleteTopicsResponse]:
+@decides(DeleteTopicsRequest, may_be_long=True)
+def delete_topics(context: Context, request: DeleteTopicsRequest) -> Outcome[DeleteTopicsResponse]:
     """Decide which topics to delete; they are given by name (up to version 5), or by name or id.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (given twice, by both name and id,
@@ -236,7 +237,7 @@ def delete_topics(context: Context, request: DeleteTopicsRequest, *, version: in
     """
     named: list[tuple[str | None, UUID]] = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name, topic.topic_id) for topic in request.topics]
-    code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+    code = ErrorCode.INVALID_REQUEST if context.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
     if not context.settings.delete_topic_enable:
         disabled = KafkaError(code, "Topic deletion is disabled.")
         return Outcome(

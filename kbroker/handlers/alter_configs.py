@@ -10,4 +10,4 @@ from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsRespons
 @handles(AlterConfigsRequest, versions="0-2")
 async def alter_configs(request: AlterConfigsRequest, broker: Broker, context: Context) -> AlterConfigsResponse:
     """Ask the controller. Settings of a resource that the request does not name are deleted."""
-    return await broker.controller.alter_configs(request)
+    return await broker.controller.ask(request, AlterConfigsResponse)

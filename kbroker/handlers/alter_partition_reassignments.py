@@ -15,6 +15,4 @@ async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> AlterPartitionReassignmentsResponse:
     """Ask the controller."""
-    return await broker.controller.decide(
-        lambda controller: controller.alter_partition_reassignments(request), may_be_long=True
-    )
+    return await broker.controller.ask(request, AlterPartitionReassignmentsResponse)

@@ -12,4 +12,4 @@ async def create_partitions(
     request: CreatePartitionsRequest, broker: Broker, context: Context
 ) -> CreatePartitionsResponse:
     """Ask the controller; reply once this broker serves the new partitions."""
-    return await broker.controller.create_partitions(request)
+    return await broker.controller.ask(request, CreatePartitionsResponse)

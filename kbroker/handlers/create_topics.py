@@ -10,4 +10,4 @@ from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsRespons
 @handles(CreateTopicsRequest, versions="2-7")
 async def create_topics(request: CreateTopicsRequest, broker: Broker, context: Context) -> CreateTopicsResponse:
     """Ask the controller; reply once this broker serves the new topics."""
-    return await broker.controller.create_topics(request)
+    return await broker.controller.ask(request, CreateTopicsResponse)

@@ -10,4 +10,4 @@ from wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRespons
 @handles(ElectLeadersRequest, versions="0-2")
 async def elect_leaders(request: ElectLeadersRequest, broker: Broker, context: Context) -> ElectLeadersResponse:
     """Ask the controller; reply once this broker knows the new leaders."""
-    return await broker.controller.decide(lambda controller: controller.elect_leaders(request), may_be_long=True)
+    return await broker.controller.ask(request, ElectLeadersResponse)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from wire.errors import ErrorCode, KafkaError
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
@@ -12,9 +11,5 @@ from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterB
 async def unregister_broker(
     request: UnregisterBrokerRequest, broker: Broker, context: Context
 ) -> UnregisterBrokerResponse:
-    """Ask the controller; the reply has its error message."""
-    try:
-        await broker.unregister(request.broker_id)
-    except KafkaError as error:
-        return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
-    return UnregisterBrokerResponse(error_code=ErrorCode.NONE, error_message="")
+    """Ask the controller."""
+    return await broker.controller.ask(request, UnregisterBrokerResponse)

@@ -10,4 +10,4 @@ from wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesR
 @handles(UpdateFeaturesRequest, versions="0-2")
 async def update_features(request: UpdateFeaturesRequest, broker: Broker, context: Context) -> UpdateFeaturesResponse:
     """Ask the controller."""
-    return await broker.controller.update_features(request)
+    return await broker.controller.ask(request, UpdateFeaturesResponse)

@@ -13,10 +13,10 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
-from kbroker.runtime.outcome import Outcome
 from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.web.health import problems, ready
+from tests.controller.injected import inject
 from tests.handlers.asking import (
     BROKER,
     TOPIC,
@@ -303,7 +303,7 @@ async def test_nothing_is_tiered_below_the_required_metadata_version() -> None:
     async def set_level(broker: MemoryBroker, level: int) -> None:
         assert broker.node.broker is not None
         record = FeatureLevelRecord(name="metadata.version", feature_level=level)
-        await broker.node.broker.controller.decide(lambda _: Outcome([record], None))
+        await inject(broker.node.broker.controller, lambda: [record])
 
     async with memory_broker(settings=QUICK) as broker:
         client = await broker.connect()

@@ -126,6 +126,13 @@ class Cluster:
             self.controller.replay(outcome.records, offset=self.image.offset + len(outcome.records), epoch=1)
         return outcome.response
 
+    def decide(self, request: Any, **context: Any) -> Outcome[Any]:
+        """Decide without committing."""
+        return self.controller.decide(request, **{"now_ms": self.now_ms, **context})
+
+    def ask(self, request: Any, **context: Any) -> Any:
+        return self.commit(self.decide(request, **context))
+
     def registration(self, broker_id: int, incarnation: int = 1) -> BrokerRegistrationRequest:
         return BrokerRegistrationRequest(
             broker_id=broker_id,
@@ -141,10 +148,10 @@ class Cluster:
             log_dirs=[UUID(int=5_000 + broker_id)],
         )
 
-    def start(self, broker_id: int, incarnation: int = 1, *, replaces_dead: bool = True) -> None:
+    def start(self, broker_id: int, incarnation: int = 1, *, from_own_broker: bool = True) -> None:
         """Register and unfence."""
         request = self.registration(broker_id, incarnation)
-        self.commit(self.controller.register_broker(request, self.now_ms, replaces_dead=replaces_dead))
+        self.ask(request, from_own_broker=from_own_broker)
         self.heartbeat(broker_id)
 
     def heartbeat(
@@ -157,11 +164,13 @@ class Cluster:
             want_fence=fence,
             want_shut_down=shut_down,
         )
-        return self.commit(self.controller.broker_heartbeat(request, self.now_ms))
+        response: BrokerHeartbeatResponse = self.ask(request)
+        return response
 
     def create(self, *topics: CreatableTopic, validate_only: bool = False) -> CreateTopicsResponse:
         request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
-        return self.commit(self.controller.create_topics(request))
+        response: CreateTopicsResponse = self.ask(request)
+        return response
 
     def fails(self, *topics: CreatableTopic) -> tuple[int, str | None]:
         """The error code and message of the one refused topic; the image must not have changed."""

@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.controller.brokers import BrokerSessions
+from kbroker.controller.brokers import FenceSilentBroker
+from kbroker.controller.sessions import BrokerSessions
 from tests.controller.cluster import Cluster, topic
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from wire.messages.broker_registration import BrokerFeatureRange
-from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.stored.metadata import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -54,6 +56,7 @@ def test_a_clean_restart_writes_the_same_records_as_kafka() -> None:
     cluster.start(1, incarnation=2)
     assert kinds(cluster.decided[mark:]) == [
         ("RegisterBrokerRecord", True),
+        ("RegisterControllerRecord", None),
         ("change", (-1, 0)),
         ("leader", 1),
         ("leader", 1),
@@ -66,11 +69,12 @@ def test_a_restart_after_kill_raises_the_leader_epoch_by_two() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 1, 1))
     mark = len(cluster.decided)
-    cluster.start(1, incarnation=2, replaces_dead=True)
+    cluster.start(1, incarnation=2, from_own_broker=True)
     assert kinds(cluster.decided[mark:]) == [
         ("leader", -1),
         ("change", (1, 0)),
         ("RegisterBrokerRecord", True),
+        ("RegisterControllerRecord", None),
         ("change", (-1, 0)),
         ("leader", 1),
     ]
@@ -82,7 +86,7 @@ def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 3, 1))
     first = cluster.image.end_offset
-    cluster.commit(cluster.controller.register_broker(cluster.registration(1, 2), 0, replaces_dead=True))
+    cluster.ask(cluster.registration(1, 2), now_ms=0, from_own_broker=True)
     offset = cluster.image.brokers[1].epoch
     assert isinstance(cluster.decided[offset], RegisterBrokerRecord)
     assert offset == first + 4, "three leader changes and the fencing come before it"
@@ -91,7 +95,7 @@ def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
 def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
     cluster = Cluster()
     before = cluster.image.brokers[1]
-    response = cluster.commit(cluster.controller.register_broker(cluster.registration(1), 0))
+    response = cluster.ask(cluster.registration(1), now_ms=0)
     assert response.broker_epoch == before.epoch
     assert cluster.image.brokers[1] == before
 
@@ -99,16 +103,16 @@ def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
 def test_d12_a_second_incarnation_is_refused_while_the_first_lives() -> None:
     cluster = Cluster()
     with pytest.raises(KafkaError) as caught:
-        cluster.controller.register_broker(cluster.registration(1, 2), 8_999)
+        cluster.decide(cluster.registration(1, 2), now_ms=8_999)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    cluster.commit(cluster.controller.register_broker(cluster.registration(1, 2), 9_000))
+    cluster.ask(cluster.registration(1, 2), now_ms=9_000)
     assert cluster.image.brokers[1].incarnation_id == UUID(int=1_000_002)
 
 
 def test_an_incarnation_without_a_heartbeat_can_be_replaced() -> None:
     cluster = Cluster()
-    cluster.commit(cluster.controller.register_broker(cluster.registration(2, 1), 0))
-    cluster.commit(cluster.controller.register_broker(cluster.registration(2, 2), 1))
+    cluster.ask(cluster.registration(2, 1), now_ms=0)
+    cluster.ask(cluster.registration(2, 2), now_ms=1)
     assert cluster.image.brokers[2].incarnation_id == UUID(int=2_000_002)
 
 
@@ -138,7 +142,7 @@ def test_d12_invalid_registrations_are_refused(fields: dict[str, Any], code: Err
     for name, value in fields.items():
         setattr(request, name, value)
     with pytest.raises(KafkaError) as caught:
-        cluster.controller.register_broker(request, 0)
+        cluster.decide(request, now_ms=0)
     assert caught.value.code is code
 
 
@@ -147,15 +151,12 @@ def test_c7_a_heartbeat_with_a_wrong_epoch_or_id_is_refused() -> None:
     cluster.start(1, incarnation=2)
     stale = cluster.image.brokers[1].epoch - 1
     for broker_id, epoch in ((1, stale), (7, 0)):
-        request = cluster.controller
         with pytest.raises(KafkaError) as caught:
-            request.broker_heartbeat(_heartbeat(broker_id, epoch), 0)
+            cluster.decide(_heartbeat(broker_id, epoch))
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def _heartbeat(broker_id: int, epoch: int) -> Any:
-    from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-
+def _heartbeat(broker_id: int, epoch: int) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=0, want_fence=False, want_shut_down=False
     )
@@ -163,7 +164,7 @@ def _heartbeat(broker_id: int, epoch: int) -> Any:
 
 def test_a_broker_is_unfenced_once_it_has_replayed_its_registration() -> None:
     cluster = Cluster()
-    cluster.commit(cluster.controller.register_broker(cluster.registration(2), 0))
+    cluster.ask(cluster.registration(2), now_ms=0)
     epoch = cluster.image.brokers[2].epoch
     behind = cluster.heartbeat(2, offset=epoch - 1)
     assert (behind.is_caught_up, behind.is_fenced) == (False, True)
@@ -245,11 +246,11 @@ def test_silent_brokers_are_fenced_one_by_one_longest_silent_first() -> None:
     for broker_id, at in ((1, 2_000), (2, 1_000), (3, 9_500)):
         cluster.now_ms = at
         cluster.heartbeat(broker_id)
-    assert cluster.controller.next_deadline_ms() == 10_000
-    assert cluster.commit(cluster.controller.fence_silent_broker(9_999)) is None
-    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) == 2
-    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) == 1
-    assert cluster.commit(cluster.controller.fence_silent_broker(11_000)) is None
+    assert cluster.controller.sessions.next_deadline_ms(cluster.image) == 10_000
+    assert cluster.ask(FenceSilentBroker(), now_ms=9_999) is None
+    assert cluster.ask(FenceSilentBroker(), now_ms=11_000) == 2
+    assert cluster.ask(FenceSilentBroker(), now_ms=11_000) == 1
+    assert cluster.ask(FenceSilentBroker(), now_ms=11_000) is None
     assert [broker.fenced for broker in cluster.image.brokers.values()] == [True, True, False]
 
 
@@ -263,13 +264,11 @@ def test_a_new_controller_gives_unfenced_brokers_a_full_session() -> None:
 
 def test_unregistering_a_broker_moves_its_partitions() -> None:
     cluster = Cluster(brokers=2)
-    cluster.create(topic("a", assignments={0: [1, 2]}))
-    cluster.commit(cluster.controller.unregister_broker(1))
-    assert list(cluster.image.brokers) == [2]
-    assert epochs(cluster)[0] == 2
-    with pytest.raises(KafkaError) as caught:
-        cluster.controller.unregister_broker(1)
-    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+    cluster.create(topic("a", assignments={0: [2, 1]}))
+    assert cluster.ask(UnregisterBrokerRequest(broker_id=2)).error_code == 0
+    assert list(cluster.image.brokers) == [1]
+    assert epochs(cluster)[0] == 1
+    assert cluster.ask(UnregisterBrokerRequest(broker_id=2)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
 def test_a_replica_in_an_offline_directory_cannot_lead() -> None:
@@ -277,15 +276,13 @@ def test_a_replica_in_an_offline_directory_cannot_lead() -> None:
     cluster.create(topic("a", 1, 1))
     request = cluster.registration(1, 2)
     request.log_dirs = [UUID(int=6001)]  # the replica's directory is missing
-    cluster.commit(cluster.controller.register_broker(request, 0, replaces_dead=True))
+    cluster.ask(request, now_ms=0, from_own_broker=True)
     cluster.heartbeat(1)
     assert epochs(cluster)[0] == -1
 
 
-def test_register_controller_stores_the_controllers_incarnation() -> None:
+def test_the_controller_registers_together_with_its_own_broker() -> None:
     cluster = Cluster()
-    request = ControllerRegistrationRequest(
-        controller_id=3, incarnation_id=UUID(int=4), zk_migration_ready=False, listeners=[], features=[]
-    )
-    cluster.commit(cluster.controller.register_controller(request))
-    assert cluster.image.controllers[3].incarnation_id == UUID(int=4)
+    cluster.start(1, incarnation=2)
+    assert cluster.image.controllers[1].incarnation_id == cluster.image.brokers[1].incarnation_id
+    assert cluster.image.controllers[1].features["metadata.version"] == (7, 21)

@@ -30,7 +30,7 @@ def alter(
     cluster: Cluster, *resources: AlterConfigsResource, validate_only: bool = False
 ) -> list[tuple[int, str | None]]:
     request = IncrementalAlterConfigsRequest(resources=list(resources), validate_only=validate_only)
-    response = cluster.commit(cluster.controller.incremental_alter_configs(request))
+    response = cluster.ask(request)
     assert [(one.resource_type, one.resource_name) for one in response.responses] == [
         (one.resource_type, one.resource_name) for one in resources
     ]
@@ -167,7 +167,7 @@ def test_alter_configs_replaces_all_overrides() -> None:
             ],
             validate_only=False,
         )
-        (result,) = cluster.commit(cluster.controller.alter_configs(request)).responses
+        (result,) = cluster.ask(request).responses
         return result.error_code
 
     assert replace({"retention.ms": "9"}) == 0
@@ -185,7 +185,7 @@ def test_a_broker_accepts_changes_of_its_own_settings_only(name: str, code: int)
     request = IncrementalAlterConfigsRequest(
         resources=[resource(BROKER, name, ("log.retention.ms", 0, "8"))], validate_only=False
     )
-    (result,) = cluster.commit(cluster.controller.incremental_alter_configs(request, received_by=1)).responses
+    (result,) = cluster.ask(request, from_own_broker=True).responses
     assert result.error_code == code
     if name == "2":
         assert result.error_message == "Unexpected broker id, expected 1, but received 2"

@@ -19,7 +19,7 @@ from wire.stored import metadata as stored
 def allocate(cluster: Cluster, block: ProducerIdBlock) -> None:
     epoch = cluster.image.brokers[1].epoch
     request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
-    block.refill(cluster.commit(cluster.controller.allocate_producer_ids(request)))
+    block.refill(cluster.ask(request))
 
 
 def test_trap_25_producer_ids_are_unique_even_across_restarts() -> None:
@@ -40,7 +40,7 @@ def test_trap_25_producer_ids_are_unique_even_across_restarts() -> None:
 
 def test_c7_a_stale_broker_gets_no_block() -> None:
     with pytest.raises(KafkaError) as caught:
-        Cluster().controller.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1, broker_epoch=0))
+        Cluster().decide(AllocateProducerIdsRequest(broker_id=1, broker_epoch=0))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -50,14 +50,14 @@ def test_producer_ids_do_not_exceed_int64() -> None:
     record = stored.ProducerIdsRecord(broker_id=1, broker_epoch=epoch, next_producer_id=2**63 - 1000)
     cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
     with pytest.raises(KafkaError):
-        cluster.controller.allocate_producer_ids(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+        cluster.decide(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
 
 
 def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "metadata.version") -> int:
     request = UpdateFeaturesRequest(
         feature_updates=[FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)]
     )
-    return cluster.commit(cluster.controller.update_features(request)).error_code
+    return cluster.ask(request).error_code
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_one_failed_feature_update_fails_all() -> None:
         FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2),
         FeatureUpdateKey(feature="bogus", max_version_level=1),
     ]
-    outcome = cluster.controller.update_features(UpdateFeaturesRequest(feature_updates=updates))
+    outcome = cluster.decide(UpdateFeaturesRequest(feature_updates=updates))
     assert (outcome.records, outcome.response.error_code, outcome.response.results) == ([], 95, [])
     assert "does not support this feature" in str(outcome.response.error_message)
 
@@ -106,7 +106,7 @@ def test_validate_only_changes_no_feature_level() -> None:
     cluster = Cluster()
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
     request = UpdateFeaturesRequest(feature_updates=[update], validate_only=True)
-    assert cluster.controller.update_features(request).records == []
+    assert cluster.decide(request).records == []
 
 
 def test_an_older_metadata_version_can_be_raised() -> None:

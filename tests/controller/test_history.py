@@ -54,16 +54,16 @@ def take_step(cluster: Cluster, step: tuple[Any, ...], number: int) -> None:
         cluster.create(topic(rest[0], rest[1], rest[2]))
     elif kind == "delete":
         request = DeleteTopicsRequest(topic_names=[rest[0]], timeout_ms=1)
-        cluster.commit(cluster.controller.delete_topics(request, version=5))
+        cluster.ask(request, version=5)
     elif kind == "grow":
         topics = [CreatePartitionsTopic(name=rest[0], count=rest[1], assignments=None)]
         grow = CreatePartitionsRequest(topics=topics, timeout_ms=1, validate_only=False)
-        cluster.commit(cluster.controller.create_partitions(grow))
+        cluster.ask(grow)
     elif kind == "configure":
         config = AlterableConfig(name="retention.ms", config_operation=0 if rest[1] else 1, value=rest[1])
         resource = AlterConfigsResource(resource_type=2, resource_name=rest[0], configs=[config])
         alter = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-        cluster.commit(cluster.controller.incremental_alter_configs(alter))
+        cluster.ask(alter)
     elif kind == "fence":
         cluster.heartbeat(rest[0], fence=True)
     elif kind == "unfence":
@@ -76,7 +76,7 @@ def take_step(cluster: Cluster, step: tuple[Any, ...], number: int) -> None:
         change_isr(cluster, *rest)
     else:
         ids = AllocateProducerIdsRequest(broker_id=rest[0], broker_epoch=cluster.image.brokers[rest[0]].epoch)
-        cluster.commit(cluster.controller.allocate_producer_ids(ids))
+        cluster.ask(ids)
 
 
 def change_isr(cluster: Cluster, name: str, index: int, isr: set[int]) -> None:
@@ -100,7 +100,7 @@ def change_isr(cluster: Cluster, name: str, index: int, isr: set[int]) -> None:
             )
         ],
     )
-    cluster.commit(cluster.controller.alter_partition(request, version=3))
+    cluster.ask(request, version=3)
 
 
 def check_partition(image: Image, partition: PartitionImage) -> None:

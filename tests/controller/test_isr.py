@@ -15,6 +15,7 @@ from wire.messages.alter_partition import (
     AlterPartitionRequestTopic,
     BrokerState,
 )
+from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.stored.metadata import PartitionChangeRecord
 
 
@@ -52,7 +53,7 @@ def alter(cluster: Cluster, isr: list[int], *, version: int = 3, sender: int = 1
             )
         ],
     )
-    (answered,) = cluster.commit(cluster.controller.alter_partition(request, version=version)).topics
+    (answered,) = cluster.ask(request, version=version).topics
     (one,) = answered.partitions
     return one
 
@@ -108,7 +109,7 @@ def test_c7_each_failed_check_has_its_error_code(isr: list[int], fields: dict[st
 def test_a_member_must_be_active(state: str) -> None:
     cluster = cluster_with_topic()
     if state == "gone":
-        cluster.commit(cluster.controller.unregister_broker(2))
+        cluster.ask(UnregisterBrokerRequest(broker_id=2))
     elif state == "fenced":
         cluster.heartbeat(2, fence=True)
     else:

@@ -19,7 +19,7 @@ def elect(
     """The error code of each topic and partition."""
     asked = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in partitions]
     request = ElectLeadersRequest(election_type=election, topic_partitions=None if everything else asked)
-    answer = cluster.commit(cluster.controller.elect_leaders(request))
+    answer = cluster.ask(request)
     return {
         (topic.topic, one.partition_id): one.error_code
         for topic in answer.replica_election_results
@@ -98,7 +98,7 @@ def test_a_partition_named_twice_is_elected_once() -> None:
     epoch = cluster.image.partition("a", 0)
     assert epoch is not None
     asked = [TopicPartitions(topic="a", partitions=[0, 0])]
-    answer = cluster.commit(cluster.controller.elect_leaders(ElectLeadersRequest(topic_partitions=asked)))
+    answer = cluster.ask(ElectLeadersRequest(topic_partitions=asked))
     assert [one.error_code for one in answer.replica_election_results[0].partition_result] == [0, 0]
     after = cluster.image.partition("a", 0)
     assert after is not None
@@ -119,5 +119,5 @@ def test_w11_a_request_with_too_many_elections_is_refused() -> None:
     cluster.heartbeat(2, fence=True)
     request = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=None)
     with pytest.raises(KafkaError) as caught:
-        cluster.controller.elect_leaders(request)
+        cluster.decide(request)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION

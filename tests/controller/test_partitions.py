@@ -21,7 +21,7 @@ def ask(
     cluster: Cluster, *topics: CreatePartitionsTopic, validate_only: bool = False
 ) -> list[tuple[str, int, str | None]]:
     request = CreatePartitionsRequest(topics=list(topics), timeout_ms=1, validate_only=validate_only)
-    response = cluster.commit(cluster.controller.create_partitions(request))
+    response = cluster.ask(request)
     return [(one.name, one.error_code, one.error_message) for one in response.results]
 
 

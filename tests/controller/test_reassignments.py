@@ -21,7 +21,7 @@ def reassign(cluster: Cluster, replicas: list[int] | None, *, index: int = 0, na
     request = AlterPartitionReassignmentsRequest(
         topics=[ReassignableTopic(name=name, partitions=[partition])], allow_replication_factor_change=may
     )
-    outcome = cluster.controller.alter_partition_reassignments(request)
+    outcome = cluster.decide(request)
     assert outcome.records == []
     (answer,) = outcome.response.responses[0].partitions
     return answer.error_code

@@ -203,7 +203,7 @@ def delete(cluster: Cluster, version: int, *names: str, states: list[tuple[str |
         topics=[DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in states or []],
         timeout_ms=1,
     )
-    response = cluster.commit(cluster.controller.delete_topics(request, version=version))
+    response = cluster.ask(request, version=version)
     return [(one.name, one.topic_id, one.error_code) for one in response.responses]
 
 
@@ -256,7 +256,7 @@ def test_w11_deleting_too_many_topics_at_once_is_refused() -> None:
 
 def test_deletion_error_messages_are_those_of_kafka() -> None:
     request = DeleteTopicsRequest(topic_names=["nope"], timeout_ms=1)
-    (result,) = Cluster().controller.delete_topics(request, version=5).response.responses
+    (result,) = Cluster().decide(request, version=5).response.responses
     assert result == DeletableTopicResult(
         name="nope", error_code=3, error_message="This server does not host this topic-partition."
     )

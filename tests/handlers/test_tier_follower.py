@@ -18,7 +18,6 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.runtime.outcome import Outcome
 from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
@@ -27,6 +26,7 @@ from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, TopicIdParti
 from kbroker.tiered.lifecycle import RemoteLogMetadataCache
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import decode_event, partition_of
+from tests.controller.injected import inject
 from tests.handlers.asking import TOPIC as A_TOPIC
 from tests.handlers.asking import (
     alter_configs,
@@ -201,7 +201,6 @@ async def add_messages(client: Client, epochs: list[int], count: int) -> None:
 async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
     """Add broker 2 to the metadata: fenced, and a replica outside the ISR."""
     assert broker.node.broker is not None
-    controller = broker.node.broker.controller
     broker_id = broker.node.broker.node_id
     held = broker.node.broker.image.partition(TOPIC, 0)
     assert held is not None
@@ -225,7 +224,7 @@ async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
             directories=[*held.directories, directory],
         ),
     ]
-    await controller.decide(lambda _: Outcome(records, None))
+    await inject(broker.node.broker.controller, lambda: records)
     placed = broker.node.broker.image.partition(TOPIC, 0)
     assert placed is not None
     assert (placed.replicas, placed.isr) == ((broker_id, FOLLOWER), (broker_id,))
