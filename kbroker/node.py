@@ -35,7 +35,7 @@ from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, resource_warnings
 from kbroker.config.server import connections_by_address
-from kbroker.controller.embedded import ControllerClient, open_controller
+from kbroker.controller.embedded import open_controller
 from kbroker.controller.from_settings import controller_settings, metadata_log_config
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
@@ -289,6 +289,7 @@ class Node:
             may_be_empty=not directory.was_used,
             on_loaded=directory.begin,
             reserve=directory.reserve,
+            is_short_of_space=lambda: directory.state.is_short_of_space,
         )
         if not directory.was_used:
             # This file also shows the next start that a metadata log must exist.
@@ -314,7 +315,6 @@ class Node:
             controller=controller,
         )
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
-        controller.is_short_of_space = lambda: directory.state.is_short_of_space
         metadata.add_listener(broker.on_image)
         bounds = Bounds(
             max_elements=settings.limits.kbroker_max_request_elements,
@@ -340,7 +340,13 @@ class Node:
         async with trio.open_nursery() as nursery:
             await nursery.start(controller.run)
             await nursery.start(broker.groups.run)
-            broker_epoch = await self._register(controller, directory, bound)
+            await broker.lifecycle.register(
+                incarnation_id=env.new_uuid(),
+                endpoints=[Endpoint(one.name, one.advertised_host, one.advertised_port) for one in bound],
+                log_dirs=[directory.identity.directory_id],
+                rack=settings.server.broker_rack,
+            )
+            await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
             self._start_log_tasks(nursery, directory, broker)
             await nursery.start(server.run)
@@ -360,13 +366,13 @@ class Node:
             await server.stop(grace_ms=STOP_GRACE_MS)
             await broker.tier.stop()
             with _ignoring_full_disk("the next start fences this broker"):
-                await controller.shut_down_broker()
+                await broker.lifecycle.shut_down()
             nursery.cancel_scope.cancel()
         await broker.tier.close()
         with _ignoring_full_disk("the next start repairs the metadata log"):
             await controller.close()
         await close_logs(env, directory)
-        await env.run_blocking(partial(replicas.close, broker_epoch=broker_epoch))
+        await env.run_blocking(partial(replicas.close, broker_epoch=broker.lifecycle.epoch))
         logger.info("stopped")
 
     def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
@@ -440,16 +446,6 @@ class Node:
         except OSError as error:
             logger.debug("localhost is served over IPv4 only", error=error)
         return listeners
-
-    async def _register(self, controller: ControllerClient, directory: LogDirectory, bound: list[BoundListener]) -> int:
-        epoch = await controller.register_broker(
-            incarnation_id=self.env.new_uuid(),
-            endpoints=[Endpoint(one.name, one.advertised_host, one.advertised_port) for one in bound],
-            log_dirs=[directory.identity.directory_id],
-            rack=self.settings.server.broker_rack,
-        )
-        await controller.unfence_broker()
-        return epoch
 
 
 @contextmanager

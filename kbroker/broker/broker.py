@@ -13,14 +13,16 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.appending import Appended, Appender
+from kbroker.broker.auto_creation import auto_creation_request, may_create
 from kbroker.broker.configs import alter_loggers, describe_resource
 from kbroker.broker.internal_records import Check
+from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry
-from kbroker.controller.auto_creation import auto_creation_request, may_create
-from kbroker.controller.embedded import ControllerClient
+from kbroker.controller.port import ControllerPort
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint
 from kbroker.metadata.delta import Delta
@@ -76,7 +78,7 @@ class Broker:
         cluster_id: str,
         replicas: Replicas,
         metadata: MetadataPublisher,
-        controller: ControllerClient,
+        controller: ControllerPort,
     ) -> None:
         self.env = env
         self.settings = settings
@@ -85,6 +87,8 @@ class Broker:
         self.replicas = replicas
         self.metadata = metadata
         self.controller = controller
+        self.lifecycle = BrokerLifecycle(controller, metadata, broker_id=self.node_id, cluster_id=cluster_id)
+        self.producer_ids = ProducerIds(controller, self.lifecycle)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = Turns(env.now_ns)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
@@ -194,12 +198,12 @@ class Broker:
 
     def may_create(self, name: str) -> bool:
         """Whether a client that names this unknown topic causes its automatic creation."""
-        return may_create(name, self.controller.settings)
+        return may_create(name, self.settings)
 
     async def create_automatically(self, names: list[str]) -> None:
         """Create topics that a client named, with the defaults. Failures are logged; the client asks again."""
         try:
-            request = auto_creation_request(names, self.controller.settings)
+            request = auto_creation_request(names, self.settings)
             is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
             answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
         except KafkaError as error:
@@ -396,9 +400,3 @@ class Broker:
     def disk_space(self) -> Awaitable[tuple[int, int]]:
         """Total and free bytes of the data directory's disk. Errors: KAFKA_STORAGE_ERROR."""
         return self.env.run_blocking(self.replicas.directory.space)
-
-    # Producer ids
-
-    async def next_producer_id(self) -> int:
-        """A producer id that this cluster has never used."""
-        return await self.controller.next_producer_id()

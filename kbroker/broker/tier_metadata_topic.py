@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kbroker.controller.auto_creation import auto_creation_request
+from kbroker.broker.auto_creation import auto_creation_request
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.housekeeping import flush_log
@@ -41,7 +41,7 @@ class OwnMetadataTopic:
         """Create the topic if needed, and return its number of partitions. Errors: KafkaError; the caller retries."""
         broker = self._broker
         if REMOTE_LOG_METADATA_TOPIC not in broker.image.topics_by_name:
-            request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.controller.settings)
+            request = auto_creation_request([REMOTE_LOG_METADATA_TOPIC], broker.settings)
             answer = (await broker.controller.ask(request, CreateTopicsResponse, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")

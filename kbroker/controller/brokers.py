@@ -46,6 +46,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from wire.refusals import refused
 from wire.stored.metadata import (
     BrokerEndpoint,
     BrokerFeature,
@@ -212,10 +213,10 @@ def unregister_broker(context: Context, request: UnregisterBrokerRequest) -> Out
     broker = context.image.brokers.get(broker_id)
     if broker_id == context.settings.node_id:
         text = f"Broker {broker_id} is the only broker of this cluster"
-        return Outcome([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text))
+        return Outcome([], refused(request, ErrorCode.INVALID_REQUEST, text))
     if broker is None:
         text = f"Broker ID {broker_id} is not currently registered"
-        return Outcome([], UnregisterBrokerResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=text))
+        return Outcome([], refused(request, ErrorCode.BROKER_ID_NOT_REGISTERED, text))
     records: list[Any] = _moves_away_from(context, broker_id)
     records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
     return Outcome(records, UnregisterBrokerResponse(error_message=""))

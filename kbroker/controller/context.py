@@ -76,15 +76,6 @@ class ConfigRules(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InternalTopic:
-    """How an internal topic is created on first use."""
-
-    partitions: int
-    replication_factor: int
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """The settings that decisions depend on, with Kafka's names.
 
@@ -98,11 +89,9 @@ class ControllerSettings:
     num_partitions: int = 1
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
-    auto_create_topics_enable: bool = True
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
-    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
     undeletable_topics: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -9,17 +9,15 @@ sessions are not in the log: they depend on the clock of this process, and a new
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from kbroker.controller.context import ConfigRules, Context, ControllerSettings
 from kbroker.controller.decisions import discover
+from kbroker.controller.port import NEWEST_VERSION
 from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
-
-NEWEST_VERSION: Final = 32_767
-"""Above all versions of requests."""
 
 
 class Controller:

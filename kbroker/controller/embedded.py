@@ -15,39 +15,29 @@ Snapshots are written concurrently with decisions, from an immutable image.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
-from uuid import UUID
 
 import trio
 
 from kbroker.controller import snapshots
 from kbroker.controller.bootstrap import write_bootstrap
 from kbroker.controller.context import ConfigRules, ControllerSettings
-from kbroker.controller.controller import NEWEST_VERSION, Controller
+from kbroker.controller.controller import Controller
 from kbroker.controller.decisions import Decision
-from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.metadata_leader import MetadataLeader, Staged
 from kbroker.controller.metadata_loading import load_metadata_log
 from kbroker.controller.metadata_log import MetadataLogConfig
-from kbroker.controller.producer_ids import ProducerIdBlock
+from kbroker.controller.port import NEWEST_VERSION
 from kbroker.controller.records import encode_value
-from kbroker.metadata.image import Endpoint, Image
+from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import (
-    BrokerFeatureRange,
-    BrokerListener,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
 
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
@@ -80,34 +70,28 @@ class _Waiting:
         return self.response
 
 
-class ControllerClient:
-    """The interface of a broker to the controller in its own process. Decisions are made only while `run` is running.
+class EmbeddedController:
+    """The controller in the broker's own process; satisfies ControllerPort. It decides only while `run` is running.
 
     publisher  publishes each state when it is durable
     decisions  by request class
     """
 
-    def __init__(self, *, env: Env, controller: Controller, leader: MetadataLeader) -> None:
+    def __init__(
+        self, *, env: Env, controller: Controller, leader: MetadataLeader, is_short_of_space: Callable[[], bool]
+    ) -> None:
         self.publisher = MetadataPublisher(controller.image)
         self._env = env
         self._controller = controller
         self.decisions = controller.decisions
         self._leader = leader
         self._metadata_log = leader.log
+        self._is_short_of_space = is_short_of_space
         self._log_lock = trio.Lock()
         self._waiting: list[_Waiting] = []
         self._arrived = trio.Event()
         self._published = trio.Event()
         self.publisher.add_listener(lambda _image, _delta: self._published.set())
-        self.is_short_of_space: Callable[[], bool] = lambda: False
-        self._producer_ids = ProducerIdBlock()
-        self._producer_id_lock = trio.Lock()
-        self._broker: tuple[int, int] | None = None
-
-    @property
-    def settings(self) -> ControllerSettings:
-        """The settings that decisions depend on."""
-        return self._controller.settings
 
     # -- background tasks
 
@@ -217,9 +201,9 @@ class ControllerClient:
     # -- decisions
 
     async def ask(
-        self, request: Any, _response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
+        self, request: Any, response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
     ) -> R:
-        """Make, commit and publish the decision for a request. Returns its response or raises its KafkaError.
+        """See ControllerPort.
 
         On a nearly full disk, decisions that add data are refused with KAFKA_STORAGE_ERROR, unless the request
         `is_needed` to read or copy data. Decisions that change data are refused once half of the reserve is used.
@@ -228,90 +212,18 @@ class ControllerClient:
         decision = self.decisions[type(request)]
         adds = decision.adds and not is_needed
         changes = decision.changes or is_needed
-        if (adds and self.is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
+        if (adds and self._is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
         waiting = _Waiting(request, decision, version)
         self._waiting.append(waiting)
         self._arrived.set()
-        response: R = await waiting.result()
-        return response
-
-    async def next_producer_id(self) -> int:
-        """An unused producer id, from this broker's block or a new one."""
-        async with self._producer_id_lock:
-            taken = self._producer_ids.take()
-            if taken is None:
-                broker_id, epoch = self._registered()
-                request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
-                self._producer_ids.refill(await self.ask(request, AllocateProducerIdsResponse))
-                taken = self._producer_ids.take()
-            assert taken is not None, "a block of producer ids is never empty"
-            return taken
-
-    # -- the broker in this process
-
-    async def register_broker(
-        self, *, incarnation_id: UUID, endpoints: Iterable[Endpoint], log_dirs: Iterable[UUID], rack: str | None = None
-    ) -> int:
-        """Register the controller and the broker of this process, fenced. Returns the broker's epoch.
-
-        An earlier incarnation of this node must be dead, because this process holds the lock of the data directory. So
-        its partitions are taken from it immediately.
-        """
-        node_id = self.settings.node_id
-        as_broker = BrokerRegistrationRequest(
-            broker_id=node_id,
-            cluster_id=self.settings.cluster_id,
-            incarnation_id=incarnation_id,
-            listeners=[_listener(endpoint) for endpoint in endpoints],
-            features=[
-                BrokerFeatureRange(name=name, min_supported_version=lowest, max_supported_version=highest)
-                for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
-            ],
-            rack=rack,
-            log_dirs=list(log_dirs),
-        )
-
-        epoch = (await self.ask(as_broker, BrokerRegistrationResponse)).broker_epoch
-        self._broker = node_id, epoch
-        return epoch
-
-    async def unfence_broker(self) -> None:
-        """Unfence the broker of this process: it becomes the leader of its partitions without a leader."""
-        answer = await self._heartbeat(want_shut_down=False)
-        assert not answer.is_fenced, "the broker uses the controller's image, so it has caught up"
-
-    async def shut_down_broker(self) -> None:
-        """Shut down the broker of this process: its partitions move to other brokers or lose their leader, then it is
-        fenced.
-        """
-        while not (await self._heartbeat(want_shut_down=True)).should_shut_down:
-            pass
-
-    async def _heartbeat(self, *, want_shut_down: bool) -> BrokerHeartbeatResponse:
-        broker_id, epoch = self._registered()
-        request = BrokerHeartbeatRequest(
-            broker_id=broker_id,
-            broker_epoch=epoch,
-            current_metadata_offset=self.publisher.image.offset,
-            want_fence=False,
-            want_shut_down=want_shut_down,
-        )
-        return await self.ask(request, BrokerHeartbeatResponse)
-
-    def _registered(self) -> tuple[int, int]:
-        assert self._broker is not None, "the broker of this process is not registered yet"
-        return self._broker
+        answer = await waiting.result()
+        assert isinstance(answer, response)
+        return answer
 
     async def close(self) -> None:
         """Sync and close the log; `run` must have ended."""
         await self._env.run_blocking(self._metadata_log.close)
-
-
-def _listener(endpoint: Endpoint) -> BrokerListener:
-    return BrokerListener(
-        name=endpoint.name, host=endpoint.host, port=endpoint.port, security_protocol=endpoint.security_protocol
-    )
 
 
 async def _call(function: Callable[[*Arguments], R], *arguments: *Arguments) -> R:
@@ -328,12 +240,14 @@ async def open_controller(
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
     reserve: SpaceReserve | None = None,
+    is_short_of_space: Callable[[], bool] = lambda: False,
     on_loaded: Callable[[], None] = lambda: None,
-) -> ControllerClient:
+) -> EmbeddedController:
     """Load the metadata log under a log directory, formatting it first if it is new, and start this process's epoch.
 
     on_loaded is called, in a thread, after the log is validated and before the epoch starts. `reserve` is disk space
     that decisions may use on a full disk.
+    is_short_of_space tells that the disk is nearly full.
     Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 
@@ -359,4 +273,4 @@ async def open_controller(
 
     leader, image = await env.run_blocking(load)
     controller = Controller(image, settings=settings, rules=rules, new_uuid=env.new_uuid, now_ms=env.now_ms())
-    return ControllerClient(env=env, controller=controller, leader=leader)
+    return EmbeddedController(env=env, controller=controller, leader=leader, is_short_of_space=is_short_of_space)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from kbroker.config import Settings
-from kbroker.config.tier_settings import TierSettings
-from kbroker.controller.context import ControllerSettings, InternalTopic
+from kbroker.controller.context import ControllerSettings
 from kbroker.controller.metadata_log import MetadataLogConfig
-from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 
 
 def controller_settings(settings: Settings, cluster_id: str) -> ControllerSettings:
     """The settings that decisions depend on."""
-    internal_topics = {GROUP_METADATA_TOPIC: _group_metadata_topic(settings)}
     undeletable_topics = {}
     if settings.tier.remote_log_storage_system_enable:
-        internal_topics[REMOTE_LOG_METADATA_TOPIC] = _remote_log_metadata_topic(settings.tier)
         undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
             f"{REMOTE_LOG_METADATA_TOPIC} lists what is in the tier: while remote.log.storage.system.enable is true, "
             "it cannot be deleted, repartitioned or compacted"
@@ -25,36 +22,8 @@ def controller_settings(settings: Settings, cluster_id: str) -> ControllerSettin
         num_partitions=settings.log.num_partitions,
         default_replication_factor=settings.log.default_replication_factor,
         delete_topic_enable=settings.log.delete_topic_enable,
-        auto_create_topics_enable=settings.log.auto_create_topics_enable,
         unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
-        internal_topics=internal_topics,
         undeletable_topics=undeletable_topics,
-    )
-
-
-def _group_metadata_topic(settings: Settings) -> InternalTopic:
-    groups = settings.groups
-    return InternalTopic(
-        partitions=groups.offsets_topic_num_partitions,
-        replication_factor=groups.offsets_topic_replication_factor,
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(groups.offsets_topic_segment_bytes),
-        },
-    )
-
-
-def _remote_log_metadata_topic(tier: TierSettings) -> InternalTopic:
-    return InternalTopic(
-        partitions=tier.of_metadata_topic("topic.num.partitions"),
-        replication_factor=tier.of_metadata_topic("topic.replication.factor"),
-        configs={
-            "cleanup.policy": "delete",
-            "min.insync.replicas": str(tier.of_metadata_topic("topic.min.isr")),
-            "remote.storage.enable": "false",
-            "retention.ms": str(tier.of_metadata_topic("topic.retention.ms")),
-        },
     )
 
 

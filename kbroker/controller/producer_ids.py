@@ -1,7 +1,8 @@
-"""Producer ids: the controller allocates blocks of 1,000, and a broker assigns ids from its block one by one.
+"""Decisions for AllocateProducerIds: a broker gets a block of 1,000 ids, and assigns them one by one.
 
-The record is in the log before the block is used, so that no id is assigned twice, even after a crash. Ids that a
-broker has not used when it stops are lost. Source: KIP-730.
+The record is in the log before the block is used, so that no id is assigned twice, even after a crash.
+
+Source: KIP-730.
 """
 
 from __future__ import annotations
@@ -31,24 +32,3 @@ def allocate_producer_ids(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + BLOCK_SIZE
     )
     return Outcome([record], AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=BLOCK_SIZE))
-
-
-class ProducerIdBlock:
-    """The unused rest of a broker's block."""
-
-    __slots__ = ("_end", "_next")
-
-    def __init__(self) -> None:
-        self._next = self._end = 0
-
-    def take(self) -> int | None:
-        """The next id, or None if a new block is needed."""
-        if self._next == self._end:
-            return None
-        taken, self._next = self._next, self._next + 1
-        return taken
-
-    def refill(self, response: AllocateProducerIdsResponse) -> None:
-        """Continue with this block."""
-        self._next = response.producer_id_start
-        self._end = response.producer_id_start + response.producer_id_len

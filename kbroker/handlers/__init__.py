@@ -4,6 +4,8 @@ matrix.
     @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
     async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse: ...
 
+An API of the controller is declared in one line: `create_topics = forwards(CreateTopicsRequest, versions="2-7")`.
+
 A handler translates between the protocol and the broker's domain, and has no domain logic. It runs in the task of its
 connection, one at a time for each connection. It raises errors as `KafkaError`; `kbroker.server.dispatch` makes the
 reply.
@@ -205,6 +207,18 @@ def handles(
         )
 
     return declare
+
+
+def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]:
+    """Declare that the controller serves an API. The reply leaves when this broker has acted on the decision."""
+    api_key = schema_of(request_class).api_key
+    response = None if api_key is None else response_class(api_key)
+    assert response is not None, f"{request_class.__name__} has no response class"
+
+    async def ask(request: Request, broker: Any, context: Context) -> Any:
+        return await broker.controller.ask(request, response, version=context.api_version)
+
+    return handles(request_class, versions=versions)(ask)
 
 
 def discover() -> dict[int, Handler[Any]]:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.broker import Broker
-from kbroker.handlers import Context, handles
-from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from kbroker.handlers import forwards
+from wire.messages.create_partitions import CreatePartitionsRequest
 
-
-@handles(CreatePartitionsRequest, versions="0-3")
-async def create_partitions(
-    request: CreatePartitionsRequest, broker: Broker, context: Context
-) -> CreatePartitionsResponse:
-    """Ask the controller; reply once this broker serves the new partitions."""
-    return await broker.controller.ask(request, CreatePartitionsResponse)
+create_partitions = forwards(CreatePartitionsRequest, versions="0-3")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.broker import Broker
-from kbroker.handlers import Context, handles
-from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.handlers import forwards
+from wire.messages.create_topics import CreateTopicsRequest
 
-
-@handles(CreateTopicsRequest, versions="2-7")
-async def create_topics(request: CreateTopicsRequest, broker: Broker, context: Context) -> CreateTopicsResponse:
-    """Ask the controller; reply once this broker serves the new topics."""
-    return await broker.controller.ask(request, CreateTopicsResponse)
+create_topics = forwards(CreateTopicsRequest, versions="2-7")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.broker import Broker
-from kbroker.handlers import Context, handles
-from wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from kbroker.handlers import forwards
+from wire.messages.elect_leaders import ElectLeadersRequest
 
-
-@handles(ElectLeadersRequest, versions="0-2")
-async def elect_leaders(request: ElectLeadersRequest, broker: Broker, context: Context) -> ElectLeadersResponse:
-    """Ask the controller; reply once this broker knows the new leaders."""
-    return await broker.controller.ask(request, ElectLeadersResponse)
+elect_leaders = forwards(ElectLeadersRequest, versions="0-2")

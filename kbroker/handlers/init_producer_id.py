@@ -23,4 +23,4 @@ async def init_producer_id(request: InitProducerIdRequest, broker: Broker, conte
         # Transactions are not supported yet. Clients usually fail at FindCoordinator already. A client that sends this
         # request anyway gets the same code as from Produce; every client treats it as final.
         return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return InitProducerIdResponse(producer_id=await broker.next_producer_id(), producer_epoch=0)
+    return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)

@@ -10,14 +10,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.controller.embedded import ControllerClient, open_controller
+from kbroker.broker.lifecycle import BrokerLifecycle
+from kbroker.broker.producer_ids import ProducerIds
+from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Endpoint, Image
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from tests.controller.cluster import SETTINGS, Rules, topic
+from tests.controller.cluster import CLUSTER_ID, SETTINGS, Rules, topic
 from tests.controller.injected import inject
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -34,26 +36,33 @@ def new_disk() -> SimulatedDisk:
     return disk
 
 
-async def create(client: ControllerClient, *topics: CreatableTopic) -> CreateTopicsResponse:
+async def create(client: EmbeddedController, *topics: CreatableTopic) -> CreateTopicsResponse:
     return await client.ask(CreateTopicsRequest(topics=list(topics)), CreateTopicsResponse)
 
 
-async def open_client(disk: SimulatedDisk, config: MetadataLogConfig | None = None) -> ControllerClient:
+async def open_client(disk: SimulatedDisk, config: MetadataLogConfig | None = None) -> EmbeddedController:
     return await open_controller(MemoryEnv(disk), "/data", settings=SETTINGS, rules=Rules(), config=config)
 
 
 @asynccontextmanager
-async def running(client: ControllerClient, incarnation: int = 1) -> AsyncIterator[ControllerClient]:
+async def registered(client: EmbeddedController, incarnation: int = 1) -> AsyncIterator[BrokerLifecycle]:
+    lifecycle = BrokerLifecycle(client, client.publisher, broker_id=1, cluster_id=CLUSTER_ID)
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
-        await client.register_broker(
+        await lifecycle.register(
             incarnation_id=UUID(int=700 + incarnation),
             endpoints=[Endpoint("PLAINTEXT", "h", 9092)],
             log_dirs=[LOG_DIRECTORY],
         )
-        await client.unfence_broker()
-        yield client
+        await lifecycle.unfence()
+        yield lifecycle
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(client: EmbeddedController) -> AsyncIterator[EmbeddedController]:
+    async with registered(client):
+        yield client
 
 
 async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock: MockClock) -> None:
@@ -156,11 +165,13 @@ async def test_trap_25_producer_ids_are_unique_across_callers_and_restarts(autoj
     disk = new_disk()
     seen: list[int] = []
     for life in range(2):
-        async with running(await open_client(disk), incarnation=life) as client:
+        client = await open_client(disk)
+        async with registered(client, incarnation=life) as lifecycle:
+            producer_ids = ProducerIds(client, lifecycle)
 
-            async def take(client: ControllerClient = client) -> None:
+            async def take(producer_ids: ProducerIds = producer_ids) -> None:
                 for _ in range(300):
-                    seen.append(await client.next_producer_id())
+                    seen.append(await producer_ids.next())
 
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
@@ -242,7 +253,7 @@ async def test_trap_20_a_restart_raises_the_leader_epoch_by_two(autojump_clock: 
     disk = new_disk()
     for life in range(3):
         client = await open_client(disk)
-        async with running(client, incarnation=life):
+        async with registered(client, incarnation=life) as lifecycle:
             if life == 0:
                 await create(client, topic("a", 1, 1))
             partition = client.publisher.image.partition("a", 0)
@@ -250,7 +261,7 @@ async def test_trap_20_a_restart_raises_the_leader_epoch_by_two(autojump_clock: 
             assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 2 * life, 2 * life)
             assert client.publisher.image.epoch == life + 1
             if clean:
-                await client.shut_down_broker()
+                await lifecycle.shut_down()
         if clean:
             await client.close()
 

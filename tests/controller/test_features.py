@@ -1,4 +1,4 @@
-"""Producer id blocks, feature levels, and record versions."""
+"""Refused producer id blocks, feature levels, and record versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.records import decode_value, encode_value, record_version
 from kbroker.metadata.errors import UnusableMetadata
 from tests.controller.cluster import Cluster
@@ -14,28 +13,6 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from wire.stored import metadata as stored
-
-
-def allocate(cluster: Cluster, block: ProducerIdBlock) -> None:
-    epoch = cluster.image.brokers[1].epoch
-    request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
-    block.refill(cluster.ask(request))
-
-
-def test_trap_25_producer_ids_are_unique_even_across_restarts() -> None:
-    cluster = Cluster()
-    seen: list[int] = []
-    for _ in range(3):
-        block = ProducerIdBlock()  # a restart loses the rest of the block
-        for _ in range(1_500):
-            taken = block.take()
-            if taken is None:
-                allocate(cluster, block)
-                taken = block.take()
-            assert taken is not None
-            seen.append(taken)
-    assert len(set(seen)) == len(seen) == 4_500
-    assert max(seen) < cluster.image.next_producer_id == 6_000
 
 
 def test_c7_a_stale_broker_gets_no_block() -> None:

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.controller.auto_creation import auto_creation_request, may_create
-from kbroker.controller.context import ControllerSettings, InternalTopic
 from kbroker.controller.placement import place_replicas
 from tests.controller.cluster import Cluster, topic
 from wire.messages.create_topics import CreatableTopic
@@ -260,26 +258,3 @@ def test_deletion_error_messages_are_those_of_kafka() -> None:
     assert result == DeletableTopicResult(
         name="nope", error_code=3, error_message="This server does not host this topic-partition."
     )
-
-
-def test_auto_creation_uses_defaults_and_internal_topic_settings() -> None:
-    settings = ControllerSettings(
-        cluster_id="c",
-        internal_topics={
-            "__consumer_offsets": InternalTopic(
-                partitions=50, replication_factor=1, configs={"cleanup.policy": "compact"}
-            )
-        },
-    )
-    request = auto_creation_request(["a", "__consumer_offsets", "a"], settings)
-    assert request.topics == [topic("a"), topic("__consumer_offsets", 50, 1, configs={"cleanup.policy": "compact"})]
-    cluster = Cluster(num_partitions=7)
-    assert cluster.create(*request.topics).topics[0].num_partitions == 7
-
-
-@pytest.mark.parametrize(
-    ("name", "enabled", "expected"),
-    [("a", True, True), ("a", False, False), ("bad name", True, False), ("__cluster_metadata", True, False)],
-)
-def test_only_legal_names_are_auto_created(name: str, *, enabled: bool, expected: bool) -> None:
-    assert may_create(name, ControllerSettings(cluster_id="c", auto_create_topics_enable=enabled)) is expected

@@ -1,0 +1,31 @@
+"""How a broker asks the active controller: with requests that are values, so that they can travel.
+
+A request is an object of one of Kafka's request classes (CreateTopics, AlterPartition, AllocateProducerIds,
+BrokerHeartbeat, ...), which a decision answers (decisions.py). Handlers and the rest of the broker see only this port.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, TypeVar
+
+Response = TypeVar("Response")
+
+NEWEST_VERSION: Final = 32_767
+"""Above all versions of requests."""
+
+
+class ControllerPort(Protocol):
+    """Asks the active controller for decisions."""
+
+    async def ask(
+        self, request: Any, response: type[Response], *, version: int = NEWEST_VERSION, is_needed: bool = False
+    ) -> Response:
+        """Have a request decided. The decision is committed, and in effect on this broker, before this returns.
+
+        response   the class of the response
+        version    the version in which a client sent the request
+        is_needed  the broker needs the topics that the request creates to read or copy data, so that a controller may
+                   create them on a nearly full disk
+        Errors     KafkaError if the request as a whole failed
+        """
+        ...
