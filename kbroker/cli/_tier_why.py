@@ -28,6 +28,7 @@ from kbroker.storage.index import TIME_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.retention import judge, local_limits
 from kbroker.storage.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from kbroker.storage.verifying import index_entries
 from kbroker.tiered.catalogue import Catalogue, Partition
@@ -61,23 +62,25 @@ def why(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 
 def _row(one: KeptSegment) -> tuple[object, ...]:
-    when = ""
-    if one.due_ms is not None:
-        when = f"; due {datetime.fromtimestamp(one.due_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return one.base_offset, one.end_offset, one.size, "yes" if one.is_copied else "no", one.why.value, one.text + when
+    segment, when = one.verdict, ""
+    if segment.due_ms is not None:
+        when = f"; due {datetime.fromtimestamp(segment.due_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    is_copied = "yes" if segment.is_copied else "no"
+    return segment.base_offset, segment.end_offset, segment.size, is_copied, one.why.value, one.text + when
 
 
 def _as_json(partition: Partition, one: KeptSegment) -> dict[str, Any]:
+    segment = one.verdict
     return {
         "topic": partition[0],
         "partition": partition[1],
-        "base_offset": one.base_offset,
-        "end_offset": one.end_offset,
-        "size_bytes": one.size,
-        "is_copied": one.is_copied,
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "size_bytes": segment.size,
+        "is_copied": segment.is_copied,
         "why": one.why.value,
         "text": one.text,
-        "due_ms": one.due_ms,
+        "due_ms": segment.due_ms,
     }
 
 
@@ -150,17 +153,21 @@ class _Explained:
             return []
         log_start = self._starts.get(partition, 0)
         end = self._source.end_of(f"{directory}/{file_name(segments[-1].base_offset, LOG_SUFFIX)}")
-        return why_kept(
+        tier = self._tier(partition, config, directory, end, live)
+        high_watermark = _number(live, "high_watermark", end)
+        verdicts = judge(
             segments,
             largest_timestamp=lambda at: self._largest_timestamp(directory, segments[at].base_offset),
-            config=config,
-            tier=self._tier(partition, config, directory, end, live),
+            limits=local_limits(config, is_copied=tier.is_copied),
             log_start_offset=_number(live, "log_start_offset", log_start),
             log_end_offset=end,
-            high_watermark=_number(live, "high_watermark", end),
-            last_stable_offset=_number(live, "last_stable_offset", end),
+            high_watermark=high_watermark,
             timestamp_ms=self._now_ms,
+            waits_for_copy=tier.is_copied,
+            highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage if tier.is_tiered else None,
         )
+        stable = _number(live, "last_stable_offset", end)
+        return why_kept(verdicts, config, tier, high_watermark=high_watermark, last_stable_offset=stable)
 
     def _tier(
         self, partition: Partition, config: LogConfig, directory: str, end: int, live: Mapping[str, Any]

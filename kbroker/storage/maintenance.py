@@ -19,7 +19,7 @@ from kbroker.storage.checkpoint import replace_file
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.durable import sync as sync_file
 from kbroker.storage.leader_epoch import format_epochs
-from kbroker.storage.retention import RetentionPlan
+from kbroker.storage.retention import RetentionPlan, judge, local_limits
 from kbroker.storage.retention import plan_retention as decide_retention
 from kbroker.storage.segment import (
     DELETED_SUFFIX,
@@ -176,17 +176,20 @@ def plan_retention(
         # For records without timestamps the age of the file counts, as in Kafka.
         return log.disk.modified_ms(segment.log_path)
 
+    is_copied = highest_offset_in_remote_storage is not None
+    verdicts = judge(
+        segments,
+        largest_timestamp=largest_timestamp,
+        limits=local_limits(log.config, is_copied=is_copied),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=high_watermark,
+        timestamp_ms=timestamp_ms,
+        waits_for_copy=is_copied,
+        highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+    )
     with log.disk_errors():
-        return decide_retention(
-            segments,
-            largest_timestamp=largest_timestamp,
-            config=log.config,
-            log_start_offset=log.log_start_offset,
-            log_end_offset=log.log_end_offset,
-            high_watermark=high_watermark,
-            timestamp_ms=timestamp_ms,
-            highest_offset_in_remote_storage=highest_offset_in_remote_storage,
-        )
+        return decide_retention(verdicts)
 
 
 def retire(log: Log, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:

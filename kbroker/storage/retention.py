@@ -1,4 +1,4 @@
-"""Decide which segments of a log retention deletes.
+"""Decide which segments of a log retention deletes, and why each of the others stays.
 
 Retention deletes whole segments from the start of the log. Three rules apply one after the other: segments below
 log_start_offset, segments in excess of retention.bytes, and segments whose newest record is older than retention.ms.
@@ -8,21 +8,27 @@ In a tiered log the local limits apply, a segment is deleted only after it was c
 local_log_start_offset rises. An active segment that is due is closed first, so that it can be copied. The local limits
 apply even if cleanup.policy is empty and nothing is deleted from the log itself.
 
+`judge` gives a verdict for each segment. The plan takes the verdicts up to the first segment that stays; /state and
+`kbroker tier why` show all of them (`kbroker.tiered.kept`).
+
 Source  UnifiedLog.deletableSegments, deleteOldSegments of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Protocol
+from enum import Enum, StrEnum
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
 
 from kbroker.storage.log_config import LogConfig
 
+AS_THE_WHOLE_LOG: Final = -2
 
-class Retained(Protocol):
-    """The fields of a segment that retention uses."""
+
+class LocalSegment(Protocol):
+    """The fields of a local segment that decisions about it use."""
 
     @property
     def base_offset(self) -> int: ...
@@ -37,6 +43,109 @@ class Reason(StrEnum):
     LOG_START = "log start offset"
     SIZE = "retention.bytes"
     TIME = "retention.ms"
+
+
+class Hold(Enum):
+    """What keeps a segment that is past the limits."""
+
+    UNSTABLE = 0
+    """It reaches beyond the high watermark."""
+    TIER_UNKNOWN = 1
+    COPY_PENDING = 2
+
+
+class Limits(NamedTuple):
+    """The limits of the local log, -1 for none, and the names of the settings that give them."""
+
+    ms: int
+    bytes: int
+    ms_name: str = "retention.ms"
+    bytes_name: str = "retention.bytes"
+
+
+def local_limits(config: LogConfig, *, is_copied: bool) -> Limits:
+    """The limits of a local log; `is_copied` says whether its closed segments are copied to the tier."""
+    if not is_copied:
+        return Limits(config.retention_ms, config.retention_bytes) if config.is_deleting else Limits(-1, -1)
+    limits = Limits(config.retention_ms, config.retention_bytes)
+    if config.local_retention_ms != AS_THE_WHOLE_LOG:
+        limits = limits._replace(ms=config.local_retention_ms, ms_name="local.retention.ms")
+    if config.local_retention_bytes != AS_THE_WHOLE_LOG:
+        limits = limits._replace(bytes=config.local_retention_bytes, bytes_name="local.retention.bytes")
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What retention says about one segment.
+
+    Units   size and excess are bytes, and excess is that of the log without the segments deleted before; end_offset is
+            inclusive; due_ms is the wall time at which the time limit is reached, None if another rule decides
+    Shape   past says which limit the segment is past, None if it stays within all of them; held says what keeps it
+            nevertheless; is_copied says that the tier has the whole segment
+    Note    each segment is judged as if it were the first of the log
+    """
+
+    base_offset: int
+    end_offset: int
+    size: int
+    excess: int
+    is_active: bool
+    is_copied: bool
+    past: Reason | None
+    held: Hold | None
+    due_ms: int | None
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether the segment is deleted, provided that those before it are."""
+        return self.past is not None and self.held is None
+
+
+def judge(
+    segments: Sequence[LocalSegment],
+    *,
+    largest_timestamp: Callable[[int], int],
+    limits: Limits,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    timestamp_ms: int,
+    waits_for_copy: bool,
+    highest_offset_in_remote_storage: int | None,
+) -> Iterator[Verdict]:
+    """Judge the segments in order; the active one is last.
+
+    `largest_timestamp(i)` is that of segment i, -1 if it has none; it may cost a read and is called only if time
+    decides. With `waits_for_copy`, segments stay until they are copied. `highest_offset_in_remote_storage` is -1 if the
+    tier has nothing, None while that is unknown, or for a log without a tier.
+    """
+    ends = [following.base_offset for _, following in pairwise(segments)] + [log_end_offset]
+    excess = sum(segment.size for segment in segments) - limits.bytes if limits.bytes >= 0 else 0
+    by_size, is_first = limits.bytes >= 0, True
+    for at, (segment, end) in enumerate(zip(segments, ends, strict=True)):
+        is_active = at == len(segments) - 1
+        highest = highest_offset_in_remote_storage
+        is_copied = segment.size > 0 and highest is not None and end - 1 <= highest
+        by_size = by_size and excess - segment.size >= 0
+        past = due_ms = held = None
+        if high_watermark < end:
+            held = Hold.UNSTABLE
+        if end <= log_start_offset and not is_active:
+            past = Reason.LOG_START
+        elif by_size and segment.size:
+            past = Reason.SIZE
+        elif limits.ms >= 0 and segment.size and held is None:
+            due_ms = largest_timestamp(at) + limits.ms + 1
+            if timestamp_ms >= due_ms:
+                past, due_ms = Reason.TIME, None
+        if waits_for_copy and held is None and not is_copied and past is not Reason.LOG_START:
+            held = Hold.TIER_UNKNOWN if highest is None else Hold.COPY_PENDING
+        verdict = Verdict(segment.base_offset, end - 1, segment.size, excess, is_active, is_copied, past, held, due_ms)
+        yield verdict
+        is_first = is_first and verdict.is_doomed
+        if is_first:
+            excess -= segment.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,54 +164,17 @@ class RetentionPlan:
         return bool(self.doomed) or self.rolls
 
 
-def plan_retention(
-    segments: Sequence[Retained],
-    *,
-    largest_timestamp: Callable[[int], int],
-    config: LogConfig,
-    log_start_offset: int,
-    log_end_offset: int,
-    high_watermark: int,
-    timestamp_ms: int,
-    highest_offset_in_remote_storage: int | None = None,
-) -> RetentionPlan:
-    """Decide for the segments in order; the active one is last.
-
-    `largest_timestamp(i)` is that of segment i, -1 if it has none; it may cost a read and is called only if time
-    decides. `highest_offset_in_remote_storage` is None for a log that is not copied to a tier.
-    """
-    tiered = highest_offset_in_remote_storage is not None
-    retention_ms, retention_bytes = config.retention_ms, config.retention_bytes
-    if tiered:
-        retention_ms = retention_ms if config.local_retention_ms == -2 else config.local_retention_ms
-        retention_bytes = retention_bytes if config.local_retention_bytes == -2 else config.local_retention_bytes
-    elif not config.is_deleting:
-        retention_ms = retention_bytes = -1
-
-    upper_bounds = [segment.base_offset for segment in segments[1:]] + [log_end_offset]
-    excess = sum(segment.size for segment in segments) - retention_bytes if retention_bytes >= 0 else 0
+def plan_retention(verdicts: Iterable[Verdict]) -> RetentionPlan:
+    """The plan that follows from the verdicts; asks for none after the first segment that stays."""
     doomed: list[int] = []
     reasons: list[Reason] = []
     rolls = False
-    by_size = retention_bytes >= 0
-    for at, (segment, upper_bound) in enumerate(zip(segments, upper_bounds, strict=True)):
-        is_active = at == len(segments) - 1
-        if high_watermark < upper_bound or (is_active and segment.size == 0):
+    for verdict in verdicts:
+        if verdict.past is None or verdict.held is Hold.UNSTABLE:
             break
-        below_start = not is_active and upper_bound <= log_start_offset
-        by_size = by_size and excess - segment.size >= 0
-        reason = Reason.LOG_START if below_start else Reason.SIZE if by_size else Reason.TIME
-        if reason is Reason.TIME:
-            newest = largest_timestamp(at) if retention_ms >= 0 else 0
-            if retention_ms < 0 or timestamp_ms - newest <= retention_ms:
-                break
-        if tiered and is_active:
-            rolls = True
-        copied = highest_offset_in_remote_storage is not None and upper_bound - 1 <= highest_offset_in_remote_storage
-        if tiered and not copied and not below_start:
+        rolls = verdict.is_active
+        if verdict.held is not None:
             break
-        excess -= segment.size
-        doomed.append(segment.base_offset)
-        reasons.append(reason)
-        rolls = rolls or is_active
+        doomed.append(verdict.base_offset)
+        reasons.append(verdict.past)
     return RetentionPlan(tuple(doomed), rolls, tuple(reasons))

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from kbroker.runtime.event_log import get_logger
+from kbroker.storage.retention import local_limits
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -84,8 +85,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
     remote.delete_lag_bytes, remote.delete_lag_segments = plan.lag
     remote.size_computation_ms = tools.env.now_ms() - began_ms
     remote.retention_percent = _percent(plan.retained_bytes, config.retention_bytes)
-    local_limit = config.retention_bytes if config.local_retention_bytes == -2 else config.local_retention_bytes
-    remote.local_retention_percent = _percent(log.size, local_limit)
+    remote.local_retention_percent = _percent(log.size, local_limits(config, is_copied=True).bytes)
     return plan
 
 

@@ -1,34 +1,23 @@
 """Explains why each segment of a local log is still here, in terms of retention: for /state and `kbroker tier why`.
 
-Retention deletes whole segments from the front, so the first retained segment keeps all later ones. For each later
-segment the explanation says what would keep it if it were the first. The rules are those of
-`kbroker.storage.retention`: the segments reported as due are exactly those that the next retention round deletes.
+The explanation puts the verdicts of `kbroker.storage.retention` into words: the segments reported as due are exactly
+those that the next retention round deletes. Retention deletes whole segments from the front, so the first retained
+segment keeps all later ones. For each later segment the explanation says what would keep it if it were the first.
 
 Source  KIP-405, KIP-950; UnifiedLog.deleteOldSegments of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.retention import Hold, Limits, Reason, Verdict, local_limits
 
-AS_A_WHOLE: Final = -2
 QUOTA: Final = "remote.log.manager.copy.max.bytes.per.second"
-
-
-class LocalSegment(Protocol):
-    """The view of a segment that the explanation needs."""
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
 
 
 class Kept(StrEnum):
@@ -45,22 +34,12 @@ class Kept(StrEnum):
     DUE = "due"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSegment:
-    """A segment and what keeps it.
+class KeptSegment(NamedTuple):
+    """A segment and what keeps it."""
 
-    Units   sizes are bytes, end_offset is inclusive; due_ms is the wall time at which the time limit is reached, None
-            if another limit decides
-    Shape   is_copied says that the tier has the whole segment
-    """
-
-    base_offset: int
-    end_offset: int
-    size: int
-    is_copied: bool
+    verdict: Verdict
     why: Kept
     text: str
-    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,103 +56,85 @@ class TierView:
     last_error: str = ""
     waits_for_quota: bool = False
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether closed segments are copied to the tier."""
+        return self.is_tiered and self.copies
+
 
 def why_kept(
-    segments: Sequence[LocalSegment],
-    *,
-    largest_timestamp: Callable[[int], int],
-    config: LogConfig,
-    tier: TierView,
-    log_start_offset: int,
-    log_end_offset: int,
-    high_watermark: int,
-    last_stable_offset: int,
-    timestamp_ms: int,
+    verdicts: Iterable[Verdict], config: LogConfig, tier: TierView, *, high_watermark: int, last_stable_offset: int
 ) -> list[KeptSegment]:
-    """Explain the segments in order, the active one last; `largest_timestamp(i)` is that of segment i, -1 if none."""
-    is_copying = tier.is_tiered and tier.copies
-    retention = _Retention(config, is_local=is_copying)
-    excess = sum(segment.size for segment in segments) - retention.bytes if retention.bytes >= 0 else 0
-    ends = [following.base_offset for _, following in pairwise(segments)] + [log_end_offset]
-    highest = tier.highest_offset_in_remote_storage
+    """Explain the verdicts about the segments of a log."""
+    limits = local_limits(config, is_copied=tier.is_copied)
     explained: list[KeptSegment] = []
     first_kept: int | None = None
-    by_size = retention.bytes >= 0
-    for at, (segment, end) in enumerate(zip(segments, ends, strict=True)):
-        is_active = at == len(segments) - 1
-        is_copied = tier.is_tiered and segment.size > 0 and highest is not None and end - 1 <= highest
-        by_size = by_size and excess - segment.size >= 0
-        newest = largest_timestamp(at) if retention.ms >= 0 else -1
-        is_late = retention.ms >= 0 and timestamp_ms - newest > retention.ms
-        due_ms = newest + retention.ms + 1 if retention.ms >= 0 and not (by_size or is_late) else None
-        if end <= log_start_offset and not is_active:
-            why, text = Kept.DUE, "it lies below the log start offset; the next retention round deletes it"
-        elif is_active:
-            why, text = Kept.ACTIVE, _active_text(config, is_copying, is_due=segment.size > 0 and (by_size or is_late))
-        elif is_copying and end > last_stable_offset:
+    for one in verdicts:
+        if one.is_active:
+            why, text = (
+                Kept.ACTIVE,
+                _active_text(config, tier, is_due=one.past is not None and one.held is not Hold.UNSTABLE),
+            )
+        elif tier.is_copied and not (one.is_copied or one.is_doomed) and one.end_offset >= last_stable_offset:
             why = Kept.UNSTABLE
             text = f"it reaches beyond the last stable offset, {last_stable_offset}; records beyond it are not copied"
-        elif end > high_watermark:
-            why, text = Kept.UNSTABLE, f"it reaches beyond the high watermark, {high_watermark}"
-        elif is_copying and highest is None:
-            why, text = Kept.UNKNOWN, "segments are kept until the tier's metadata are read"
-        elif is_copying and not is_copied:
-            why, text = Kept.COPY_PENDING, _pending_text(end, highest, tier)
-        elif not (by_size or is_late):
-            why, text = retention.explain(segment.size, excess)
-            if tier.is_tiered and not tier.copies and not is_copied:
-                why, text = Kept.COPY_DISABLED, f"it is not in the tier, and remote.log.copy.disable is set; {text}"
-            elif is_copied:
-                text = f"it is in the tier; {text}"
         else:
-            reason = f"{retention.bytes_name}={retention.bytes}" if by_size else f"{retention.ms_name}={retention.ms}"
-            why, text = Kept.DUE, f"it is past {reason}; the next retention round deletes it"
+            why, text = _explain(one, limits, tier, high_watermark)
         if why is Kept.DUE and first_kept is not None:
             why, text = Kept.BEHIND, f"segments are deleted from the front, and the one at {first_kept} is kept"
         if why is not Kept.DUE and first_kept is None:
-            first_kept = segment.base_offset
-        excess -= segment.size if why is Kept.DUE else 0
-        explained.append(KeptSegment(segment.base_offset, end - 1, segment.size, is_copied, why, text, due_ms))
+            first_kept = one.base_offset
+        explained.append(KeptSegment(one, why, text))
     return explained
 
 
-class _Retention:
-    """The limits of the local log, and the names of their settings."""
-
-    def __init__(self, config: LogConfig, *, is_local: bool) -> None:
-        self.ms_name, self.bytes_name = "retention.ms", "retention.bytes"
-        self.ms, self.bytes = config.retention_ms, config.retention_bytes
-        if is_local and config.local_retention_ms != AS_A_WHOLE:
-            self.ms_name, self.ms = "local.retention.ms", config.local_retention_ms
-        if is_local and config.local_retention_bytes != AS_A_WHOLE:
-            self.bytes_name, self.bytes = "local.retention.bytes", config.local_retention_bytes
-        if not is_local and not config.is_deleting:
-            self.ms = self.bytes = -1
-
-    def explain(self, size: int, excess: int) -> tuple[Kept, str]:
-        """What keeps a segment that exceeds neither limit."""
-        if self.ms < 0 and self.bytes < 0:
-            return Kept.FOREVER, f"neither {self.ms_name} nor {self.bytes_name} sets a limit"
-        limits = []
-        if self.ms >= 0:
-            limits.append(f"{self.ms_name}={self.ms} has not passed since its newest record")
-        if self.bytes >= 0:
-            by_how_much = f"by {excess} bytes, it has {size}" if excess > 0 else "by nothing"
-            limits.append(f"the log exceeds {self.bytes_name}={self.bytes} {by_how_much}")
-        return Kept.RETENTION, " and ".join(limits)
+def _explain(one: Verdict, limits: Limits, tier: TierView, high_watermark: int) -> tuple[Kept, str]:
+    """What keeps a closed segment, if it is the first."""
+    if one.held is Hold.UNSTABLE:
+        return Kept.UNSTABLE, f"it reaches beyond the high watermark, {high_watermark}"
+    if one.held is Hold.TIER_UNKNOWN:
+        return Kept.UNKNOWN, "segments are kept until the tier's metadata are read"
+    if one.held is Hold.COPY_PENDING:
+        return Kept.COPY_PENDING, _pending_text(one, tier)
+    if one.past is Reason.LOG_START:
+        return Kept.DUE, "it lies below the log start offset; the next retention round deletes it"
+    if one.past is not None:
+        by_size = one.past is Reason.SIZE
+        limit = f"{limits.bytes_name}={limits.bytes}" if by_size else f"{limits.ms_name}={limits.ms}"
+        return Kept.DUE, f"it is past {limit}; the next retention round deletes it"
+    why, text = _within(one, limits)
+    if one.is_copied:
+        return why, f"it is in the tier; {text}"
+    if tier.is_tiered:
+        return Kept.COPY_DISABLED, f"it is not in the tier, and remote.log.copy.disable is set; {text}"
+    return why, text
 
 
-def _active_text(config: LogConfig, is_copying: bool, *, is_due: bool) -> str:
+def _within(one: Verdict, limits: Limits) -> tuple[Kept, str]:
+    """What keeps a segment that exceeds neither limit."""
+    if limits.ms < 0 and limits.bytes < 0:
+        return Kept.FOREVER, f"neither {limits.ms_name} nor {limits.bytes_name} sets a limit"
+    reasons = []
+    if limits.ms >= 0:
+        reasons.append(f"{limits.ms_name}={limits.ms} has not passed since its newest record")
+    if limits.bytes >= 0:
+        by_how_much = f"by {one.excess} bytes, it has {one.size}" if one.excess > 0 else "by nothing"
+        reasons.append(f"the log exceeds {limits.bytes_name}={limits.bytes} {by_how_much}")
+    return Kept.RETENTION, " and ".join(reasons)
+
+
+def _active_text(config: LogConfig, tier: TierView, *, is_due: bool) -> str:
     if is_due:
         return "it is the active segment, and past the limits of retention; the next retention round closes it"
     closed = f"it is closed at segment.bytes={config.segment_bytes} or segment.ms={config.segment_ms}"
-    if not is_copying:
+    if not tier.is_copied:
         return f"it is the active segment; {closed}"
     return f"it is the active segment, and only closed segments are copied; {closed}, or by `kbroker tier flush`"
 
 
-def _pending_text(end: int, highest: int | None, tier: TierView) -> str:
-    behind = end - 1 - (highest if highest is not None else -1)
+def _pending_text(one: Verdict, tier: TierView) -> str:
+    assert tier.highest_offset_in_remote_storage is not None
+    behind = one.end_offset - tier.highest_offset_in_remote_storage
     failure = f"; the last copy failed: {tier.last_error}" if tier.last_error else ""
     if tier.waits_for_quota:
         failure += f"; copies are delayed by the quota {QUOTA}"

@@ -20,8 +20,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from kbroker.storage.retention import LocalSegment
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -35,16 +36,6 @@ Epochs: TypeAlias = Sequence[tuple[int, int]]
 
 STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-
-
-class LocalSegment(Protocol):
-    """The view of a local segment that the decisions need."""
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
 
 
 Local = TypeVar("Local", bound=LocalSegment)

@@ -15,6 +15,7 @@ from kbroker import __version__
 from kbroker.broker import Broker
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
+from kbroker.storage.retention import judge, local_limits
 from kbroker.storage.segment import Segment
 from kbroker.tiered.kept import KeptSegment, TierView, why_kept
 from kbroker.tiered.partition import RemotePartition
@@ -89,7 +90,7 @@ def _partition(held: Partition, timestamp_ms: int) -> dict[str, Any]:
     shown = [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]]
     if held.remote is not None and len(segments) <= SEGMENTS_SHOWN:
         for entry, kept in zip(shown, _kept(held, held.remote, segments, timestamp_ms), strict=True):
-            entry |= {"is_copied": kept.is_copied, "kept": kept.why.value, "kept_because": kept.text}
+            entry |= {"is_copied": kept.verdict.is_copied, "kept": kept.why.value, "kept_because": kept.text}
     return {
         "topic": held.topic,
         "partition": held.index,
@@ -135,22 +136,24 @@ def _kept(
     log = held.log
     high_watermark = held.known_high_watermark
     stable = held.last_stable_offset
-    return why_kept(
+    highest = remote.highest_offset_in_remote_storage
+    verdicts = judge(
         segments,
         largest_timestamp=lambda at: segments[at].max_timestamp if segments[at].max_timestamp >= 0 else timestamp_ms,
-        config=log.config,
-        tier=TierView(
-            True,
-            remote.copies,
-            remote.highest_offset_in_remote_storage,
-            remote.last_error,
-            remote.waits_for_quota,
-        ),
+        limits=local_limits(log.config, is_copied=remote.copies),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=high_watermark,
-        last_stable_offset=high_watermark if stable is None else stable,
         timestamp_ms=timestamp_ms,
+        waits_for_copy=remote.copies,
+        highest_offset_in_remote_storage=highest,
+    )
+    return why_kept(
+        verdicts,
+        log.config,
+        TierView(True, remote.copies, highest, remote.last_error, remote.waits_for_quota),
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark if stable is None else stable,
     )
 
 

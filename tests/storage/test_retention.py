@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.retention import Reason, RetentionPlan, plan_retention
+from kbroker.storage.retention import Reason, RetentionPlan, judge, local_limits, plan_retention
 from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.workload import start_broker
@@ -36,16 +36,18 @@ def decide(
     now: int = 10_000,
     remote: int | None = None,
 ) -> RetentionPlan:
-    return plan_retention(
+    verdicts = judge(
         pieces,
         largest_timestamp=lambda at: pieces[at].timestamp,
-        config=config,
+        limits=local_limits(config, is_copied=remote is not None),
         log_start_offset=start,
         log_end_offset=end,
         high_watermark=high_watermark,
         timestamp_ms=now,
+        waits_for_copy=remote is not None,
         highest_offset_in_remote_storage=remote,
     )
+    return plan_retention(verdicts)
 
 
 def pieces() -> list[Piece]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.retention import plan_retention
+from kbroker.storage.retention import judge, local_limits, plan_retention
 from kbroker.tiered.kept import Kept, KeptSegment, TierView, why_kept
 
 NOW = 1_000_000
@@ -34,17 +34,18 @@ def explain(
     ages: list[int] | None = None,
 ) -> list[KeptSegment]:
     timestamps = [NOW - age for age in (ages or [0] * len(segments))]
-    return why_kept(
+    verdicts = judge(
         segments,
         largest_timestamp=timestamps.__getitem__,
-        config=config,
-        tier=tier,
+        limits=local_limits(config, is_copied=tier.is_copied),
         log_start_offset=log_start,
         log_end_offset=end,
         high_watermark=end,
-        last_stable_offset=end if stable is None else stable,
         timestamp_ms=NOW,
+        waits_for_copy=tier.is_copied,
+        highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage if tier.is_tiered else None,
     )
+    return why_kept(verdicts, config, tier, high_watermark=end, last_stable_offset=end if stable is None else stable)
 
 
 def whys(told: list[KeptSegment]) -> list[Kept]:
@@ -57,7 +58,7 @@ TIERED = LogConfig(remote_storage_enable=True, local_retention_bytes=0, local_re
 def test_copied_segments_are_due_past_the_local_limit() -> None:
     told = explain(TIERED, TierView(True, True, 19))
     assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_PENDING, Kept.ACTIVE]
-    assert [one.is_copied for one in told] == [True, True, False, False]
+    assert [one.verdict.is_copied for one in told] == [True, True, False, False]
     assert "local.retention.bytes=0" in told[0].text
     assert "10 offsets before its end" in told[2].text
 
@@ -97,7 +98,7 @@ def test_a_copied_segment_within_local_retention_has_a_due_time() -> None:
     told = explain(config, TierView(True, True, 29), ages=[6_000, 4_000, 3_000, 0])
     assert whys(told) == [Kept.DUE, Kept.RETENTION, Kept.RETENTION, Kept.ACTIVE]
     assert "local.retention.ms=5000" in told[1].text
-    assert told[1].due_ms == NOW + 1_001
+    assert told[1].verdict.due_ms == NOW + 1_001
 
 
 def test_segments_are_deleted_from_the_front() -> None:
@@ -142,26 +143,24 @@ def test_due_segments_are_those_that_retention_deletes(data: st.DataObject) -> N
     log_start = data.draw(st.integers(0, end))
     watermark = data.draw(st.integers(log_start, end))
     timestamps = [NOW - age for age in ages]
-    plan = plan_retention(
-        segments,
-        largest_timestamp=timestamps.__getitem__,
-        config=config,
-        log_start_offset=log_start,
-        log_end_offset=end,
-        high_watermark=watermark,
-        timestamp_ms=NOW,
-        highest_offset_in_remote_storage=highest if copies else None,
+    verdicts = list(
+        judge(
+            segments,
+            largest_timestamp=timestamps.__getitem__,
+            limits=local_limits(config, is_copied=copies),
+            log_start_offset=log_start,
+            log_end_offset=end,
+            high_watermark=watermark,
+            timestamp_ms=NOW,
+            waits_for_copy=copies,
+            highest_offset_in_remote_storage=highest if copies else None,
+        )
     )
+    plan = plan_retention(iter(verdicts))
     told = why_kept(
-        segments,
-        largest_timestamp=timestamps.__getitem__,
-        config=config,
-        tier=TierView(True, copies, highest),
-        log_start_offset=log_start,
-        log_end_offset=end,
-        high_watermark=watermark,
-        last_stable_offset=watermark,
-        timestamp_ms=NOW,
+        verdicts, config, TierView(True, copies, highest), high_watermark=watermark, last_stable_offset=watermark
     )
     closed = {segment.base_offset for segment in segments[:-1]}
-    assert [one.base_offset for one in told if one.why is Kept.DUE] == [one for one in plan.doomed if one in closed]
+    assert [one.verdict.base_offset for one in told if one.why is Kept.DUE] == [
+        one for one in plan.doomed if one in closed
+    ]
