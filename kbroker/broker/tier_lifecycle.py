@@ -30,6 +30,7 @@ import trio
 
 from kbroker.broker.tier_metadata_topic import OwnMetadataTopic
 from kbroker.config.tier_settings import TierSettings
+from kbroker.config.values import as_boolean
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import TOPIC_RESOURCE, Image
@@ -68,12 +69,8 @@ def tiered_topics(image: Image) -> list[str]:
     return sorted(
         name
         for (kind, name), configs in image.configs.items()
-        if kind == TOPIC_RESOURCE and _is_on(configs.get("remote.storage.enable")) and is_tierable(name)
+        if kind == TOPIC_RESOURCE and as_boolean(configs.get("remote.storage.enable", "")) and is_tierable(name)
     )
-
-
-def _is_on(text: str | None) -> bool:
-    return text is not None and text.strip().lower() == "true"
 
 
 def refuse_tiered_topics_without_system(image: Image, tier: TierSettings) -> None:

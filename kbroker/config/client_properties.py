@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address
 from typing import Any, Final
 
-from kbroker.config.values import ConfigError
+from kbroker.config.values import ConfigError, as_boolean
 
 DEFAULT_PORT: Final = 9092
 
@@ -49,7 +49,7 @@ _OWN_NAMES: Final[Mapping[str, Callable[[str], Any]]] = {
     "sasl_plain_username": str,
     "ssl_cafile": str,
     "ssl_certfile": str,
-    "ssl_check_hostname": lambda text: text.lower() == "true",
+    "ssl_check_hostname": lambda text: as_boolean(text) is True,
     "ssl_crlfile": str,
     "ssl_keyfile": str,
     "ssl_password": str,
@@ -99,9 +99,9 @@ def translate(
 def _convert(key: str, value: str, default: Any) -> Any:
     """Convert a text to the type of the setting's default."""
     if isinstance(default, bool):
-        if value.lower() not in {"true", "false"}:
+        if (flag := as_boolean(value)) is None:
             raise ConfigError(f"{key}={value} is neither true nor false")
-        return value.lower() == "true"
+        return flag
     if isinstance(default, int | float):
         try:
             return int(value)

@@ -17,7 +17,7 @@ from kbroker.config.resources import CLIENT_METRICS, GROUP, validate_client_metr
 from kbroker.config.server import EVERYBODY_OUT, keeps_everybody_out
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.tier_rules import check_local_retention, check_tiered_topic
-from kbroker.config.values import ConfigError, Kind
+from kbroker.config.values import ConfigError, Kind, as_boolean
 from wire.errors import ErrorCode, KafkaError
 
 TOPIC_RESOURCE: Final = 2
@@ -56,7 +56,7 @@ class ConfigRules:
             self._check_tier(configs, previous)
 
     def _check_tier(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        was_tiered = previous.get("remote.storage.enable", "").strip().lower() == "true"
+        was_tiered = as_boolean(previous.get("remote.storage.enable", "")) is True
         has_system = self._settings.tier.remote_log_storage_system_enable
         try:
             check_tiered_topic(self._settings.topic_values(configs), was_tiered=was_tiered, has_system=has_system)

@@ -46,6 +46,11 @@ _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0
 _MAX_DIGITS = 40  # more than any long has, and too few to make int() slow
 
 
+def as_boolean(text: str) -> bool | None:
+    """The value of a boolean setting; None if the text is neither true nor false."""
+    return {"true": True, "false": False}.get(text.strip().lower())
+
+
 def parse(name: str, kind: Kind, text: str) -> Value:
     """Convert a text to a value of this kind.
 
@@ -60,9 +65,9 @@ def parse(name: str, kind: Kind, text: str) -> Value:
             raise InvalidValue(name, text, f"Not a number of type {kind.name}")
         return number
     if kind is Kind.BOOLEAN:
-        if trimmed.lower() not in ("true", "false"):
+        if (flag := as_boolean(text)) is None:
             raise InvalidValue(name, text, "Expected value to be either true or false")
-        return trimmed.lower() == "true"
+        return flag
     if kind is Kind.DOUBLE:
         if not _DOUBLE.fullmatch(trimmed):
             raise InvalidValue(name, text, "Not a number of type DOUBLE")

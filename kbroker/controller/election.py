@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from uuid import UUID
 
+from kbroker.config.values import as_boolean
 from kbroker.controller.context import Context
 from kbroker.controller.placement import default_directory
 from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
@@ -48,7 +49,7 @@ def allowed_election(context: Context, topic: str) -> Election:
     ):
         value = configs.get(_UNCLEAN_ELECTION_KEY)
         if value is not None:
-            return Election.UNCLEAN if value.lower() == "true" else Election.ONLINE
+            return Election.UNCLEAN if as_boolean(value) else Election.ONLINE
     return Election.UNCLEAN if context.settings.unclean_leader_election_enable else Election.ONLINE
 
 

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
 from kbroker.config import client_properties
-from kbroker.config.values import ConfigError
+from kbroker.config.values import ConfigError, as_boolean
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.positions import (
     AtOffsets,
@@ -205,9 +205,9 @@ class _Given:
         text = self._texts.get(name)
         if text is None:
             return default
-        if text.strip().lower() not in {"true", "false"}:
+        if (flag := as_boolean(text)) is None:
             _refuse(f"{name}={text} is neither true nor false", "correct it")
-        return text.strip().lower() == "true"
+        return flag
 
     def subscription(self) -> Subscription:
         given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self._texts]

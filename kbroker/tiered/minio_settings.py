@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from kbroker.config.values import as_boolean
 from kbroker.tiered.api import RemoteStorageError
 
 MIB: Final = 1 << 20
@@ -35,9 +36,9 @@ class MinioConfigError(RemoteStorageError, ValueError):
 
 
 def _boolean(text: str) -> bool:
-    if text.strip().lower() not in {"true", "false"}:
+    if (flag := as_boolean(text)) is None:
         raise ValueError("expected true or false")
-    return text.strip().lower() == "true"
+    return flag
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
