@@ -6,6 +6,7 @@ from ipaddress import IPv6Address
 from typing import Protocol
 
 from kbroker.coordinator.shard import Caller
+from kbroker.metadata.principal import Principal
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
@@ -15,6 +16,9 @@ logger = get_logger(__name__)
 
 class Asking(Protocol):
     """The client of a request; see kbroker.handlers.Context."""
+
+    @property
+    def principal(self) -> Principal: ...
 
     @property
     def client_id(self) -> str: ...
@@ -31,7 +35,7 @@ def caller_of(context: Asking) -> Caller:
     host = context.stream.peer_host
     if ":" in host:
         host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
-    return Caller(context.client_id, f"/{host}", context.api_version)
+    return Caller(context.client_id, f"/{host}", context.api_version, context.principal)
 
 
 def warn_unserved(what: str, context: Asking, limit: RateLimitedLog, *, now_ms: int) -> None:

@@ -22,6 +22,7 @@ from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error
 from kbroker.coordinator.timers import Timer, Timers
+from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse
 from wire.messages.sync_group import SyncGroupResponse
@@ -40,6 +41,7 @@ class Caller:
     client_id: str = ""
     client_host: str = ""
     api_version: int = 0
+    principal: Principal = ANONYMOUS
 
 
 @dataclass(frozen=True, slots=True)

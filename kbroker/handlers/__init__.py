@@ -26,6 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from kbroker.metadata.principal import ANONYMOUS
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode
@@ -67,6 +68,7 @@ class Context:
     """A handler's view of the connection of a request. The requests of a connection share one object.
 
     listener        name of the listener (PLAINTEXT, ...); selects the advertised addresses
+    principal       who the client is: ANONYMOUS on a listener without authentication
     client_id       client id of this request, "" if it has none. Untrusted text: escape it
     api_version     version of this request
     room            memory for large replies
@@ -82,6 +84,7 @@ class Context:
         "has_errors",
         "is_large",
         "listener",
+        "principal",
         "room",
         "served",
         "stopping",
@@ -96,6 +99,7 @@ class Context:
         self.stream = stream
         self.listener = listener
         self.served = served
+        self.principal = ANONYMOUS
         self.client_id = ""
         self.api_version = 0
         self.has_errors = False
