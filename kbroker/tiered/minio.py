@@ -10,8 +10,7 @@ Large segments are sent in parts; nothing is held in memory as a whole.
 A read requests one range and checks that the answer is exactly this range. If the stream breaks, another request
 continues from there.
 
-The S3 client is imported with the first call, which is `check_store` at the start of a broker. So a broker without this
-plug-in has no cost, and a broker with it starts while the store is down.
+The first call, which is `check_store` at the start of a broker, connects. So a broker starts while the store is down.
 
 Known limits: MinIO ignores lifecycle rules that abort old uploads, and lists uploads only by their exact name, so a
 deletion lists them by name. Object listings are not authoritative. In a versioned bucket a deletion frees no space.
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.env import RealEnv
@@ -43,10 +42,8 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, parse_object_name
 from kbroker.tiered.minio_credentials import KeySource
+from kbroker.tiered.minio_objects import Objects
 from kbroker.tiered.minio_settings import MinioSettings
-
-if TYPE_CHECKING:
-    from kbroker.tiered.minio_objects import Objects
 
 
 class MinioRemoteStorage:
@@ -58,8 +55,9 @@ class MinioRemoteStorage:
         disk: Disk | None = None,
         environment: Mapping[str, str] | None = None,
         clock: Callable[[], int] = RealEnv.now_ns,
+        wall_clock: Callable[[], int] = RealEnv.timestamp_ms,
     ) -> None:
-        self._disk, self._clock = disk or RealDisk(), clock
+        self._disk, self._clock, self._wall_clock = disk or RealDisk(), clock, wall_clock
         self._environment = os.environ if environment is None else environment
         self._lock = threading.Lock()
         self._settings: MinioSettings | None = None
@@ -221,7 +219,5 @@ class MinioRemoteStorage:
             if self._closed:
                 raise RemoteStorageError("closed")
             if self._made is None:
-                from kbroker.tiered.minio_objects import Objects  # noqa: PLC0415  (the import takes half a second)
-
-                self._made = Objects(settings, self._keys, clock=self._clock)
+                self._made = Objects(settings, self._keys, clock=self._clock, wall_clock=self._wall_clock)
             return self._made

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from crc32c import crc32c
-from minio.deleteobjects import DeleteObject
-from minio.error import MinioException, S3Error
-from urllib3.exceptions import HTTPError
-from urllib3.response import BaseHTTPResponse
 
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import (
@@ -23,21 +22,14 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.layout import StoredFile
-from kbroker.tiered.minio_client import (
-    BLOCK_BYTES,
-    Body,
-    Client,
-    Deadline,
-    StoredState,
-    Unsure,
-    checksum_text,
-    discard,
-)
+from kbroker.tiered.minio_client import Client, StoredState, Unsure, checksum_text
+from kbroker.tiered.minio_connections import TRANSPORT_ERRORS, Answer, Body, Deadline, Refused
 from kbroker.tiered.minio_credentials import KeySource
-from kbroker.tiered.minio_receiving import receive_into
 from kbroker.tiered.minio_settings import MinioSettings
 
-_CONTENT = "application/octet-stream"
+_CONTENT: Final = {"content-type": "application/octet-stream"}
+_XML: Final = {"content-type": "application/xml"}
+_NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class ListedObject(NamedTuple):
@@ -51,10 +43,12 @@ class ListedObject(NamedTuple):
 class Objects:
     """Names are relative to the prefix. Errors: those of `kbroker.tiered.minio_client`, from everything but close."""
 
-    def __init__(self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int]) -> None:
-        self._settings, self._bucket = settings, settings.bucket
+    def __init__(
+        self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int], wall_clock: Callable[[], int]
+    ) -> None:
+        self._settings = settings
         self._prefix = f"{settings.prefix}/" if settings.prefix else ""
-        self.client = Client(settings, keys, clock=clock)
+        self.client = Client(settings, keys, clock=clock, wall_clock=wall_clock)
         self.deadline = self.client.deadline
 
     def put(self, name: str, source: File | bytes, deadline: Deadline) -> Body:
@@ -63,8 +57,8 @@ class Objects:
         full_name, checksum = self._prefix + name, checksum_text(body.crc32c)
 
         def store() -> None:
-            headers = {"Content-Type": _CONTENT, "x-amz-checksum-crc32c": checksum}
-            self.client.store._put_object(self._bucket, full_name, body, headers)  # type: ignore[arg-type]  # a Body
+            headers = {**_CONTENT, "x-amz-checksum-crc32c": checksum}
+            self.client.request(deadline, "PUT", full_name, headers=headers, body=body).read(deadline)
             self.client.expect(full_name, StoredState(len(body), checksum), deadline)
 
         self.client.attempt(deadline, store)
@@ -76,7 +70,7 @@ class Objects:
 
     def read(self, name: str, start: int, end: int, size: int) -> io.RawIOBase:
         """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""
-        return RangeStream(self.client, self._bucket, self._prefix + name, (start, end), size)
+        return RangeStream(self.client, self._prefix + name, (start, end), size)
 
     def read_whole(self, name: str, stored: Callable[[bytes], StoredFile | None], described_by: str) -> bytes:
         """A whole small object, verified against the checksum that the store keeps.
@@ -125,39 +119,48 @@ class Objects:
         """The size and checksum that another object gives, within `attempt`; None if it gives none."""
         try:
             return stored(self._whole(name, deadline)[0])
-        except S3Error as error:
+        except Refused as error:
             if error.code == "NoSuchKey":
                 return None
             raise
 
     def _whole(self, name: str, deadline: Deadline) -> tuple[bytes, str | None]:
-        """A whole object, and its checksum if the store has one; within `attempt`. Errors: the package's."""
-        response = self.client.store.get_object(
-            self._bucket, self._prefix + name, request_headers={"x-amz-checksum-mode": "ENABLED"}
-        )
-        return _rest(response, deadline), response.headers.get("x-amz-checksum-crc32c")
+        """A whole object, and its checksum if the store has one; within `attempt`."""
+        answer = self.client.request(deadline, "GET", self._prefix + name, headers={"x-amz-checksum-mode": "ENABLED"})
+        return answer.read(deadline), answer.headers.get("x-amz-checksum-crc32c")
 
     def abort_uploads(self, name: str, deadline: Deadline) -> None:
         """Abort the incomplete uploads of this name."""
         full_name = self._prefix + name
 
         def abort() -> None:
-            found = self.client.store._list_multipart_uploads(self._bucket, prefix=full_name)
-            for upload in found.uploads:
-                if upload.object_name == full_name and upload.upload_id:
-                    self.client.store._abort_multipart_upload(self._bucket, full_name, upload.upload_id)
+            found = self._list(deadline, {"uploads": "", "prefix": full_name})
+            for upload in found.findall("{*}Upload"):
+                if _name(upload) == full_name:
+                    query = {"uploadId": upload.findtext("{*}UploadId", "")}
+                    self.client.request(deadline, "DELETE", full_name, query=query).read(deadline)
 
         with suppress(RemoteResourceNotFound):  # another process aborted it after it was listed
             self.client.attempt(deadline, abort)
 
     def delete(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Remove objects; missing ones are no error."""
-        asked = [DeleteObject(self._prefix + name) for name in names]
+        """Remove at most 1000 objects; missing ones are no error."""
+        root = ElementTree.Element("Delete", xmlns=_NAMESPACE)
+        ElementTree.SubElement(root, "Quiet").text = "true"
+        for name in names:
+            ElementTree.SubElement(ElementTree.SubElement(root, "Object"), "Key").text = self._prefix + name
+        body = ElementTree.tostring(root)
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
 
         def delete() -> None:
-            for error in self.client.store.remove_objects(self._bucket, asked):  # 1000 names a request at most
-                if error.code != "NoSuchKey":
-                    raise self.client.unsure(deadline, f"{error.name}: {error.code}: {error.message}")
+            headers = {**_XML, "content-md5": digest}
+            answer = self.client.request(deadline, "POST", query={"delete": ""}, headers=headers, body=body)
+            for error in self.client.xml(deadline, answer.read(deadline)).findall("{*}Error"):
+                code = error.findtext("{*}Code")
+                if code != "NoSuchKey":
+                    raise self.client.unsure(
+                        deadline, f"{error.findtext('{*}Key')}: {code}: {error.findtext('{*}Message')}"
+                    )
 
         self.client.attempt(deadline, delete)
 
@@ -170,8 +173,7 @@ class Objects:
         """All objects below the prefix, by name; one request per page."""
         after = ""
         while True:
-            deadline = self.client.deadline("listing")
-            page = self.client.attempt(deadline, lambda after=after: self._page(after))  # type: ignore[misc]
+            page = self._page(after, 1000, self.client.deadline("listing"))
             yield from page
             if not page:
                 return
@@ -179,16 +181,30 @@ class Objects:
 
     def check(self) -> None:
         """List at most one name, to check endpoint, keys and bucket."""
-        self.client.attempt(self.client.deadline("checking the store"), lambda: self._page("", 1))
+        self._page("", 1, self.client.deadline("checking the store"))
 
-    def _page(self, after: str, size: int = 1000) -> list[ListedObject]:
-        found = self.client.store._list_objects(self._bucket, prefix=self._prefix, start_after=after, max_keys=size)
-        page = []
-        for stored in islice(found, size):
-            name, modified = stored.object_name or "", stored.last_modified
-            modified_ms = 0 if modified is None else int(modified.timestamp() * 1000)
-            page.append(ListedObject(name.removeprefix(self._prefix), stored.size or 0, modified_ms))
-        return page
+    def _page(self, after: str, size: int, deadline: Deadline) -> list[ListedObject]:
+        query = {"list-type": "2", "max-keys": str(size), "prefix": self._prefix}
+        if after:
+            query["start-after"] = after
+
+        def ask() -> list[ListedObject]:
+            try:
+                return [self._listed(found) for found in self._list(deadline, query).findall("{*}Contents")]
+            except ValueError as error:
+                raise self.client.unsure(deadline, f"a list with {error}") from None
+
+        return self.client.attempt(deadline, ask)
+
+    def _listed(self, found: ElementTree.Element) -> ListedObject:
+        modified = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
+        name, size = _name(found).removeprefix(self._prefix), int(found.findtext("{*}Size", ""))
+        return ListedObject(name, size, int(modified.timestamp() * 1000))
+
+    def _list(self, deadline: Deadline, query: Mapping[str, str]) -> ElementTree.Element:
+        """One page of a list, within `attempt`; names in it are encoded, because XML has no control characters."""
+        answer = self.client.request(deadline, "GET", query={"delimiter": "", "encoding-type": "url", **query})
+        return self.client.xml(deadline, answer.read(deadline))
 
     def close(self) -> None:
         """May be called repeatedly."""
@@ -207,10 +223,15 @@ class Upload:
         self._part_size = settings.part_size(self._size)
         self.parts = range(-(-self._size // self._part_size))
         self._sent: dict[int, tuple[str, int]] = {}
-        headers: dict[str, Any] = {"Content-Type": _CONTENT, "x-amz-checksum-algorithm": "CRC32C"}
-        self._id: str = client.attempt(
-            deadline, lambda: client.store._create_multipart_upload(settings.bucket, name, dict(headers))
-        )
+        self._id: str = client.attempt(deadline, self._begin)
+
+    def _begin(self) -> str:
+        headers = {**_CONTENT, "x-amz-checksum-algorithm": "CRC32C"}
+        answer = self._client.request(self._deadline, "POST", self._name, query={"uploads": ""}, headers=headers)
+        found = self._client.xml(self._deadline, answer.read(self._deadline)).findtext("{*}UploadId")
+        if not found:
+            raise self._client.unsure(self._deadline, "no id of the upload")
+        return found
 
     def send(self, part: int) -> None:
         """Store the part with this number, one of `parts`."""
@@ -219,15 +240,11 @@ class Upload:
         body = Body(self._source, position, size, sign=self._settings.sign_payload)
 
         def store() -> str:
-            headers: dict[str, Any] = {"x-amz-checksum-crc32c": checksum_text(body.crc32c)}
-            return self._client.store._upload_part(
-                self._settings.bucket,
-                self._name,
-                body,  # type: ignore[arg-type]  # a Body
-                headers,
-                self._id,
-                part + 1,
-            )
+            headers = {"x-amz-checksum-crc32c": checksum_text(body.crc32c)}
+            query = {"partNumber": str(part + 1), "uploadId": self._id}
+            answer = self._client.request(self._deadline, "PUT", self._name, query=query, headers=headers, body=body)
+            answer.read(self._deadline)
+            return answer.headers.get("etag", "")
 
         self._sent[part] = (self._client.attempt(self._deadline, store), body.crc32c)
 
@@ -243,7 +260,7 @@ class Upload:
             failure: Exception | None = None
             try:
                 self._ask_to_complete()
-            except (MinioException, HTTPError, OSError) as error:
+            except (Refused, *TRANSPORT_ERRORS) as error:
                 failure = error
             try:
                 self._client.expect(self._name, wanted, self._deadline)
@@ -255,35 +272,20 @@ class Upload:
         self._client.attempt(self._deadline, complete)
 
     def _ask_to_complete(self) -> None:
-        root = ElementTree.Element("CompleteMultipartUpload", xmlns="http://s3.amazonaws.com/doc/2006-03-01/")
+        root = ElementTree.Element("CompleteMultipartUpload", xmlns=_NAMESPACE)
         for part in self.parts:
             etag, checksum = self._sent[part]
             entry = ElementTree.SubElement(root, "Part")
             ElementTree.SubElement(entry, "PartNumber").text = str(part + 1)
-            ElementTree.SubElement(entry, "ETag").text = f'"{etag}"'
+            ElementTree.SubElement(entry, "ETag").text = etag
             ElementTree.SubElement(entry, "ChecksumCRC32C").text = checksum_text(checksum)
-        self._client.store._execute(
-            "POST",
-            self._settings.bucket,
-            self._name,
-            body=ElementTree.tostring(root),
-            headers={"Content-Type": "application/xml"},
-            query_params={"uploadId": self._id},
-        )
+        query, body = {"uploadId": self._id}, ElementTree.tostring(root)
+        answer = self._client.request(self._deadline, "POST", self._name, query=query, headers=_XML, body=body)
+        answer.read(self._deadline)
 
 
-def _rest(response: BaseHTTPResponse, deadline: Deadline) -> bytes:
-    """The unread rest of an answer; afterwards its connection is free."""
-    try:
-        pieces = []
-        while piece := response.read1(BLOCK_BYTES):
-            deadline.seconds_left()
-            pieces.append(piece)
-    except BaseException:
-        discard(response)
-        raise
-    response.release_conn()
-    return b"".join(pieces)
+def _name(found: ElementTree.Element) -> str:
+    return unquote_plus(found.findtext("{*}Key", ""))
 
 
 class RangeStream(io.RawIOBase):
@@ -292,12 +294,12 @@ class RangeStream(io.RawIOBase):
     Errors  RemoteStorageError from every read
     """
 
-    def __init__(self, client: Client, bucket: str, name: str, span: tuple[int, int], size: int) -> None:
+    def __init__(self, client: Client, name: str, span: tuple[int, int], size: int) -> None:
         super().__init__()
-        self._client, self._bucket, self._name = client, bucket, name
+        self._client, self._name = client, name
         self._position, self._end, self._size = span[0], span[1], size
         self._deadline = client.deadline(f"reading {name}", size=span[1] - span[0] + 1)
-        self._response: BaseHTTPResponse | None = client.attempt(self._deadline, self._ask)
+        self._answer: Answer | None = client.attempt(self._deadline, self._ask)
 
     def readable(self) -> bool:
         return True
@@ -313,9 +315,6 @@ class RangeStream(io.RawIOBase):
         end = min(self._end + 1, start + len(view))
         while self._position < end:
             self._client.attempt(self._deadline, lambda: self._read_on(end, view[self._position - start : end - start]))
-        if self._position > self._end and self._response is not None:
-            self._response.release_conn()
-            self._response = None
         return end - start
 
     def read(self, size: int | None = -1) -> bytes:
@@ -330,45 +329,43 @@ class RangeStream(io.RawIOBase):
 
     def _read_on(self, end: int, view: memoryview) -> None:
         """Read up to `end`, or as far as possible. Only a request that returned no bytes counts as failed."""
-        response = self._response or self._ask()
-        self._response = None
+        answer = self._answer or self._ask()
+        self._answer = None
         begin = self._position
         try:
             while self._position < end:
-                received = receive_into(response, view[self._position - begin :], self._deadline)
+                received = answer.receive_into(view[self._position - begin :], self._deadline)
                 if not received:
                     raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
                 self._position += received
-        except (Unsure, HTTPError, OSError):
-            discard(response)
+        except (Unsure, *TRANSPORT_ERRORS):
+            answer.discard()
             if self._position == begin:
                 raise
             return
         except BaseException:
-            discard(response)
+            answer.discard()
             raise
-        self._response = response
+        self._answer = answer
 
-    def _ask(self) -> BaseHTTPResponse:
-        """Request the rest of the range. Errors: the package's, and those of `Client.unsure`."""
-        headers: dict[str, Any] = {"Range": f"bytes={self._position}-{self._end}"}
-        response = self._client.store.get_object(self._bucket, self._name, request_headers=headers)
-        content_range = response.headers.get("content-range", "")
-        length = response.headers.get("content-length", "")
+    def _ask(self) -> Answer:
+        """Request the rest of the range, within `attempt`."""
+        asked = f"bytes={self._position}-{self._end}"
+        answer = self._client.request(self._deadline, "GET", self._name, headers={"range": asked})
+        content_range = answer.headers.get("content-range", "")
         wanted = f"bytes {self._position}-{self._end}/{self._size}"
-        if (content_range, length) == (wanted, str(self._end + 1 - self._position)):
-            return response
-        discard(response)
+        if (content_range, answer.left_bytes) == (wanted, self._end + 1 - self._position):
+            return answer
+        answer.discard()
         whole = content_range.rpartition("/")[2]
         if whole.isdecimal() and int(whole) != self._size:
             raise RemoteObjectDamaged(f"{self._deadline.what}: the object has {whole} bytes and not {self._size}")
         raise self._client.unsure(
-            self._deadline,
-            f"asked for {headers['Range']}, answered {response.status} {content_range!r}, {length!r} bytes",
+            self._deadline, f"asked for {asked}, answered {answer.status} {content_range!r}, {answer.left_bytes} bytes"
         )
 
     def close(self) -> None:
-        if not self.closed and self._response is not None:
-            discard(self._response)
-            self._response = None
+        if self._answer is not None:
+            self._answer.discard()
+            self._answer = None
         super().close()
