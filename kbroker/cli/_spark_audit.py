@@ -65,11 +65,9 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
 
 
 def _row(view: PartitionView) -> tuple[object, ...]:
-    used = [each for each in view.segments if each.is_used]
-    offsets = (view.log_start_offset, view.local_log_start_offset, view.end_offset)
-    return (
-        view.topic if view.exists else f"{view.topic} (deleted)", view.partition,
-        *("-" if each is None else each for each in offsets),
-        len(view.segments), max((each.end_offset for each in used), default="-"),
-        sum(each.size for each in view.segments), sum(len(each.problems) for each in view.segments),
+    numbers = (
+        view.log_start_offset, view.local_log_start_offset, view.end_offset, len(view.segments), view.tiered_to,
+        view.size, sum(len(each.problems) for each in view.segments),
     )  # fmt: skip
+    topic = view.topic if view.exists else f"{view.topic} (deleted)"
+    return topic, view.partition, *("-" if each is None else each for each in numbers)

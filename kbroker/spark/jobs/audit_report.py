@@ -40,6 +40,16 @@ class PartitionView(NamedTuple):
     first_timestamp_ms: int | None
     segments: tuple[SegmentView, ...]
 
+    @property
+    def tiered_to(self) -> int | None:
+        """The highest offset in segments of the log's history."""
+        return max((each.end_offset for each in self.segments if each.is_used), default=None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(each.size for each in self.segments)
+
 
 @dataclass(slots=True)
 class AuditReport:
