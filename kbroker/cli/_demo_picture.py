@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -59,20 +58,6 @@ class Scene:
         )
 
 
-class Stage(Protocol):
-    """Shows scenes; a context manager."""
-
-    def __enter__(self) -> Stage: ...
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None: ...
-    def show(self, scene: Scene) -> None: ...
-    def tell(self, text: str) -> None: ...
-
-
-def stage(*, plain: bool) -> Stage:
-    """A picture on a terminal, lines elsewhere."""
-    return Lines() if plain or not sys.stdout.isatty() else Picture()
-
-
 class Lines:
     """Prints a line when the title changes, and about every second."""
 
@@ -83,7 +68,7 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stdout.flush()
 
     def show(self, scene: Scene) -> None:
@@ -111,7 +96,7 @@ class Picture:
         self._live.__enter__()
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.__exit__(None, None, None)
 
     def show(self, scene: Scene) -> None:
@@ -121,6 +106,14 @@ class Picture:
     def tell(self, text: str) -> None:
         """Print a sentence above the picture."""
         self._console.print(text, highlight=False, markup=False)
+
+
+Stage: TypeAlias = Lines | Picture
+
+
+def stage(*, plain: bool) -> Stage:
+    """A picture on a terminal, lines elsewhere."""
+    return Lines() if plain or not sys.stdout.isatty() else Picture()
 
 
 def _drawn(scene: Scene) -> Group:

@@ -6,9 +6,8 @@ import hashlib
 import signal
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
@@ -24,7 +23,7 @@ from kbroker.cli._tier_sources import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_T
 from kbroker.runtime.env import RealEnv
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer, KafkaProducer
+    from kafka import KafkaConsumer
     from kafka.admin import KafkaAdminClient
 
 TOPIC: Final = "demo"
@@ -98,17 +97,9 @@ class Story:
 
     def __init__(self, address: str, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
         quiet_client()
-        from kafka import KafkaConsumer, KafkaProducer  # noqa: PLC0415  (imported only when needed)
-        from kafka.admin import KafkaAdminClient  # noqa: PLC0415
-        from kafka.structs import TopicPartition  # noqa: PLC0415
+        from kafka.structs import TopicPartition  # noqa: PLC0415  (imported only when needed)
 
-        self._make_producer: Callable[[], KafkaProducer] = partial(
-            KafkaProducer, bootstrap_servers=address, linger_ms=5, acks="all"
-        )
-        self._make_consumer: Callable[[], KafkaConsumer] = partial(
-            KafkaConsumer, bootstrap_servers=address, enable_auto_commit=False, auto_offset_reset="none"
-        )
-        self._make_admin: Callable[[], KafkaAdminClient] = partial(KafkaAdminClient, bootstrap_servers=address)
+        self._address = address
         self._partition: Any = TopicPartition(TOPIC, 0)
         self._directory = directory
         self._shown = shown
@@ -122,19 +113,17 @@ class Story:
 
     def tell(self) -> None:
         """Run all steps."""
+        from kafka.admin import KafkaAdminClient  # noqa: PLC0415
         from kafka.errors import KafkaError  # noqa: PLC0415
 
         try:
-            self._admin = self._make_admin()
-            try:
+            with closing(KafkaAdminClient(bootstrap_servers=self._address)) as self._admin:
                 self._create()
                 self._fill()
                 most = self._scene.local_bytes
                 self._move()
                 self._shrink(most)
                 self._read_back()
-            finally:
-                self._admin.close()
         except (KafkaError, CommandFailed) as error:
             raise StepFailed(str(error)) from error
         scene = self._scene
@@ -155,8 +144,10 @@ class Story:
 
     def _fill(self) -> None:
         """Write the records. The tier copies closed segments at the same time."""
+        from kafka import KafkaProducer  # noqa: PLC0415
+
         self._title(f"writing {self._records} records")
-        producer = self._make_producer()
+        producer = KafkaProducer(bootstrap_servers=self._address, linger_ms=5, acks="all")
         start_ms = self._env.now_ms()
         sent = []
         try:
@@ -191,8 +182,10 @@ class Story:
 
     def _read_back(self) -> None:
         """Read all records from offset 0 and compare them."""
+        from kafka import KafkaConsumer  # noqa: PLC0415
+
         self._title("a consumer reads everything back")
-        consumer = self._make_consumer()
+        consumer = KafkaConsumer(bootstrap_servers=self._address, enable_auto_commit=False, auto_offset_reset="none")
         try:
             self._compare(consumer)
         finally:

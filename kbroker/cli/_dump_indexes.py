@@ -10,7 +10,8 @@ Source: DumpLogSegments, OffsetIndex, TimeIndex, TransactionIndex of Apache Kafk
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Final, NamedTuple
 
 from kbroker.cli._dump_output import OptionalLong, Printer, Problems
@@ -41,13 +42,12 @@ def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, opti
     base_offset = _base_offset(path, problems)
     entries = index_entries(disk, path, OFFSET_ENTRY, problems)
     if not entries:
-        printer.verdict(path, "is empty.")
+        _print_verdict(path, "is empty.", printer)
         return
     if options.sanity_only:
         _check_ascending(path, entries, 0, printer, problems)
         return
-    log = _open_log(disk, path, problems)
-    try:
+    with _opened_log(disk, path, problems) as log:
         for number, (relative, position) in enumerate(entries):
             offset = base_offset + relative
             if log is not None:
@@ -58,9 +58,6 @@ def dump_index(disk: Disk, path: str, printer: Printer, problems: Problems, opti
                     problems.add(path, text, position=number * OFFSET_ENTRY.size)
             if not options.verify_only:
                 printer.row("entry", {"offset": offset, "position": position})
-    finally:
-        if log is not None:
-            log.close()
 
 
 def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems, options: IndexOptions) -> None:
@@ -70,8 +67,9 @@ def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems,
     if options.sanity_only:
         _check_ascending(path, [(offset, timestamp) for timestamp, offset in entries], 1, printer, problems)
         return
-    log = _open_log(disk, path, problems) if entries else None
-    try:
+    if not entries:
+        return
+    with _opened_log(disk, path, problems) as log:
         positions = _positions(disk, path) if log is not None else []
         previous = NO_TIMESTAMP
         for number, (timestamp, relative) in enumerate(entries):
@@ -85,9 +83,6 @@ def dump_time_index(disk: Disk, path: str, printer: Printer, problems: Problems,
             if not options.verify_only:
                 printer.row("entry", {"timestamp": timestamp, "offset": offset})
             previous = timestamp
-    finally:
-        if log is not None:
-            log.close()
 
 
 def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset: int, relative: int) -> str | None:
@@ -108,15 +103,16 @@ def _check_time_entry(log: File, positions: list[Entry], timestamp: int, offset:
 
 def _check_ascending(path: str, entries: list[Entry], field: int, printer: Printer, problems: Problems) -> None:
     """The sanity check with which a starting broker decides whether to rebuild an index; (offset, other) entries."""
-    if not entries:
-        printer.verdict(path, "passed sanity check.")
-        return
-    if entries[-1][0] < 0:
+    if entries and entries[-1][0] < 0:
         problems.add(path, f"the last offset is {-entries[-1][0]} below the segment's first")
-    elif field and entries[-1][field] < entries[0][field]:
+    elif entries and field and entries[-1][field] < entries[0][field]:
         problems.add(path, f"the last timestamp {entries[-1][field]} is less than the first, {entries[0][field]}")
     else:
-        printer.verdict(path, "passed sanity check.")
+        _print_verdict(path, "passed sanity check.", printer)
+
+
+def _print_verdict(path: str, text: str, printer: Printer) -> None:
+    printer.line(f"{path} {text}", "verdict", path=path, text=text)
 
 
 def dump_transaction_index(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
@@ -191,14 +187,19 @@ def _base_offset(path: str, problems: Problems) -> int:
     return 0
 
 
-def _open_log(disk: Disk, path: str, problems: Problems) -> File | None:
+@contextmanager
+def _opened_log(disk: Disk, path: str, problems: Problems) -> Iterator[File | None]:
+    """The log of an index; None, after a report, if it cannot be opened."""
     directory, slash, name = path.rpartition("/")
     log = f"{directory}{slash}{name.partition('.')[0]}.log"
     try:
-        return disk.open(log, writable=False)
+        file = disk.open(log, writable=False)
     except OSError as error:
         problems.add(path, f"cannot be compared with the log: {error.strerror}: {log}")
-        return None
+        yield None
+        return
+    with closing(file):
+        yield file
 
 
 def _positions(disk: Disk, path: str) -> list[Entry]:
@@ -206,15 +207,8 @@ def _positions(disk: Disk, path: str) -> list[Entry]:
     index = path.removesuffix(".timeindex") + ".index"
     found: list[Entry] = []
     with suppress(OSError):
-        found = index_entries(disk, index, OFFSET_ENTRY, _Silent())
+        found = index_entries(disk, index, OFFSET_ENTRY)
     return found if found == sorted(found) and all(position >= 0 for _, position in found) else []
-
-
-class _Silent(Problems):
-    """Ignores problems of an auxiliary file."""
-
-    def add(self, path: str, text: str, *, position: int | None = None) -> None:
-        del path, text, position
 
 
 def _batch_at(log: File, position: int) -> RecordBatch | None:

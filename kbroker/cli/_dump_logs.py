@@ -49,17 +49,19 @@ def dump_log(file: ReadableFile, printer: Printer, problems: Problems, options: 
         if options.is_deep:
             records.print(batch, reader.position)
     if reader.error is not None:
-        printer.trailing(name, reader.end - reader.position)
+        size = reader.end - reader.position
+        printer.line(f"Found {size} invalid bytes at the end of {name}", "trailing", name=name, size=size)
         problems.add(file.path, reader.error, position=reader.position)
 
 
 def _print_start(name: str, printer: Printer) -> None:
     if name == BOOTSTRAP_FILE:
-        printer.bootstrap()
+        printer.line("KRaft bootstrap snapshot", "bootstrap")
     elif match := _SNAPSHOT_NAME.match(name):
-        printer.snapshot(int(match[1]), int(match[2]))
+        end, epoch = int(match[1]), int(match[2])
+        printer.line(f"Snapshot end offset: {end}, epoch: {epoch}", "snapshot", endOffset=end, epoch=epoch)
     elif match := _OFFSET_NAME.match(name):
-        printer.log_start(int(match[1]))
+        printer.line(f"Log starting offset: {int(match[1])}", "log", startOffset=int(match[1]))
 
 
 class _Records:

@@ -7,13 +7,13 @@ Source: the lines of DumpLogSegments of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 from kbroker.cli._message_json import dump_json
 from kbroker.cli._payloads import Payload, Shown, text
+from kbroker.cli._records import lossless
 from kbroker.cli._say import say, visible_writer
 from kbroker.runtime.visible import visible_json, visible_lines
 from wire.record_batch import CODEC_MASK, MAX_SEQUENCE, Record, RecordBatch
@@ -32,15 +32,13 @@ class Control(NamedTuple):
 class Printer(Protocol):
     """Prints the contents of files, in the order of the file."""
 
-    def file(self, path: str) -> None: ...
-    def log_start(self, offset: int) -> None: ...
-    def snapshot(self, end_offset: int, epoch: int) -> None: ...
-    def bootstrap(self) -> None: ...
+    def line(self, text: str, kind: str, /, **fields: Any) -> None:
+        """Print a line as Kafka's tool does, or a JSON object of this kind with these fields."""
+        ...
+
     def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None: ...
     def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None: ...
     def row(self, kind: str, fields: Mapping[str, Any]) -> None: ...
-    def verdict(self, path: str, text: str) -> None: ...
-    def trailing(self, name: str, size: int) -> None: ...
 
 
 class Problems:
@@ -110,17 +108,9 @@ class KafkaLines:
         self._write = visible_writer(out, visible_lines)
         self._skips_metadata = skip_record_metadata
 
-    def file(self, path: str) -> None:
-        self._write(f"Dumping {path}\n")
-
-    def log_start(self, offset: int) -> None:
-        self._write(f"Log starting offset: {offset}\n")
-
-    def snapshot(self, end_offset: int, epoch: int) -> None:
-        self._write(f"Snapshot end offset: {end_offset}, epoch: {epoch}\n")
-
-    def bootstrap(self) -> None:
-        self._write("KRaft bootstrap snapshot\n")
+    def line(self, text: str, kind: str, /, **fields: Any) -> None:
+        del kind, fields
+        self._write(f"{text}\n")
 
     def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
         horizon = OptionalLong(batch.base_timestamp if batch.has_delete_horizon else None)
@@ -157,12 +147,6 @@ class KafkaLines:
         del kind
         self._write(" ".join(f"{name}: {value}" for name, value in fields.items()) + "\n")
 
-    def verdict(self, path: str, text: str) -> None:
-        self._write(f"{path} {text}\n")
-
-    def trailing(self, name: str, size: int) -> None:
-        self._write(f"Found {size} invalid bytes at the end of {name}\n")
-
 
 def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
@@ -188,20 +172,12 @@ class JsonLines:
     def __init__(self, out: TextIO) -> None:
         self._write = visible_writer(out, visible_json)
 
-    def _put(self, kind: str, **fields: Any) -> None:
+    def line(self, text: str, kind: str, /, **fields: Any) -> None:
+        del text
+        self._put(kind, **fields)
+
+    def _put(self, kind: str, /, **fields: Any) -> None:
         self._write(dump_json({"kind": kind, **fields}) + "\n")
-
-    def file(self, path: str) -> None:
-        self._put("file", path=path)
-
-    def log_start(self, offset: int) -> None:
-        self._put("log", startOffset=offset)
-
-    def snapshot(self, end_offset: int, epoch: int) -> None:
-        self._put("snapshot", endOffset=end_offset, epoch=epoch)
-
-    def bootstrap(self) -> None:
-        self._put("bootstrap")
 
     def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
         self._put(
@@ -235,7 +211,7 @@ class JsonLines:
             "valueSize": _size(record.value),
             "sequence": record_sequence(batch, record),
             "headers": [
-                {"key": name, "value": _lossless(value)}
+                {"key": name, "value": lossless(value)}
                 for name, (_, value) in zip(header_names(record), record.headers, strict=True)
             ],
         }
@@ -247,27 +223,10 @@ class JsonLines:
         self._put("record", **fields)
 
     def row(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self._put(
-            kind,
-            **{name: value.value if isinstance(value, OptionalLong) else value for name, value in fields.items()},
-        )
-
-    def verdict(self, path: str, text: str) -> None:
-        self._put("verdict", path=path, text=text)
-
-    def trailing(self, name: str, size: int) -> None:
-        self._put("trailing", name=name, size=size)
-
-
-def _lossless(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        shown = {name: value.value if isinstance(value, OptionalLong) else value for name, value in fields.items()}
+        self._put(kind, **shown)
 
 
 def _as_sent(shown: Shown | None, data: bytes | None) -> Shown | None:
     # A replacement character means that the text has lost bytes.
-    return _lossless(data) if isinstance(shown, str) and "\ufffd" in shown else shown
+    return lossless(data) if isinstance(shown, str) and "\ufffd" in shown else shown

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from kbroker.cli import CommandFailed
@@ -17,15 +18,14 @@ from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
 from kbroker.cli._tier_store import open_store
 from kbroker.storage.batch_reader import BatchReader
-from kbroker.storage.index import OFFSET_ENTRY
+from kbroker.storage.index import CorruptIndex
 from kbroker.storage.segment import LOG_SUFFIX, file_name
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResourceNotFound, RemoteStorageManager
 from kbroker.tiered.catalogue import Catalogue, name_of, partition_of
+from kbroker.tiered.indexes import RemoteIndexes, checked_offsets
 from kbroker.tiered.segment_files import FETCH_BYTES, RemoteFile
 from wire.errors import Malformed
 from wire.record_batch import HEADER_SIZE, RecordBatch
-
-NO_LIMIT = 1 << 62
 
 
 class Printed(NamedTuple):
@@ -38,7 +38,7 @@ class Printed(NamedTuple):
     timestamp_type: int
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes | None]]
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -58,7 +58,8 @@ def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         elif options.format == "dump":
             return _dump(storage, segment)
         else:
-            _print(storage, segment, out, render, first=options.offset or 0, count=options.count or NO_LIMIT)
+            for record in islice(_records(storage, segment, options.offset or 0), options.count):
+                out.write(render(record))
         out.flush()
     return 0
 
@@ -121,26 +122,10 @@ def _dump(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> i
         # Records contain arbitrary bytes, which must not stop the dump.
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     file = _file(storage, segment)
-    printer.file(file.path)
+    printer.line(f"Dumping {file.path}", "file", path=file.path)
     dump_log(file, printer, problems, LogOptions(True, plain(), segment.segment_size_in_bytes))
     sys.stdout.flush()
     return 1 if problems.count else 0
-
-
-def _print(
-    storage: RemoteStorageManager,
-    segment: RemoteLogSegmentMetadata,
-    out: BinaryIO,
-    render: Callable[[Any], bytes],
-    *,
-    first: int,
-    count: int,
-) -> None:
-    for record in _records(storage, segment, first):
-        if not count:
-            return
-        out.write(render(record))
-        count -= 1
 
 
 def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> Iterator[Printed]:
@@ -153,9 +138,11 @@ def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, f
         if not batch.crc_is_valid():
             raise CommandFailed(f"{name_of(segment)}: the batch at offset {batch.base_offset} has a wrong CRC")
         try:
-            for record in batch.records():
-                if record.offset >= first:
-                    yield _printed(topic, partition, batch, record)
+            for offset, timestamp, key, value, headers in batch.records():
+                if offset >= first:
+                    at = batch.max_timestamp if batch.is_log_append_time else timestamp
+                    kind = int(batch.is_log_append_time)
+                    yield Printed(topic, partition, offset, at, kind, key, value, headers)
         except Malformed as error:
             where = f"{name_of(segment)}: the batch at offset {batch.base_offset}"
             raise CommandFailed(f"{where} cannot be read: {error}") from error
@@ -167,30 +154,12 @@ def _position(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, 
     """The byte position at which to start reading: from the index if it is correct, otherwise 0."""
     if first <= segment.start_offset:
         return 0
-    file = _file(storage, segment)
     try:
-        index = storage.fetch_index(segment, IndexType.OFFSET)
-        size = len(index) // OFFSET_ENTRY.size * OFFSET_ENTRY.size
-        last_offset = position = -1
-        for relative, at in OFFSET_ENTRY.iter_unpack(index[:size]):
-            if segment.start_offset + relative > first or at <= position:
-                break
-            last_offset, position = segment.start_offset + relative, at
-        if position >= 0 and RecordBatch(file.pread(HEADER_SIZE, position)).last_offset == last_offset:
-            return position
-    except (RemoteResourceNotFound, Malformed) as error:
+        index = checked_offsets(storage.fetch_index(segment, IndexType.OFFSET), segment)
+        found = RemoteIndexes(segment.start_offset, index, b"", b"").floor_offset(first)
+        if found is not None:
+            header = RecordBatch(_file(storage, segment).pread(HEADER_SIZE, found.position))
+            return found.position if header.last_offset == found.last_offset else 0
+    except (RemoteResourceNotFound, CorruptIndex, Malformed) as error:
         say(f"kbroker tier: the offset index cannot be used: {error}", file=sys.stderr)
     return 0
-
-
-def _printed(topic: str, partition: int, batch: RecordBatch, record: Any) -> Printed:
-    return Printed(
-        topic=topic,
-        partition=partition,
-        offset=record.offset,
-        timestamp=batch.max_timestamp if batch.is_log_append_time else record.timestamp,
-        timestamp_type=int(batch.is_log_append_time),
-        key=record.key,
-        value=record.value,
-        headers=list(record.headers),
-    )

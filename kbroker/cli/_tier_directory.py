@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, TypeVar
 
@@ -78,8 +79,7 @@ class DirectorySource:
         return found
 
     def _replay(self, path: str, found: Catalogue) -> None:
-        file = self.disk.open(path, writable=False)
-        try:
+        with closing(self.disk.open(path, writable=False)) as file:
             for batch in BatchReader(file):
                 if not batch.crc_is_valid():
                     found.unreadable += batch.record_count
@@ -89,8 +89,6 @@ class DirectorySource:
                         found.replay(record.value)
                 except Malformed:
                     found.unreadable += 1
-        finally:
-            file.close()
 
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
         """Offsets from the files; the log end offset is that of the last complete batch."""
@@ -110,12 +108,9 @@ class DirectorySource:
     def end_of(self, path: str) -> int:
         """The offset after the last complete batch of a segment, or its base offset if it has none."""
         end = offset_of(path.rpartition("/")[2], LOG_SUFFIX) or 0
-        file = self.disk.open(path, writable=False)
-        try:
+        with closing(self.disk.open(path, writable=False)) as file:
             for batch in BatchReader(file):
                 end = batch.last_offset + 1
-        finally:
-            file.close()
         return end
 
     def _bases(self, directory: str) -> list[int]:

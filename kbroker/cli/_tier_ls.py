@@ -48,15 +48,8 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 def warn(catalogue: Catalogue) -> None:
     """Warn on stderr if the catalogue may be incomplete."""
-    if catalogue.unreadable:
-        say(f"kbroker tier: {catalogue.unreadable} records of the metadata topic cannot be read", file=sys.stderr)
-    if catalogue.strays:
-        what = "records of the metadata topic contradict earlier ones and are ignored"
-        say(f"kbroker tier: {catalogue.strays} {what}", file=sys.stderr)
-    if not catalogue.is_whole:
-        say(
-            "kbroker tier: the beginning of the metadata topic was deleted; there may be more segments", file=sys.stderr
-        )
+    for warning in catalogue.warnings():
+        say(f"kbroker tier: {warning}", file=sys.stderr)
 
 
 def _row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
@@ -91,16 +92,13 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
         return {}
     try:
         host, port = http_address(asked)
-        connection = HTTPConnection(host, port, timeout=HTTP_TIMEOUT_SECONDS)
-        try:
+        with closing(HTTPConnection(host, port, timeout=HTTP_TIMEOUT_SECONDS)) as connection:
             connection.request("GET", "/state")
             response = connection.getresponse()
             state = json.loads(response.read())
             if response.status != 200:
                 raise ValueError(f"/state answers {response.status}")
             return {(each["topic"], each["partition"]): each for each in state["partitions"]}
-        finally:
-            connection.close()
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         if address is not None:
             raise CommandFailed(f"{address}: {error}") from error
@@ -201,11 +199,9 @@ class _Explained:
             entries = []
         if entries:
             return entries[-1][0]
-        file = self._source.disk.open(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}", writable=False)
-        try:
+        log = f"{directory}/{file_name(base_offset, LOG_SUFFIX)}"
+        with closing(self._source.disk.open(log, writable=False)) as file:
             return max((batch.max_timestamp for batch in BatchReader(file)), default=-1)
-        finally:
-            file.close()
 
 
 def _number(live: Mapping[str, Any], name: str, otherwise: int) -> int:

@@ -7,6 +7,7 @@ read, each partition is checked on its own.
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -135,30 +136,19 @@ class DirectoryCheck:
     def _check_registry(self) -> None:
         path = f"{self._path}/{registry.FILE_NAME}"
         if registry.FILE_NAME in self._names:
-            try:
-                registry.parse_partitions(read_file(self._disk, path).decode())
-            except ValueError as error:
-                self._report.add(path, f"cannot be read: {error}")
+            self._report.parsed(self._disk, path, registry.parse_partitions)
 
     def _identity(self) -> DirectoryIdentity | None:
         path = f"{self._path}/{META_PROPERTIES}"
-        try:
-            return parse_identity(read_file(self._disk, path).decode())
-        except FileNotFoundError:
-            self._report.add(path, "is missing: the next start would treat the directory as new")
-        except ValueError as error:
-            self._report.add(path, f"cannot be read: {error}")
+        if META_PROPERTIES in self._names:
+            return self._report.parsed(self._disk, path, parse_identity)
+        self._report.add(path, "is missing: the next start would treat the directory as new")
         return None
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        path = f"{self._path}/{name}"
-        try:
-            return parse_offsets(read_file(self._disk, path).decode())
-        except FileNotFoundError:
+        if name not in self._names:
             return {}
-        except ValueError as error:
-            self._report.add(path, f"cannot be read: {error}")
-            return {}
+        return self._report.parsed(self._disk, f"{self._path}/{name}", parse_offsets) or {}
 
     # --- the metadata log ---
 
@@ -249,8 +239,7 @@ class DirectoryCheck:
     def _read_snapshot(self, path: str, epoch: int | None = None) -> snapshots.Snapshot | None:
         """The contents of a snapshot; None, after a report, if it is damaged. `epoch` is the epoch in its file name."""
         before = self._report.count
-        file = self._disk.open(path, writable=False)
-        try:
+        with closing(self._disk.open(path, writable=False)) as file:
             next_offset = 0
             for batch in (reader := BatchReader(file)):
                 # The CRC covers neither the base offset nor the epoch.
@@ -261,8 +250,6 @@ class DirectoryCheck:
                     text = f"the batch at offset {batch.base_offset} has epoch {batch.partition_leader_epoch}"
                     self._report.add(path, f"{text}, but the file name has {epoch}", position=reader.position)
                 next_offset = batch.last_offset + 1
-        finally:
-            file.close()
         try:
             found = snapshots.read_snapshot(self._disk, path)
         except (Malformed, UnusableMetadata) as error:

@@ -111,12 +111,10 @@ class PartitionCheck:
         path = f"{self._path}/{EPOCH_CHECKPOINT}"
         if EPOCH_CHECKPOINT not in self._names:
             return None
-        try:
-            text = read_file(self._disk, path).decode()
-            entries = parse_epochs(text)
-        except ValueError as error:
-            self._report.add(path, f"cannot be read: {error}")
+        found = self._report.parsed(self._disk, path, lambda text: (text, parse_epochs(text)))
+        if found is None:
             return None
+        text, entries = found
         if text and text != format_epochs(entries):
             self._report.add(path, "is readable, but not in the format that a broker writes")
         return LeaderEpochs(entries)
@@ -156,12 +154,10 @@ class PartitionCheck:
         if PARTITION_METADATA not in self._names:
             self._tell(path, "is missing", is_repaired=is_unfinished)
             return None
-        try:
-            text = read_file(self._disk, path).decode()
-            topic_id = parse_partition_metadata(text)
-        except ValueError as error:
-            self._report.add(path, f"cannot be read: {error}")
+        found = self._report.parsed(self._disk, path, lambda text: (text, parse_partition_metadata(text)))
+        if found is None:
             return None
+        text, topic_id = found
         if uuid_to_text(topic_id) not in text:
             # The last character of an id has unused bits.
             self._report.add(path, f"has the topic id {uuid_to_text(topic_id)} in a form that no broker writes")

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
 
 from kbroker.cli._dump_output import Problems
 from kbroker.cli._say import say
 from kbroker.runtime.disk import RealDisk, RealFile
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file
+
+T = TypeVar("T")
 
 MAX_PRINTED: Final = 20
 """Maximum number of findings per file that are printed; all are counted."""
@@ -34,16 +39,24 @@ class Report(Problems):
         """Report a finding."""
         self.count += 1
         self._of_file[path] += 1
-        told = self._of_file[path]
-        if told == MAX_PRINTED:
+        number = self._of_file[path]
+        if number == MAX_PRINTED:
             text += " (further findings in this file are only counted)"
-        if told <= MAX_PRINTED:
+        if number <= MAX_PRINTED:
             self._print("finding", path, text, position)
 
     def hint(self, path: str, text: str) -> None:
         """Report a note."""
         self.notes += 1
         self._print("note", path, text, None)
+
+    def parsed(self, disk: Disk, path: str, parse: Callable[[str], T]) -> T | None:
+        """The parsed text of a file; None, after a finding, if it cannot be parsed. Errors: OSError."""
+        try:
+            return parse(read_file(disk, path).decode())
+        except ValueError as error:
+            self.add(path, f"cannot be read: {error}")
+            return None
 
     def _print(self, kind: str, path: str, text: str, position: int | None) -> None:
         if self._as_json:
@@ -61,23 +74,7 @@ class ReadOnlyDisk(RealDisk):
         del writable
         return super().open(path, writable=False)
 
-    def _refuse(self, *arguments: object) -> NoReturn:
+    def _refuse(self, *arguments: object, **_: object) -> NoReturn:
         raise AssertionError(f"{arguments} would be changed")
 
-    def make_directory(self, path: str) -> None:
-        self._refuse(path)
-
-    def remove_directory(self, path: str) -> None:
-        self._refuse(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._refuse(old, new)
-
-    def unlink(self, path: str) -> None:
-        self._refuse(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._refuse(path)
-
-    def lock(self, path: str) -> RealFile:
-        self._refuse(path)
+    make_directory = remove_directory = rename = unlink = sync_directory = lock = _refuse

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +124,7 @@ def dump_log(options: argparse.Namespace) -> int:
     problems = Problems()
     log_options = LogOptions(options.deep_iteration or decoder is not None, decoder, options.max_bytes)
     for path in _paths(options.files):
-        printer.file(path)
+        printer.line(f"Dumping {path}", "file", path=path)
         try:
             _dump(path, printer, problems, log_options, options)
         except BrokenPipeError:
@@ -184,11 +185,8 @@ def _dump(
     suffix = Path(name).suffix
     index_options = _dump_indexes.IndexOptions(options.index_sanity_check, options.verify_index_only)
     if suffix in {".log", ".checkpoint"}:
-        file = disk.open(path, writable=False)
-        try:
+        with closing(disk.open(path, writable=False)) as file:
             _dump_logs.dump_log(file, printer, problems, log_options)
-        finally:
-            file.close()
     elif suffix == ".index":
         _dump_indexes.dump_index(disk, path, printer, problems, index_options)
     elif suffix == ".timeindex":

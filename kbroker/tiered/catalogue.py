@@ -6,7 +6,7 @@ is counted and skipped, and so is an invalid state transition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -86,6 +86,15 @@ class Catalogue:
     def copy(self) -> Catalogue:
         """A copy of the current state, independent of later events."""
         return replace(self, segments=dict(self.segments), copied=set(self.copied))
+
+    def warnings(self) -> Iterator[str]:
+        """Why the catalogue may be incomplete."""
+        if self.unreadable:
+            yield f"{self.unreadable} records of the metadata topic cannot be read"
+        if self.strays:
+            yield f"{self.strays} records of the metadata topic contradict earlier ones and are ignored"
+        if not self.is_whole:
+            yield "the beginning of the metadata topic was deleted; there may be more segments"
 
     def of(self, partitions: Iterable[Partition] | None) -> list[RemoteLogSegmentMetadata]:
         """The segments of some partitions, or of all, sorted by partition and offset."""

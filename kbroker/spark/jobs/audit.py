@@ -241,12 +241,7 @@ def _describe(
 ) -> None:
     report.segments, report.bytes = check.segments, check.bytes
     report.objects, report.object_bytes = listed.count, listed.size
-    if catalogue.unreadable:
-        report.warnings.append(f"{catalogue.unreadable} records of the metadata topic cannot be read")
-    if catalogue.strays:
-        report.warnings.append(f"{catalogue.strays} records of the metadata topic do not follow from earlier ones")
-    if not catalogue.is_whole:
-        report.warnings.append("the beginning of the metadata topic is gone: there may be more segments")
+    report.warnings += catalogue.warnings()
     problems: dict[UUID, list[str]] = {}
     for each in report.findings:
         if each.segment is not None:
