@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from kbroker.spark.positions import Partition
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteObjectDamaged,
@@ -19,8 +20,8 @@ from kbroker.tiered.api import (
 class KbrokerSourceError(Exception):
     """Reading failed. Rows that were returned before are correct, but the job is incomplete.
 
-    Shape  what is the cause and remedy the user's next step, both without a full stop; object_name is the store's name
-           of the object, None if no object is involved
+    Shape  what is the cause and remedy the user's next step, both without a full stop; at is a topic or a partition;
+           object_name is the store's name of the object, None if no object is involved
     Units  offset is the first offset that could not be read
     """
 
@@ -29,23 +30,21 @@ class KbrokerSourceError(Exception):
         what: str,
         *,
         remedy: str,
-        topic: str | None = None,
-        partition: int | None = None,
+        at: str | Partition | None = None,
         offset: int | None = None,
         object_name: str | None = None,
     ) -> None:
         super().__init__(what)
         self.what = what
         self.remedy = remedy
-        self.topic = topic
-        self.partition = partition
+        self.at = at
         self.offset = offset
         self.object_name = object_name
 
     def __str__(self) -> str:
         where = []
-        if self.topic is not None:
-            where.append(self.topic if self.partition is None else f"{self.topic}-{self.partition}")
+        if self.at is not None:
+            where.append(self.at if isinstance(self.at, str) else f"{self.at[0]}-{self.at[1]}")
         if self.offset is not None:
             where.append(f"at offset {self.offset}")
         if self.object_name is not None:
@@ -57,7 +56,7 @@ class KbrokerSourceError(Exception):
         return _rebuilt, (type(self), self.what, {name: getattr(self, name) for name in _FIELDS})
 
 
-_FIELDS = ("remedy", "topic", "partition", "offset", "object_name")
+_FIELDS = ("remedy", "at", "offset", "object_name")
 
 
 def _rebuilt(kind: type[KbrokerSourceError], what: str, fields: dict[str, Any]) -> KbrokerSourceError:
@@ -116,7 +115,7 @@ def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
     """The error for a topic or partition that does not exist."""
     what = "there is no such topic" if partition is None else "the topic has no such partition"
     remedy = "name an existing one, see `kbroker topic --list`"
-    return UnknownTopic(what, remedy=remedy, topic=topic, partition=partition)
+    return UnknownTopic(what, remedy=remedy, at=topic if partition is None else (topic, partition))
 
 
 _REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
@@ -134,15 +133,9 @@ def segment_error(
     kind: type[KbrokerSourceError], what: str, segment: RemoteLogSegmentMetadata, storage: object, *, offset: int
 ) -> KbrokerSourceError:
     """The error for a segment whose object cannot be read at this offset. `kind` is a key of `_REMEDIES`."""
-    partition = segment.remote_log_segment_id.topic_id_partition
-    return kind(
-        what,
-        remedy=_REMEDIES[kind],
-        topic=partition.topic,
-        partition=partition.partition,
-        offset=offset,
-        object_name=object_of(segment, storage),
-    )
+    id_ = segment.remote_log_segment_id.topic_id_partition
+    name = object_of(segment, storage)
+    return kind(what, remedy=_REMEDIES[kind], at=(id_.topic, id_.partition), offset=offset, object_name=name)
 
 
 def told_by_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:

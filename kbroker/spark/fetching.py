@@ -28,7 +28,8 @@ from kbroker.spark.errors import (
     TopicRecreated,
     unknown_topic,
 )
-from kbroker.spark.pieces import TailPiece
+from kbroker.spark.pieces import Piece, TailPiece
+from kbroker.spark.positions import Partition
 from wire.record_batch import HEADER_SIZE, Batches, RecordBatch, batches
 from wire.types import ZERO_UUID, uuid_to_text
 
@@ -43,7 +44,7 @@ def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FE
     """
     offset, empty = piece.start_offset, 0
     while offset < piece.end_offset:
-        fetched = client.fetch(piece.topic_id, (piece.topic, piece.partition), offset, max_bytes=max_bytes)
+        fetched = client.fetch(piece.topic_id, piece.topic_partition, offset, max_bytes=max_bytes)
         if fetched.error_code:
             raise why_not(client, piece, offset, fetched.error_code)
         before = offset
@@ -78,8 +79,7 @@ def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
             f"the topic was deleted and created again since the job was planned: its id is {uuid_to_text(topic.id)},"
             f" it was {uuid_to_text(piece.topic_id)}",
             remedy="start the job again; the records of the deleted topic are gone",
-            topic=piece.topic,
-            partition=piece.partition,
+            at=piece.topic_partition,
             offset=piece.start_offset,
         )
     if piece.partition not in topic.leaders:
@@ -92,28 +92,33 @@ def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> K
     if code == CORRUPT_MESSAGE:
         return damaged(piece, offset, "it is damaged on the broker's disk")
     check_topic(client, piece)
-    partition = piece.topic, piece.partition
-    start = client.offsets({partition: EARLIEST})[partition].offset
+    start = offset_now(client, piece, EARLIEST)
     if start > offset:
-        return expired(piece.topic, piece.partition, offset, log_start_offset=start)
+        return expired(piece.topic_partition, offset, log_start_offset=start)
     if code != OFFSET_OUT_OF_RANGE:
         return BrokerUnavailable(
-            "the broker that leads the partition changed", remedy="start the job again", topic=piece.topic,
-            partition=piece.partition, offset=offset,
-        )  # fmt: skip
+            "the broker that leads the partition changed",
+            remedy="start the job again",
+            at=piece.topic_partition,
+            offset=offset,
+        )
     check_end(client, piece, offset)
     return no_records(piece, offset)
 
 
-def expired(topic: str, partition: int, offset: int, *, log_start_offset: int) -> RecordsExpired:
+def offset_now(client: BrokerClient, piece: Piece, timestamp: int) -> int:
+    """The current log start or end offset of a piece's partition."""
+    return client.offsets({piece.topic_partition: timestamp})[piece.topic_partition].offset
+
+
+def expired(partition: Partition, offset: int, *, log_start_offset: int) -> RecordsExpired:
     """The error for records that were deleted while a job ran."""
     return RecordsExpired(
         f"the records up to offset {log_start_offset - 1} were deleted while the job ran, by retention or by"
         " DeleteRecords",
         remedy="start the job again with what is left, or keep records longer (retention.ms, retention.bytes);"
         " failOnDataLoss=false skips them",
-        topic=topic,
-        partition=partition,
+        at=partition,
         offset=offset,
     )
 
@@ -124,15 +129,13 @@ def check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:
     A new leader that does not know its followers' positions yet returns an error to ListOffsets, which is retried,
     while its Fetch answers have a high watermark that is too low. So this asks ListOffsets.
     """
-    partition = piece.topic, piece.partition
-    end = client.offsets({partition: LATEST})[partition].offset
+    end = offset_now(client, piece, LATEST)
     if end < piece.end_offset:
         raise OffsetsOutOfRange(
             f"the log ends at offset {end} now, but had offset {piece.end_offset - 1} when the job was planned:"
             " the elected leader did not have it",
             remedy="start the job again; the lost records cannot be recovered (see unclean.leader.election.enable)",
-            topic=piece.topic,
-            partition=piece.partition,
+            at=piece.topic_partition,
             offset=offset,
         )
 
@@ -141,8 +144,7 @@ def no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
     return BrokerUnavailable(
         "the broker sends no records, although it has some",
         remedy="check the broker's log, and start the job again",
-        topic=piece.topic,
-        partition=piece.partition,
+        at=piece.topic_partition,
         offset=offset,
     )
 
@@ -160,7 +162,6 @@ def damaged(
     return kind(
         f"the broker sent a batch that cannot be read: {what}",
         remedy="run kbroker verify on its data directory, and kbroker tier scrub",
-        topic=piece.topic,
-        partition=piece.partition,
+        at=piece.topic_partition,
         offset=offset,
     )

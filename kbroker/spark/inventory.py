@@ -89,5 +89,5 @@ def same_topics(known: Mapping[str, UUID], found: Iterable[tuple[str, UUID]]) ->
                 f"the topic was deleted and created again: its id is {uuid_to_text(topic_id)}, it was"
                 f" {uuid_to_text(before)}",
                 remedy="start again with another checkpoint; the records of the deleted topic are gone",
-                topic=topic,
+                at=topic,
             )

@@ -37,7 +37,7 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
     empty = 0
     while offset < piece.end_offset:
         fetched = client.fetch(
-            piece.topic_id, (piece.topic, piece.partition), asked, wait_ms=FETCH_WAIT_MS if asked == offset else 0
+            piece.topic_id, piece.topic_partition, asked, wait_ms=FETCH_WAIT_MS if asked == offset else 0
         )
         if fetched.error_code not in (0, CORRUPT_MESSAGE):
             raise why_not(client, piece, asked, fetched.error_code)

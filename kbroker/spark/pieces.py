@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from kbroker.spark.positions import Partition
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 
 
@@ -34,6 +35,10 @@ class SegmentPiece:
     def topic_id_partition(self) -> TopicIdPartition:
         return self.segment.remote_log_segment_id.topic_id_partition
 
+    @property
+    def topic_partition(self) -> Partition:
+        return self.topic_id_partition.topic, self.topic_id_partition.partition
+
 
 @dataclass(frozen=True, slots=True)
 class TailPiece:
@@ -51,6 +56,10 @@ class TailPiece:
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.topic, self.partition)
+
+    @property
+    def topic_partition(self) -> Partition:
+        return self.topic, self.partition
 
 
 Piece = SegmentPiece | TailPiece

@@ -88,8 +88,7 @@ class Planner:
                     raise InvalidOption(
                         f"startingOffsets is {start[partition]}, but endingOffsets is {end[partition]}",
                         remedy="correct one of them",
-                        topic=partition[0],
-                        partition=partition[1],
+                        at=partition,
                     )
                 start[partition] = end[partition]
         return Range(extent, start, end)
@@ -104,8 +103,7 @@ class Planner:
                 raise OffsetsOutOfRange(
                     "no record is at or after the starting timestamp",
                     remedy="give an earlier one, or set startingOffsetsByTimestampStrategy=latest",
-                    topic=partition[0],
-                    partition=partition[1],
+                    at=partition,
                 )
             start[partition] = extent.bounds[partition].end_offset if offset is None else offset
         return start
@@ -157,8 +155,7 @@ class Planner:
             raise OffsetsOutOfRange(
                 said,
                 remedy="name existing offsets (-2 earliest, -1 latest); failOnDataLoss=false uses the nearest",
-                topic=partition[0],
-                partition=partition[1],
+                at=partition,
                 offset=offset,
             )
         logger.warning("%s-%d: %s; %d is used (failOnDataLoss=false)", *partition, said, nearest)

@@ -70,7 +70,8 @@ def _read(reading: Reading, piece: Piece, columns: Sequence[str], looks: int) ->
 
 
 def _read_tail(reading: Reading, piece: TailPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    from kbroker.spark.client import kept_client  # noqa: PLC0415  (only imported if a client is needed)
+    from kbroker.spark.client import EARLIEST, kept_client  # noqa: PLC0415  (only imported if a client is needed)
+    from kbroker.spark.fetching import offset_now  # noqa: PLC0415
     from kbroker.spark.tail_reading import read_tail  # noqa: PLC0415
 
     assert reading.client is not None, "records to be fetched without a broker"
@@ -85,15 +86,8 @@ def _read_tail(reading: Reading, piece: TailPiece, columns: Sequence[str]) -> It
             if reading.fail_on_data_loss or error.offset is None:
                 raise
             with kept_client(reading.client) as client:
-                offset = _log_start(client, piece)
+                offset = offset_now(client, piece, EARLIEST)
             _warn_skipped(piece, error.offset, min(offset, piece.end_offset), error)
-
-
-def _log_start(client: Any, piece: Piece) -> int:
-    from kbroker.spark.client import EARLIEST  # noqa: PLC0415
-
-    partition = piece.topic_id_partition.topic, piece.topic_id_partition.partition
-    return int(client.offsets({partition: EARLIEST})[partition].offset)
 
 
 def _look_again(
@@ -111,7 +105,7 @@ def _look_again(
         _warn_skipped(piece, start, piece.end_offset, missing)
         return
     if state.log_start_offset > start:
-        error = expired(state.id.topic, state.id.partition, start, log_start_offset=state.log_start_offset)
+        error = expired(piece.topic_partition, start, log_start_offset=state.log_start_offset)
         if reading.fail_on_data_loss:
             raise error from missing
         _warn_skipped(piece, start, min(state.log_start_offset, piece.end_offset), error)
@@ -136,8 +130,7 @@ def _state_now(reading: Reading, piece: SegmentPiece) -> PartitionState | None:
     from kbroker.spark.inventory import open_inventory, same_topics  # noqa: PLC0415
     from kbroker.spark.options import Subscription  # noqa: PLC0415
 
-    wanted = piece.topic_id_partition
-    partition = wanted.topic, wanted.partition
+    wanted, partition = piece.topic_id_partition, piece.topic_partition
     with ExitStack() as stack:
         inventory = open_inventory(reading.client, reading.store, stack)
         try:
@@ -153,8 +146,8 @@ def _state_now(reading: Reading, piece: SegmentPiece) -> PartitionState | None:
 
 def _warn_skipped(piece: Piece, start: int, end: int, why: KbrokerSourceError) -> None:
     if start < end:
-        name = f"{piece.topic_id_partition.topic}-{piece.topic_id_partition.partition}"
-        logger.warning("%s: offsets %d to %d are skipped (failOnDataLoss=false): %s", name, start, end - 1, why)
+        what = "%s-%d: offsets %d to %d are skipped (failOnDataLoss=false): %s"
+        logger.warning(what, *piece.topic_partition, start, end - 1, why)
 
 
 def not_covered(state: PartitionState, start: int, end: int) -> OffsetsNotCovered:
@@ -163,7 +156,6 @@ def not_covered(state: PartitionState, start: int, end: int) -> OffsetsNotCovere
         f"no finished segment in the store has the offsets {start} to {end - 1}",
         remedy="name the broker (kafka.bootstrap.servers), which may have them, or run kbroker tier scrub;"
         " failOnDataLoss=false skips them",
-        topic=state.id.topic,
-        partition=state.id.partition,
+        at=(state.id.topic, state.id.partition),
         offset=start,
     )

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, unknown_topic
-from kbroker.spark.fetching import check_topic
+from kbroker.spark.fetching import check_topic, offset_now
 from kbroker.spark.inventory import same_topics
 from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
 from kbroker.spark.options import SourceOptions, Subscription
@@ -209,7 +209,7 @@ class SegmentsStreamReader(DataSourceStreamReader):
                 raise OffsetsOutOfRange(
                     f"the log ends at offset {piece.end_offset} now, but the stream has read up to"
                     f" {piece.start_offset}: the broker lost events",
-                    remedy="start again with another checkpoint", topic=METADATA_TOPIC, partition=piece.partition,
+                    remedy="start again with another checkpoint", at=piece.topic_partition,
                     offset=piece.start_offset,
                 )  # fmt: skip
         return [InputPartition(piece) for piece in pieces if piece.start_offset < piece.end_offset]
@@ -244,12 +244,11 @@ def _read(offsets: Mapping[str, Any]) -> tuple[dict[int, int], UUID]:
 
 def _check_start(client: BrokerClient, piece: TailPiece) -> None:
     """Errors: RecordsExpired."""
-    partition = piece.topic, piece.partition
-    first = client.offsets({partition: EARLIEST})[partition].offset
+    first = offset_now(client, piece, EARLIEST)
     if first > piece.start_offset:
         raise RecordsExpired(
             f"the events up to offset {first - 1} have been deleted", remedy="start again with another checkpoint",
-            topic=piece.topic, partition=piece.partition, offset=piece.start_offset,
+            at=piece.topic_partition, offset=piece.start_offset,
         )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ class StoreInventory:
             raise TopicRecreated(
                 f"the store has several topics of this name, with the ids {ids}",
                 remedy="name the broker of the topic to read (kafka.bootstrap.servers)",
-                topic=topic,
+                at=topic,
             )
         return spans[-1][2]
 
@@ -141,7 +141,7 @@ class StoreInventory:
         try:
             epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
         except (RemoteStorageError, ValueError) as error:
-            raise self._unavailable(error, id_, newest.start_offset) from error
+            raise self._unavailable(error, (id_.topic, id_.partition), newest.start_offset) from error
         state = PartitionState(
             id_,
             log_start_offset=0,
@@ -166,7 +166,7 @@ class StoreInventory:
             try:
                 found[partition] = first_at_or_after(self._storage, state, timestamp_ms)
             except RemoteStorageError as error:
-                raise self._unavailable(error, state.id) from error
+                raise self._unavailable(error, partition) from error
         return found
 
     def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
@@ -174,13 +174,12 @@ class StoreInventory:
         return [self._states[each] for each in partitions]
 
     def _unavailable(
-        self, error: Exception, id_: TopicIdPartition | None = None, offset: int | None = None
+        self, error: Exception, at: Partition | None = None, offset: int | None = None
     ) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self._storage!r} cannot be read: {error}",
             remedy="check that the store answers and that its keys permit listing and reading",
-            topic=None if id_ is None else id_.topic,
-            partition=None if id_ is None else id_.partition,
+            at=at,
             offset=offset,
         )
 

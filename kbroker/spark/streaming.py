@@ -217,8 +217,7 @@ def _gone(partition: Partition) -> UnknownTopic:
     return UnknownTopic(
         "the stream has read this partition, which does not exist any more",
         remedy="start with another checkpoint; failOnDataLoss=false continues without it",
-        topic=partition[0],
-        partition=partition[1],
+        at=partition,
     )
 
 
@@ -226,8 +225,7 @@ def _expired(partition: Partition, offset: int, log_start_offset: int, why: str)
     return RecordsExpired(
         f"{why} the records up to offset {log_start_offset - 1} were deleted before the stream read them".strip(),
         remedy="keep records longer (retention.ms, retention.bytes); failOnDataLoss=false continues with the rest",
-        topic=partition[0],
-        partition=partition[1],
+        at=partition,
         offset=offset,
     )
 
@@ -237,7 +235,6 @@ def _cut_off(partition: Partition, offset: int, end_offset: int) -> OffsetsOutOf
         f"the log ends at offset {end_offset} now, but the stream has read up to {offset}: the broker lost records,"
         " or the topic is another one",
         remedy="start with another checkpoint; failOnDataLoss=false continues at the end",
-        topic=partition[0],
-        partition=partition[1],
+        at=partition,
         offset=offset,
     )

@@ -18,18 +18,18 @@ SEGMENT = RemoteLogSegmentMetadata(RemoteLogSegmentId(PARTITION, UUID(int=9)), 4
 
 def test_a_message_names_partition_offset_object_and_remedy() -> None:
     error = DamagedObject(
-        "the CRC is wrong", remedy="put it back", topic="orders", partition=3, offset=42, object_name="object a/b.log"
+        "the CRC is wrong", remedy="put it back", at=("orders", 3), offset=42, object_name="object a/b.log"
     )
     assert str(error) == "orders-3 at offset 42 in object a/b.log: the CRC is wrong. Remedy: put it back."
 
 
 def test_a_message_omits_unknown_fields() -> None:
     assert str(InvalidOption("no such option", remedy="remove it")) == "no such option. Remedy: remove it."
-    assert str(KbrokerSourceError("gone", remedy="wait", topic="orders")) == "orders: gone. Remedy: wait."
+    assert str(KbrokerSourceError("gone", remedy="wait", at="orders")) == "orders: gone. Remedy: wait."
 
 
 def test_errors_survive_pickling() -> None:
-    error = DamagedObject("bad", remedy="mend", topic="orders", partition=0, offset=0, object_name="o")
+    error = DamagedObject("bad", remedy="mend", at=("orders", 0), offset=0, object_name="o")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is DamagedObject
     assert str(copy) == str(error)

@@ -199,8 +199,7 @@ class Export:
             raise ExportConflict(
                 f"the topic has no partition {gone[0]}, which was exported before",
                 remedy="check that this is the right cluster",
-                topic=self._topic,
-                partition=gone[0],
+                at=(self._topic, gone[0]),
             )
         begins = {partition: last.ends.get(partition, start) for partition, start in bounds.starts.items()}
         for partition, begin in begins.items():
@@ -210,16 +209,14 @@ class Export:
                     "exported",
                     remedy="keep this directory, and export the remaining records into another one; "
                     "export more often, or raise the topic's retention",
-                    topic=self._topic,
-                    partition=partition,
+                    at=(self._topic, partition),
                     offset=begin,
                 )
             if begin > bounds.ends[partition] and bounds.is_up_to_latest:
                 raise ExportConflict(
                     f"the partition ends at offset {bounds.ends[partition]}, but was exported up to here",
                     remedy="check for lost records, and that this is the right cluster; export into another directory",
-                    topic=self._topic,
-                    partition=partition,
+                    at=(self._topic, partition),
                     offset=begin,
                 )
         return begins
@@ -237,14 +234,14 @@ class Export:
             if strange:
                 raise ExportConflict(
                     f"the directory is not empty and is not an export: it contains {strange[0]}", remedy=OUTSIDE,
-                    topic=self._topic, object_name=self.directory.path,
+                    at=self._topic, object_name=self.directory.path,
                 )  # fmt: skip
             return None
         if missing := sorted(set(range(numbers[-1] + 1)) - set(numbers)):
             raise ExportConflict(
                 "this commit is missing, but later ones exist",
                 remedy="restore the file, or export into another directory",
-                topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
+                at=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
             )  # fmt: skip
         path = f"{COMMITS}/{export_log.commit_name(numbers[-1])}"
         return export_log.parse_commit(self.directory.read(path), path=f"{self.directory.path}/{path}")
@@ -290,7 +287,7 @@ class Export:
             raise ExportConflict(
                 "another export is about to commit this batch, and this file system cannot decide which is first",
                 remedy="run one export at a time; if the other one was killed, start again in a minute",
-                topic=self._topic, object_name=f"{self.directory.path}/{path}",
+                at=self._topic, object_name=f"{self.directory.path}/{path}",
             ) from None  # fmt: skip
         except OSError:
             # The export that was first also deletes what others have staged, and each file system reports that
@@ -316,7 +313,7 @@ class Export:
     def _overtaken(self, number: int) -> ExportConflict:
         return ExportConflict(
             "another export has committed this batch", remedy="run one export at a time",
-            topic=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
+            at=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
         )  # fmt: skip
 
     def _finish(self, commit: Commit, *, is_earlier: bool = False) -> Iterator[Step]:
@@ -354,7 +351,7 @@ class Export:
             what = "is missing" if there is None else f"has {there} bytes instead of {file.size}"
             raise ExportConflict(
                 f"a file of batch {commit.number} {what}", remedy="restore it, or export into another directory",
-                topic=self._topic, object_name=f"{self.directory.path}/{file.path}",
+                at=self._topic, object_name=f"{self.directory.path}/{file.path}",
             )  # fmt: skip
         return True
 

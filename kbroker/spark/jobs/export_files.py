@@ -49,7 +49,6 @@ def counted_rows(
                 f"{wanted.end - 1}",
                 remedy="nothing was committed; this is a bug in the job, please report it",
                 object_name=f"{directory.path}/{path}",
-                partition=partition,
             )
         counted[partition] = count
     return counted

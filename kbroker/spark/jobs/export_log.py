@@ -142,7 +142,7 @@ def refuse_another(known: Identity, wanted: Identity, *, output: str) -> None:
     """Check that a batch may follow the existing ones. Errors: ExportConflict with the difference."""
 
     def conflict(what: str, remedy: str) -> ExportConflict:
-        return ExportConflict(what, remedy=remedy, topic=wanted.topic, object_name=output)
+        return ExportConflict(what, remedy=remedy, at=wanted.topic, object_name=output)
 
     elsewhere = "export into another directory"
     if known.topic != wanted.topic:

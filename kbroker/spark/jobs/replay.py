@@ -137,7 +137,7 @@ def _plan(
         raise ReplayConflict(
             f"the source has a partition {beyond[0]}, but the target has only {len(partitions)} partitions",
             remedy=f"create the target with {max(ranges) + 1} partitions, or replay --by-key",
-            topic=target,
+            at=target,
         )
     ends = connection.offsets({(target, each): LATEST for each in partitions})
     bases = {index: each.offset for (_, index), each in ends.items()}
@@ -156,7 +156,7 @@ def _check_settings(settings: Mapping[str, str], target: str) -> None:
         raise ReplayConflict(
             "the target has message.timestamp.type=LogAppendTime, which would replace the records' timestamps",
             remedy="set message.timestamp.type=CreateTime for the target",
-            topic=target,
+            at=target,
         )
 
 

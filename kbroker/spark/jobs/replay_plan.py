@@ -56,7 +56,7 @@ class ReplayPlan:
                 raise ReplayConflict(
                     f"the ranges of {len(self.ranges)} partitions do not fit into the offsets of {count} partitions",
                     remedy="replay some partitions at a time, each with a --job-id of its own",
-                    topic=self.target,
+                    at=self.target,
                 )
         return texts
 
@@ -79,12 +79,11 @@ def parse_plan(job_id: str, target: str, committed: Mapping[int, tuple[int, str]
             raise ReplayConflict(
                 f"the group {job_id!r} has committed an offset that is not of a replay",
                 remedy="choose another --job-id: this one is the name of a consumer group",
-                topic=target,
-                partition=partition,
+                at=(target, partition),
             ) from error
     if len(set(headings)) != 1:
         raise ReplayConflict(
-            f"the offsets of the group {job_id!r} belong to different replays", remedy=AGAIN, topic=target
+            f"the offsets of the group {job_id!r} belong to different replays", remedy=AGAIN, at=target
         )
     target_id, source, is_by_key, is_done = headings[0]
     bases = {partition: offset for partition, (offset, _) in committed.items()}
@@ -95,7 +94,7 @@ def refuse_another(known: ReplayPlan, *, source: str, is_by_key: bool, target_id
     """Check that a plan belongs to this replay. Errors: ReplayConflict."""
 
     def conflict(what: str) -> ReplayConflict:
-        return ReplayConflict(what, remedy=AGAIN, topic=known.target)
+        return ReplayConflict(what, remedy=AGAIN, at=known.target)
 
     if known.target_id != target_id:
         raise conflict(

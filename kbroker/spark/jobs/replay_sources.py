@@ -43,8 +43,7 @@ class TopicSource:
                     f"the records up to offset {min(start, each.end) - 1} expired since the replay began; without them "
                     "it cannot be resumed",
                     remedy="replay the remaining records into an empty topic with another --job-id",
-                    topic=self._topic,
-                    partition=partition,
+                    at=(self._topic, partition),
                     offset=each.start,
                 )
         return read_ranges(self._spark, self._topic, self._options, ranges)

@@ -101,8 +101,7 @@ class _Partition:
             raise ReplayConflict(
                 f"the log ends at offset {end}, which is lower than when the replay began",
                 remedy="records were lost: replay into an empty topic with another --job-id",
-                topic=assignment.target,
-                partition=index,
+                at=(assignment.target, index),
                 offset=self._base,
             )
         self._seen = 0
@@ -147,8 +146,7 @@ class _Partition:
                 "the last written record cannot be read back: it was compacted or has expired",
                 remedy="give the target retention.ms=-1 and cleanup.policy=delete until the replay is done, and replay "
                 "into an empty topic with another --job-id",
-                topic=self._assignment.target,
-                partition=self.index,
+                at=(self._assignment.target, self.index),
                 offset=at,
             )
         if found._replace(offset=-1) != row.record._replace(offset=-1):

@@ -65,8 +65,7 @@ class TargetClient(BrokerClient):
                 raise BrokerUnavailable(
                     f"the broker does not store an offset of the group {group!r}: {explain(error.errno)}",
                     remedy="check that the group has no members, or choose another --job-id",
-                    topic=topic,
-                    partition=partition.partition,
+                    at=(topic, partition.partition),
                 )
 
     def topic_settings(self, topic: str) -> dict[str, str]:
@@ -129,8 +128,7 @@ class TargetClient(BrokerClient):
                 raise ReplayConflict(
                     f"the target refuses the records from the source's offset {offset} on: {said}",
                     remedy=REMEDIES.get(code, "check the broker's log, and start the job again"),
-                    topic=topic,
-                    partition=index,
+                    at=(topic, index),
                 )
             return code or [int(each.base_offset)]
 
@@ -196,7 +194,6 @@ def foreign_writer(partition: Partition, offset: int, what: str) -> ReplayConfli
     return ReplayConflict(
         f"something else wrote to the target during the replay: {what}",
         remedy="stop the other writer, and replay into an empty topic with another --job-id",
-        topic=partition[0],
-        partition=partition[1],
+        at=partition,
         offset=offset,
     )
