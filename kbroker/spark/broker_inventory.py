@@ -43,24 +43,29 @@ class BrokerInventory:
         return {each: None if answer.offset < 0 else answer.offset for each, answer in found.items()}
 
     def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
-        segments: dict[tuple[UUID, int], list[RemoteLogSegmentMetadata]] = {}
+        segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
         if self._catalogue is not None and partitions:
             for segment in self._catalogue.read().segments.values():
-                found = segment.remote_log_segment_id.topic_id_partition
-                segments.setdefault((found.topic_id, found.partition), []).append(segment)
-        tiered = [each for each in partitions if (self._topics[each[0]].id, each[1]) in segments]
-        epochs = self.client.epochs({each: bounds[each].log_start_offset for each in tiered}) if tiered else {}
-        states = []
-        for each in partitions:
-            topic_id = self._topics[each[0]].id
-            states.append(
-                PartitionState(
-                    TopicIdPartition(topic_id, *each),
-                    log_start_offset=bounds[each].log_start_offset,
-                    end_offset=bounds[each].end_offset,
-                    leader_epochs=tuple(epochs.get(each, ())),
-                    segments=tuple(segments.get((topic_id, each[1]), ())),
-                    has_broker=True,
-                )
+                segments.setdefault(segment.remote_log_segment_id.topic_id_partition, []).append(segment)
+        ids = [TopicIdPartition(self._topics[topic].id, topic, index) for topic, index in partitions]
+        return self.states_of(ids, bounds, segments)
+
+    def states_of(
+        self,
+        ids: Sequence[TopicIdPartition],
+        bounds: Mapping[Partition, Bounds],
+        segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
+    ) -> list[PartitionState]:
+        """The states of partitions with these segments."""
+        tiered = {each[1:]: bounds[each[1:]].log_start_offset for each in ids if each in segments}
+        epochs = self.client.epochs(tiered) if tiered else {}
+        return [
+            PartitionState(
+                each,
+                *bounds[each[1:]],
+                leader_epochs=tuple(epochs.get(each[1:], ())),
+                segments=tuple(segments.get(each, ())),
+                has_broker=True,
             )
-        return states
+            for each in ids
+        ]

@@ -8,11 +8,9 @@ Source  RemoteLogManager.findOffsetByTimestamp of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import BinaryIO
-
 from kbroker.spark.errors import DamagedObject, segment_error, told_by_store
 from kbroker.spark.plan import PartitionState, usable_segments
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import CorruptIndex
 from kbroker.tiered.api import (
     IndexType,
@@ -24,8 +22,8 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times
+from kbroker.tiered.segment_files import RemoteFile
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch
 
 PIECE_BYTES = 1 << 20
 
@@ -64,6 +62,8 @@ def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, time
         position = 0 if indexes is None else indexes.position_for_timestamp(timestamp_ms, start_offset)
         try:
             found = _in_segment(storage, segment, position, timestamp_ms, start_offset)
+        except OSError as error:
+            raise segment_error(DamagedObject, str(error), segment, storage, offset=start_offset) from error
         except RemoteStorageError as error:
             raise segment_error(*told_by_store(error), segment, storage, offset=start_offset) from error
         except Malformed as error:
@@ -83,39 +83,19 @@ def _in_segment(
 ) -> int | None:
     """Searches from the position of a batch on. Errors: RemoteStorageError, Malformed."""
     least = segment.start_offset  # the CRC does not cover a batch's own offset
-    with closing(storage.fetch_log_segment(segment, position)) as stream:
-        while position < segment.segment_size_in_bytes:
-            batch = _next_batch(stream, segment, position)
-            if not least <= batch.base_offset <= batch.last_offset <= segment.end_offset:
-                raise RemoteObjectDamaged(f"the batch at byte {position} claims to begin at offset {batch.base_offset}")
-            least = batch.next_offset
-            position += batch.size
-            if batch.last_offset < start_offset or batch.max_timestamp < timestamp_ms or batch.is_control:
-                continue
-            for record in batch.records():
-                if record.timestamp >= timestamp_ms and record.offset >= start_offset:
-                    return record.offset
+    reader = BatchReader(RemoteFile(storage, segment, "the object"), position, chunk_bytes=PIECE_BYTES)
+    for batch in reader:
+        if not batch.crc_is_valid():
+            raise RemoteObjectDamaged(f"the batch at byte {reader.position} is damaged")
+        if not least <= batch.base_offset <= batch.last_offset <= segment.end_offset:
+            what = f"the batch at byte {reader.position} claims to begin at offset {batch.base_offset}"
+            raise RemoteObjectDamaged(what)
+        least = batch.next_offset
+        if batch.last_offset < start_offset or batch.max_timestamp < timestamp_ms or batch.is_control:
+            continue
+        for record in batch.records():
+            if record.timestamp >= timestamp_ms and record.offset >= start_offset:
+                return record.offset
+    if reader.error is not None:
+        raise RemoteObjectDamaged(f"there is no complete batch at byte {reader.position}: {reader.error}")
     return None
-
-
-def _next_batch(stream: BinaryIO, segment: RemoteLogSegmentMetadata, position: int) -> RecordBatch:
-    """The next batch of a stream, checked."""
-    head = _exactly(stream, HEADER_SIZE)
-    size = int.from_bytes(head[8:12], "big", signed=True) + 12
-    if len(head) < HEADER_SIZE or not HEADER_SIZE <= size <= segment.segment_size_in_bytes - position:
-        raise RemoteObjectDamaged(f"there is no complete batch at byte {position}")
-    batch = RecordBatch(memoryview(head + _exactly(stream, size - HEADER_SIZE)), 0)
-    if not batch.is_whole or not batch.crc_is_valid():
-        raise RemoteObjectDamaged(f"the batch at byte {position} is damaged")
-    return batch
-
-
-def _exactly(stream: BinaryIO, size: int) -> bytes:
-    pieces = []
-    while size > 0:
-        piece = stream.read(min(size, PIECE_BYTES))
-        if not piece:
-            break
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)

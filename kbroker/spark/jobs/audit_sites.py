@@ -59,20 +59,8 @@ class BrokerSite:
             each for each in asked
             if (topic := there.get(each.topic)) and topic.id == each.topic_id and each.partition in topic.leaders
         ]  # fmt: skip
-        bounds = BrokerInventory(self._client, has_store=False).bounds([(each.topic, each.partition) for each in alive])
-        tiered = [(each.topic, each.partition) for each in alive if each in segments]
-        epochs = self._client.epochs({each: bounds[each].log_start_offset for each in tiered})
-        return [
-            PartitionState(
-                each,
-                log_start_offset=bounds[each.topic, each.partition].log_start_offset,
-                end_offset=bounds[each.topic, each.partition].end_offset,
-                leader_epochs=tuple(epochs.get((each.topic, each.partition), ())),
-                segments=tuple(segments.get(each, ())),
-                has_broker=True,
-            )
-            for each in alive
-        ]
+        inventory = BrokerInventory(self._client, has_store=False)
+        return inventory.states_of(alive, inventory.bounds([each[1:] for each in alive]), segments)
 
 
 class StoreSite:

@@ -29,7 +29,6 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-millis"): "timestamp_ntz",
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
-_MAX_DEPTH: Final = 50
 
 
 def parse_avro_schema(text: str, *, name: str) -> Any:
@@ -55,70 +54,58 @@ def parse_avro_schema(text: str, *, name: str) -> Any:
 
 def spark_schema(schema: Any) -> dict[str, Any]:
     """The struct of a record's fields. Errors: InvalidOption names the field that is not supported."""
-    kind, _ = _Reader().kind(schema, "", 0)
+    from fastavro.schema import expand_schema  # noqa: PLC0415
+
+    kind, _ = _kind(expand_schema(schema), "")
     assert isinstance(kind, dict), schema
     return kind
 
 
-class _Reader:
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
-
-    def kind(self, schema: Any, path: str, depth: int) -> tuple[Any, bool]:
-        """The Spark type, and whether it is nullable."""
-        if depth > _MAX_DEPTH:
-            raise InvalidOption(
-                f"field {path} of the Avro schema contains itself", remedy="Spark does not support recursive types"
-            )
-        if isinstance(schema, list):
-            return self._union(schema, path, depth)
-        if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                return _PRIMITIVES[schema], False
-            known = self._named.get(schema.rpartition(".")[2])
-            if known is None:
-                raise _refused(path, schema)
-            return self.kind(known, path, depth + 1)
-        sort = schema["type"]
-        if isinstance(sort, dict | list):
-            return self.kind(sort, path, depth + 1)
-        if "name" in schema:
-            self._named[schema["name"].rpartition(".")[2]] = schema
-        return self._complex(schema, sort, path, depth), False
-
-    def _complex(self, schema: dict[str, Any], sort: str, path: str, depth: int) -> Any:
-        logical = schema.get("logicalType")
-        if logical == "decimal" and sort in {"bytes", "fixed"}:
-            return f"decimal({schema['precision']},{schema.get('scale', 0)})"
-        if logical is not None and (sort, logical) in _LOGICAL:
-            return _LOGICAL[sort, logical]
-        if logical in {"time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos", "duration"}:
-            raise _refused(path, logical)
-        match sort:
-            case "record":
-                fields = []
-                for each in schema["fields"]:
-                    below = f"{path}.{each['name']}" if path else each["name"]
-                    kind, is_nullable = self.kind(each["type"], below, depth + 1)
-                    fields.append({"name": each["name"], "type": kind, "nullable": is_nullable, "metadata": {}})
-                return {"type": "struct", "fields": fields}
-            case "array":
-                kind, is_nullable = self.kind(schema["items"], f"{path}[]", depth + 1)
-                return {"type": "array", "elementType": kind, "containsNull": is_nullable}
-            case "map":
-                kind, is_nullable = self.kind(schema["values"], f"{path}[]", depth + 1)
-                return {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": is_nullable}
-            case "enum":
-                return "string"
-            case "fixed":
-                return "binary"
-        return self.kind(sort, path, depth + 1)[0]
-
-    def _union(self, schema: list[Any], path: str, depth: int) -> tuple[Any, bool]:
+def _kind(schema: Any, path: str) -> tuple[Any, bool]:
+    """The Spark type of an expanded schema, and whether it is nullable."""
+    if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
             raise _refused(path, "union of " + ", ".join(map(_name, others)))
-        return self.kind(others[0], path, depth + 1)[0], len(others) < len(schema)
+        return _kind(others[0], path)[0], len(others) < len(schema)
+    if isinstance(schema, dict):
+        return _complex(schema, schema["type"], path), False
+    if schema in _PRIMITIVES:
+        return _PRIMITIVES[schema], False
+    if schema == "null":
+        raise _refused(path, schema)
+    # Expansion leaves only names of enclosing records.
+    raise InvalidOption(
+        f"field {path} of the Avro schema contains itself", remedy="Spark does not support recursive types"
+    )
+
+
+def _complex(schema: dict[str, Any], sort: str, path: str) -> Any:
+    logical = schema.get("logicalType")
+    if logical == "decimal" and sort in {"bytes", "fixed"}:
+        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    if logical is not None and (sort, logical) in _LOGICAL:
+        return _LOGICAL[sort, logical]
+    if logical in {"time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos", "duration"}:
+        raise _refused(path, logical)
+    match sort:
+        case "record":
+            fields = []
+            for each in schema["fields"]:
+                kind, is_nullable = _kind(each["type"], f"{path}.{each['name']}".lstrip("."))
+                fields.append({"name": each["name"], "type": kind, "nullable": is_nullable, "metadata": {}})
+            return {"type": "struct", "fields": fields}
+        case "array":
+            kind, is_nullable = _kind(schema["items"], f"{path}[]")
+            return {"type": "array", "elementType": kind, "containsNull": is_nullable}
+        case "map":
+            kind, is_nullable = _kind(schema["values"], f"{path}[]")
+            return {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": is_nullable}
+        case "enum":
+            return "string"
+        case "fixed":
+            return "binary"
+    return _kind(sort, path)[0]
 
 
 def _name(schema: Any) -> str:

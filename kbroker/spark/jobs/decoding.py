@@ -14,6 +14,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, NoReturn
@@ -34,10 +35,24 @@ from kbroker.spark.jobs.field_types import (
 
 FORMATS: Final = ("json", "csv", "avro")
 CONFLUENT_HEADER_SIZE: Final = 5
-# Numbers in CSV. Python also accepts "1_000", digits of other scripts, and spaces.
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+
+
+def _float(cell: str) -> float | Decimal:
+    return number(cell) if _NUMBER.fullmatch(cell) else float(cell)
+
+
+_INTEGER_CELL: Final = re.compile(r"[+-]?[0-9]+"), int
+_FLOAT_CELL: Final = re.compile(rf"{_NUMBER.pattern}|[+-]?(?i:nan|inf|infinity)"), _float
+_CELLS: Final[Mapping[str, tuple[re.Pattern[str], Callable[[str], Any]]]] = {
+    "boolean": (re.compile("true|false", re.IGNORECASE), lambda cell: cell.lower() == "true"),
+    "decimal": (_NUMBER, exact_number),
+    **dict.fromkeys(("float", "double"), _FLOAT_CELL),
+    **dict.fromkeys(("byte", "short", "integer", "long"), _INTEGER_CELL),
+}
+"""Which cells of CSV are values of a type, and how to read them. Python's own functions also accept "1_000", digits of
+other scripts, and spaces.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,48 +197,18 @@ def _from_text(name: str, kind: Any) -> Converter:
     if not isinstance(kind, str):
         raise InvalidOption(f"field {name} is a {kind['type']}, which CSV does not support", remedy="use a simple type")
     convert = converter(kind, allows_unknown=True)
-    read = _READ.get(kind.partition("(")[0])
-    if read is None:
+    if (known := _CELLS.get(kind.partition("(")[0])) is None:
         return convert
+    pattern, read = known
 
-    def convert_text(cell: Any, path: str) -> Any:
-        try:
-            value = read(cell)
-        except ValueError:
-            return convert(cell, path)  # raises an error that shows the text
+    def convert_text(cell: str, path: str) -> Any:
+        value: Any = cell  # of which the converter shows the text in an error
+        if pattern.fullmatch(cell):
+            with suppress(ValueError):  # a number of thousands of digits
+                value = read(cell)
         return convert(value, path)
 
     return convert_text
-
-
-def _read_boolean(cell: str) -> bool:
-    return {"true": True, "false": False}[cell.lower()] if cell.lower() in {"true", "false"} else _refuse(cell)
-
-
-def _read_integer(cell: str) -> int:
-    return int(cell) if _INTEGER.fullmatch(cell) else _refuse(cell)
-
-
-def _read_float(cell: str) -> float | Decimal:
-    if _NOT_FINITE.fullmatch(cell):
-        return float(cell)
-    return number(cell) if _NUMBER.fullmatch(cell) else _refuse(cell)
-
-
-def _read_decimal(cell: str) -> Decimal:
-    return exact_number(cell) if _NUMBER.fullmatch(cell) else _refuse(cell)
-
-
-_READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    "boolean": _read_boolean,
-    "decimal": _read_decimal,
-    **dict.fromkeys(("float", "double"), _read_float),
-    **dict.fromkeys(("byte", "short", "integer", "long"), _read_integer),
-}
-
-
-def _refuse(cell: str) -> NoReturn:
-    raise ValueError(cell)
 
 
 def _avro(decoding: Decoding) -> Parse:

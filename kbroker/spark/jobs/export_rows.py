@@ -10,6 +10,7 @@ decoded have their value and the reason instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.spark.errors import InvalidOption
@@ -29,25 +30,16 @@ DATE: Final = (
     f"DIV {DAY_MICROS} AS INT)) AS STRING)"
 )
 
-_HEADERS: Final = {
-    "type": "array",
-    "elementType": {
-        "type": "struct",
-        "fields": [
-            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-        ],
-    },
-    "containsNull": True,
-}
+
+def _field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+_HEADER: Final = {"type": "struct", "fields": [_field("key", "string"), _field("value", "binary")]}
 _COLUMNS: Final[tuple[tuple[str, Any], ...]] = (
     ("key", "binary"), ("value", "binary"), ("topic", "string"), ("offset", "long"), ("timestamp", "timestamp"),
-    ("timestampType", "integer"), ("headers", _HEADERS),
+    ("timestampType", "integer"), ("headers", {"type": "array", "elementType": _HEADER, "containsNull": True}),
 )  # fmt: skip
-
-
-def _field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
 
 
 def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, Any]:
@@ -86,21 +78,13 @@ def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> 
     if decoding is None:
         return dated.select(*BASE[:1], "value", *BASE[1:])
     given = dated.select(*BASE, dated["value"].alias(RAW))
+    reason = _field(REASON, "string")
+    # Rows that could not be decoded have none of the fields, so each of them is nullable.
     added = StructType.fromJson(
-        {"type": "struct", "fields": [_nullable(each) for each in _added(decoding, into)] + [_field(REASON, "string")]}
+        {"type": "struct", "fields": [*({**each, "nullable": True} for each in _added(decoding, into)), reason]}
     )
     schema = StructType([*given.schema.fields, *added.fields])
-    held = decoding  # sent to the workers
-
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return decoded_batches(batches, held, into)
-
-    return given.mapInArrow(decode, schema)
-
-
-def _nullable(column: dict[str, Any]) -> dict[str, Any]:
-    """Nullable, because rows that could not be decoded have none of the fields."""
-    return {**column, "nullable": True}
+    return given.mapInArrow(partial(decoded_batches, decoding=decoding, into=into), schema)
 
 
 def good_rows(rows: DataFrame, decoding: Decoding | None) -> DataFrame:

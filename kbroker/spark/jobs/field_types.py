@@ -195,9 +195,7 @@ def _integer(bits: int) -> Converter:
     limit = 1 << (bits - 1)
 
     def convert(value: Any, path: str) -> int:
-        if type(value) is not int:
-            raise wrong(path, value, f"an integer of {bits} bits")
-        if not -limit <= value < limit:
+        if type(value) is not int or not -limit <= value < limit:
             raise wrong(path, value, f"an integer of {bits} bits")
         return value
 
