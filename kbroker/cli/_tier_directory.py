@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -21,6 +20,7 @@ from kbroker.metadata.image import Image, ImageBuilder
 from kbroker.runtime.ports import Disk
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import LOG_START_CHECKPOINT, read_file, read_offsets
+from kbroker.storage.directory_names import PARTITION
 from kbroker.storage.loader import offset_of
 from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, Partition
@@ -29,7 +29,6 @@ from wire.errors import Malformed
 T = TypeVar("T")
 
 ATTEMPTS: Final = 5
-_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
 class DirectorySource:
@@ -58,7 +57,7 @@ class DirectorySource:
         """Every topic with the numbers of its partitions in this directory."""
         found: dict[str, list[int]] = {}
         for name in self._names:
-            match = _PARTITION.fullmatch(name)
+            match = PARTITION.fullmatch(name)
             if match is not None and name != METADATA_DIRECTORY and "-delete" not in name:
                 found.setdefault(match[1], []).append(int(match[2]))
         return {topic: sorted(indexes) for topic, indexes in sorted(found.items())}

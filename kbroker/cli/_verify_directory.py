@@ -39,7 +39,7 @@ from kbroker.storage.checkpoint import (
     parse_offsets,
     read_file,
 )
-from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, STRAY
+from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, PARTITION, STRAY
 from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
 from kbroker.storage.reserve import FILE_NAME as RESERVE
@@ -55,7 +55,6 @@ _OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RESERVE, snapshots.BOOT
 _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
 """The second caches remote indexes, and the broker checks each when it uses it; the third is the tier itself."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
-_PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future)|.*\.tmp")
 _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
 
@@ -87,7 +86,7 @@ class DirectoryCheck:
     def _partition_paths(self) -> dict[TopicPartition, str]:
         found = {}
         for name in self._names:
-            match = _PARTITION.fullmatch(name)
+            match = PARTITION.fullmatch(name)
             if match is not None and _PASSING.fullmatch(name) is None and self._is_directory(name):
                 found[match[1], int(match[2])] = f"{self._path}/{name}"
         return found

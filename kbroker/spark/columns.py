@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kbroker.spark.arrow import binary_column, constant_column, header_column, number_column
 from kbroker.spark.errors import DamagedObject, KbrokerSourceError, UnknownCodec, UnrepresentableRecord
+from kbroker.spark.pieces import Piece
 from kbroker.spark.walk import Fields, Ints, find_records, read_fields, read_headers
 from wire.compression import Bytes, Codec, decompress
 from wire.errors import Malformed
@@ -53,7 +54,7 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 class RowsBuilder:
-    """Builds the rows of one partition with offsets in [start_offset, end_offset), one batch at a time.
+    """Builds the rows of a piece, one batch at a time.
 
     Shape   columns are keys of TYPES, in the order of the rows
     Bound   it is full at about `rows_bytes` of records; one batch may exceed that by at most MAX_DECOMPRESSED_BYTES
@@ -63,20 +64,17 @@ class RowsBuilder:
 
     def __init__(
         self,
-        topic: str,
-        partition: int,
+        piece: Piece,
         columns: Sequence[str] = COLUMNS,
         *,
-        start_offset: int,
-        end_offset: int,
         error_at: ErrorAt,
         rows_bytes: int = DEFAULT_ROWS_BYTES,
     ) -> None:
         self.schema = schema_of(columns)
+        topic, self._partition = piece.topic_partition
         self._topic = topic.encode()
-        self._partition = partition
-        self._start = start_offset
-        self._end = end_offset
+        self._start = piece.start_offset
+        self._end = piece.end_offset
         self._error_at = error_at
         self._rows_bytes = rows_bytes
         self._parts: list[_Part] = []

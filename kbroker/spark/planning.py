@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 from uuid import UUID
 
@@ -43,18 +43,12 @@ class Range(NamedTuple):
 
 
 class Planner:
-    """A context manager. All methods raise KbrokerSourceError."""
+    """All methods raise KbrokerSourceError."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._stack = ExitStack()
         self._inventory: Inventory | None = None
-
-    def __enter__(self) -> Planner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections; the next question opens them again."""
@@ -206,7 +200,7 @@ class Planner:
 
 def batch_pieces(options: SourceOptions) -> list[Piece]:
     """The pieces of a batch query."""
-    with Planner(options.for_batch()) as planner:
+    with closing(Planner(options.for_batch())) as planner:
         wanted = planner.batch_range()
         return planner.pieces(wanted.start, wanted.end, wanted.extent)
 

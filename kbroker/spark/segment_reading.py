@@ -12,7 +12,7 @@ Bound  two ranges of `chunk_bytes`, the rows of one, and one batch of MAX_DECOMP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
@@ -31,24 +31,18 @@ DEFAULT_CHUNK_BYTES: Final = 8 << 20
 MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE
 
 
-def is_visible(batch: RecordBatch) -> bool:
-    """Whether a batch's records are rows. Transaction markers are not; records of aborted transactions will not be."""
-    return not batch.is_control
-
-
 def read_segment(
     storage: RemoteStorageManager,
     piece: SegmentPiece,
     columns: Sequence[str] = COLUMNS,
     *,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-    visible: Callable[[RecordBatch], bool] = is_visible,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, in the order of their offsets. No row at or after the offset of an error has been yielded.
 
     Errors  MissingObject, StoreUnavailable, DamagedObject, UnknownCodec, UnrepresentableRecord
     """
-    return _SegmentReader(storage, piece, columns, chunk_bytes, visible).rows()
+    return _SegmentReader(storage, piece, columns, chunk_bytes).rows()
 
 
 class _Doubtful(Exception):
@@ -70,21 +64,12 @@ class _SegmentReader:
         piece: SegmentPiece,
         columns: Sequence[str],
         chunk_bytes: int,
-        visible: Callable[[RecordBatch], bool],
     ) -> None:
         self._storage = storage
         self._piece = piece
         self._columns = columns
         self._chunk_bytes = chunk_bytes
-        self._visible = visible
-        self._rows = RowsBuilder(
-            *(piece.topic_id_partition.topic, piece.topic_id_partition.partition),
-            columns,
-            start_offset=piece.start_offset,
-            end_offset=piece.end_offset,
-            error_at=self._error,
-            rows_bytes=chunk_bytes,
-        )
+        self._rows = RowsBuilder(piece, columns, error_at=self._error, rows_bytes=chunk_bytes)
         self._expected = None if piece.start_position else piece.segment.start_offset
         self._given = piece.start_offset
         self._is_second = False
@@ -96,7 +81,7 @@ class _SegmentReader:
         except _Doubtful:
             # If a damaged batch has already produced rows, this reads it again and the task fails.
             again = replace(self._piece, start_position=0, start_offset=self._given)
-            yield from _SegmentReader(self._storage, again, self._columns, self._chunk_bytes, self._visible).rows()
+            yield from _SegmentReader(self._storage, again, self._columns, self._chunk_bytes).rows()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         piece = self._piece
@@ -164,7 +149,7 @@ class _SegmentReader:
             if not batch.crc_is_valid():
                 raise self._error(DamagedObject, f"the CRC of the batch at byte {position + at} is wrong")
             self._check_place(batch, position + at)
-            if batch.base_offset < self._piece.end_offset and self._visible(batch):
+            if batch.base_offset < self._piece.end_offset and not batch.is_control:
                 self._rows.add(batch)
             at += batch.size
         return at, HEADER_SIZE

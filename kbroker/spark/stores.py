@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from kbroker.spark.errors import InvalidOption
 from kbroker.tiered.api import RemoteStorageManager
@@ -21,34 +22,22 @@ class StoreOptions:
     class_name: str | None
     configs: Mapping[str, str] = field(repr=False)
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Identifies the store."""
-        return self.class_name, tuple(sorted(self.configs.items()))
-
-
-_OPEN: dict[tuple[object, ...], RemoteStorageManager] = {}
-
 
 def open_store(options: StoreOptions) -> RemoteStorageManager:
-    """The configured manager; the same one for equal options for the life of the process. Errors: InvalidOption"""
-    found = _OPEN.get(options.key)
-    if found is None:
-        found = new_store(options)
-        _OPEN[options.key] = found
-    return found
+    """The configured manager; the same one for equal options for the life of the process. Errors: InvalidOption."""
+    return _opened(options.class_name, tuple(sorted(options.configs.items())))
 
 
-def new_store(options: StoreOptions) -> RemoteStorageManager:
-    """A manager that the caller owns and closes. Errors: InvalidOption."""
+@cache
+def _opened(class_name: str | None, configs: tuple[tuple[str, str], ...]) -> RemoteStorageManager:
     try:
-        storage = storage_manager(options.class_name)
+        storage = storage_manager(class_name)
     except PluginError as error:
         raise InvalidOption(
             str(error), remedy="set remote.log.storage.manager.class.name as in the broker's settings"
         ) from error
     try:
-        storage.configure(options.configs)
+        storage.configure(dict(configs))
     except ValueError as error:
         raise InvalidOption(
             f"the store's settings: {error}", remedy="give rsm.config.* as in the broker's settings"

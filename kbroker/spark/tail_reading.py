@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -11,8 +11,6 @@ from kbroker.spark.columns import COLUMNS, RowsBuilder
 from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.fetching import check_topic, damaged, fetch_batches
 from kbroker.spark.pieces import TailPiece
-from kbroker.spark.segment_reading import is_visible
-from wire.record_batch import RecordBatch
 
 
 def read_tail(
@@ -21,7 +19,6 @@ def read_tail(
     columns: Sequence[str] = COLUMNS,
     *,
     chunk_bytes: int,
-    visible: Callable[[RecordBatch], bool] = is_visible,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, in the order of their offsets. If this raises, all rows below the error's offset have been
     yielded.
@@ -30,17 +27,14 @@ def read_tail(
     """
     check_topic(client, piece)
     rows = RowsBuilder(
-        piece.topic,
-        piece.partition,
+        piece,
         columns,
-        start_offset=piece.start_offset,
-        end_offset=piece.end_offset,
         error_at=lambda kind, what, offset: damaged(piece, offset, what, kind),
         rows_bytes=chunk_bytes,
     )
     try:
         for batch in fetch_batches(client, piece, max_bytes=chunk_bytes):
-            if visible(batch):
+            if not batch.is_control:
                 rows.add(batch)
             if rows.is_full:
                 yield from rows.take()

@@ -27,8 +27,10 @@ import pyarrow as pa
 
 from kbroker.spark.arrow import binary_column, number_column
 from kbroker.spark.columns import COLUMNS, TYPES, RowsBuilder
+from kbroker.spark.pieces import TailPiece
 from kbroker.spark.walk import read_fields
 from wire.record_batch import HEADER_SIZE, Record, RecordBatch, batches, build_batch
+from wire.types import ZERO_UUID
 
 TOTAL_BYTES = 8 << 20
 
@@ -124,7 +126,7 @@ def with_numpy(data: bytes) -> int:
     def error_at(kind: type[Exception], what: str, offset: int) -> Exception:
         return kind(what)
 
-    rows = RowsBuilder("bench", 0, COLUMNS, start_offset=0, end_offset=1 << 62, error_at=error_at)  # type: ignore[arg-type]
+    rows = RowsBuilder(TailPiece("bench", ZERO_UUID, 0, 0, 1 << 62), COLUMNS, error_at=error_at)  # type: ignore[arg-type]
     for batch in batches(data):
         assert batch.crc_is_valid()
         rows.add(batch)

@@ -438,12 +438,6 @@ def test_control_batches_are_not_rows(tier: Tier) -> None:
     assert [row[4] for row in tier.rows(tier.piece(log))] == [*range(100, 110), *range(111, 121)]
 
 
-def test_invisible_batches_are_not_rows(tier: Tier) -> None:
-    piece = tier.piece(simple_log(3))
-    rows = tier.rows(piece, ("offset",), visible=lambda batch: batch.base_offset != 110)
-    assert [offset for (offset,) in rows] == [*range(100, 110), *range(120, 130)]
-
-
 def big_log(total: int, codec: Codec) -> Iterator[bytes]:
     for index in range(total // 100):
         yield build_batch(

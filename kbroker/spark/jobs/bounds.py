@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +43,7 @@ def find_bounds(options: Mapping[str, str], topic: str, *, from_earliest: bool =
         raise unknown_topic(topic)
     if from_earliest:
         asked = replace(asked, starting=Edge.EARLIEST)
-    with Planner(asked) as planner:
+    with closing(Planner(asked)) as planner:
         found = planner.batch_range()
     topic_id = found.extent.ids[topic]
     return Bounds(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 DEFAULT_POLL_SECONDS: Final = 10.0
 STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-OUTSIDE: Final = "use another --output, or empty the directory"
 
 
 class Step(NamedTuple):
@@ -232,17 +231,13 @@ class Export:
         if not numbers:
             strange = [name for name in self.directory.names("") if name not in {COMMITS, STAGING, SUCCESS}]
             if strange:
-                raise ExportConflict(
-                    f"the directory is not empty and is not an export: it contains {strange[0]}", remedy=OUTSIDE,
-                    at=self._topic, object_name=self.directory.path,
-                )  # fmt: skip
+                what = f"the directory is not empty and is not an export: it contains {strange[0]}"
+                raise self._conflict(what, remedy="use another --output, or empty the directory")
             return None
         if missing := sorted(set(range(numbers[-1] + 1)) - set(numbers)):
-            raise ExportConflict(
-                "this commit is missing, but later ones exist",
-                remedy="restore the file, or export into another directory",
-                at=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(missing[0])}",
-            )  # fmt: skip
+            remedy = "restore the file, or export into another directory"
+            path = f"/{COMMITS}/{export_log.commit_name(missing[0])}"
+            raise self._conflict("this commit is missing, but later ones exist", remedy, path)
         path = f"{COMMITS}/{export_log.commit_name(numbers[-1])}"
         return export_log.parse_commit(self.directory.read(path), path=f"{self.directory.path}/{path}")
 
@@ -284,11 +279,9 @@ class Export:
         try:
             self.directory.create(path, text, staged=f"{staging}/{commit.name}")
         except Claimed:
-            raise ExportConflict(
-                "another export is about to commit this batch, and this file system cannot decide which is first",
-                remedy="run one export at a time; if the other one was killed, start again in a minute",
-                at=self._topic, object_name=f"{self.directory.path}/{path}",
-            ) from None  # fmt: skip
+            what = "another export is about to commit this batch, and this file system cannot decide which is first"
+            remedy = "run one export at a time; if the other one was killed, start again in a minute"
+            raise self._conflict(what, remedy, f"/{path}") from None
         except OSError:
             # The export that was first also deletes what others have staged, and each file system reports that
             # differently. A file system that copies may fail after the copy; then this commit exists.
@@ -311,10 +304,11 @@ class Export:
             raise
 
     def _overtaken(self, number: int) -> ExportConflict:
-        return ExportConflict(
-            "another export has committed this batch", remedy="run one export at a time",
-            at=self._topic, object_name=f"{self.directory.path}/{COMMITS}/{export_log.commit_name(number)}",
-        )  # fmt: skip
+        path = f"/{COMMITS}/{export_log.commit_name(number)}"
+        return self._conflict("another export has committed this batch", "run one export at a time", path)
+
+    def _conflict(self, what: str, remedy: str, path: str = "") -> ExportConflict:
+        return ExportConflict(what, remedy=remedy, at=self._topic, object_name=self.directory.path + path)
 
     def _finish(self, commit: Commit, *, is_earlier: bool = False) -> Iterator[Step]:
         """Move all files of a committed batch into place. Repeatable, also by several exports."""
@@ -349,10 +343,8 @@ class Export:
             there = self.directory.size(file.path)  # another export may have renamed it just now
         if there != file.size:
             what = "is missing" if there is None else f"has {there} bytes instead of {file.size}"
-            raise ExportConflict(
-                f"a file of batch {commit.number} {what}", remedy="restore it, or export into another directory",
-                at=self._topic, object_name=f"{self.directory.path}/{file.path}",
-            )  # fmt: skip
+            remedy = "restore it, or export into another directory"
+            raise self._conflict(f"a file of batch {commit.number} {what}", remedy, f"/{file.path}")
         return True
 
     def _place(self, file: ExportedFile) -> None:
