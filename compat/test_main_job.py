@@ -13,7 +13,7 @@ from compat.kafka.libraries import executable
 from compat.main_job import LEAST_LINES, run
 
 
-def test_d1_a_real_log_survives_kill_9_complete_in_order_and_once(tmp_path: Path) -> None:
+def test_d1_a_real_log_survives_kill_9_exactly_once(tmp_path: Path) -> None:
     executable("kcat", hint="install kcat 1.7.1")
     if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
         pytest.skip("an external broker is not ours to kill")

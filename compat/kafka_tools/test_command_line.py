@@ -146,7 +146,7 @@ def new_protocol(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory
     node.discard()
 
 
-def test_a_group_of_the_new_protocol_is_described_in_kafkas_columns(
+def test_groups_of_the_new_protocol_are_described_in_kafkas_columns(
     new_protocol: KafkaNode, kafka_tool: KafkaTool
 ) -> None:
     ours(new_protocol, "topic", "--create", "--topic", "new", "--partitions", "2")

@@ -25,7 +25,7 @@ def ranges(response: dict[str, object]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_advertised_range_is_kafkas_or_narrower_for_a_stated_reason(pair: Pair, version: int) -> None:
+def test_advertised_versions_are_kafkas_or_narrower_for_a_stated_reason(pair: Pair, version: int) -> None:
     theirs, ours = pair.call("ApiVersions", version, SOFTWARE if version >= 3 else {})
     assert theirs["ErrorCode"] == ours["ErrorCode"] == 0
     assert theirs.keys() == ours.keys()
@@ -40,7 +40,7 @@ def test_every_advertised_range_is_kafkas_or_narrower_for_a_stated_reason(pair: 
 
 
 @pytest.mark.parametrize("version", [5, 6, 99, 32767, -1])
-def test_w3_an_unknown_version_gets_a_version_0_reply_with_code_35(pair: Pair, version: int) -> None:
+def test_w3_an_unknown_version_gets_code_35_in_version_0(pair: Pair, version: int) -> None:
     frame = framed(request_header(18, version, 1, "compat", flexible=True) + b"\x02a\x021\x00")
     answers = pair.ask(frame)
     assert kind(answers[1]) == kind(answers[0])

@@ -212,9 +212,7 @@ def test_a_frame_received_byte_by_byte_is_answered(pair: Pair) -> None:
         connection.close()
 
 
-def test_a_produce_with_acks_0_has_no_reply_and_keeps_the_connection(
-    pair: Pair, new_topic_name: Callable[[str], str]
-) -> None:
+def test_a_produce_with_acks_0_gets_no_reply(pair: Pair, new_topic_name: Callable[[str], str]) -> None:
     topic = pair.create(new_topic_name("acks-0"))
     message = {
         "Acks": 0,

@@ -68,7 +68,7 @@ def states(pair: Pair, seat: NewSeat, new_group: NewGroup, topic: Topic) -> dict
     return names
 
 
-def test_groups_in_every_state_are_described_and_listed_in_every_version(
+def test_every_version_describes_and_lists_groups_in_every_state(
     pair: Pair, new_group: NewGroup, seat: NewSeat, topic: Topic
 ) -> None:
     names = states(pair, seat, new_group, topic)

@@ -83,7 +83,7 @@ def test_a_member_joins_syncs_beats_and_leaves_in_every_version(
         pytest.param(joining("g", rebalance_ms=-7, kind=""), INCONSISTENT_PROTOCOL, id="minus seven"),
     ],
 )
-def test_a_wrong_join_of_a_new_group_fails_as_in_kafka(
+def test_a_wrong_first_join_fails_as_in_kafka(
     new_group: NewGroup, seat: NewSeat, message: Message, code: int | None, version: int
 ) -> None:
     member = seat(new_group("wrong"))

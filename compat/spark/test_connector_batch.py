@@ -50,7 +50,7 @@ def source(broker: Broker, new_topic: NewTopic) -> Source:
     return Source(broker.bootstrap_servers, topic, records)
 
 
-def test_a_batch_read_finds_every_record_and_a_batch_write_copies_them(
+def test_a_batch_write_copies_every_record_of_a_batch_read(
     spark: SparkSession, source: Source, new_topic: NewTopic
 ) -> None:
     target = new_topic("spark", partitions=PARTITIONS)
@@ -63,7 +63,7 @@ def test_a_batch_read_finds_every_record_and_a_batch_write_copies_them(
     assert contents(consumed(source.servers, target, PARTITIONS)) == contents(source.records)
 
 
-def test_a_batch_read_begins_and_ends_at_the_offsets_of_each_partition(spark: SparkSession, source: Source) -> None:
+def test_a_batch_read_begins_and_ends_at_given_offsets(spark: SparkSession, source: Source) -> None:
     starts = {0: -2, 1: 17, 2: 250, 3: COUNT, 4: 0}
     ends = {0: -1, 1: 18, 2: COUNT, 3: -1, 4: 123}
     read = kafka_rows(
@@ -102,9 +102,7 @@ def test_a_batch_read_begins_and_ends_at_times(spark: SparkSession, source: Sour
     assert by_partition(each) == wanted
 
 
-def test_a_start_later_than_all_records_is_refused_unless_the_end_is_asked_for(
-    spark: SparkSession, source: Source
-) -> None:
+def test_a_start_after_all_records_fails_unless_latest_is_allowed(spark: SparkSession, source: Source) -> None:
     late = {"startingTimestamp": START_MS + 10_000_000}
     with pytest.raises(Exception, match="No offset matched from request"):
         kafka_rows(spark, source.servers, source.topic, **late).count()
@@ -112,15 +110,13 @@ def test_a_start_later_than_all_records_is_refused_unless_the_end_is_asked_for(
     assert kafka_rows(spark, source.servers, source.topic, **late, **strategy).count() == 0
 
 
-def test_a_read_is_cut_into_as_many_tasks_as_are_asked_for_and_finds_the_same(
-    spark: SparkSession, source: Source
-) -> None:
+def test_a_read_has_the_requested_number_of_tasks(spark: SparkSession, source: Source) -> None:
     cut = kafka_rows(spark, source.servers, source.topic, minPartitions=13)
     assert cut.rdd.getNumPartitions() >= 13
     assert by_partition(cut) == numbered(source.records)
 
 
-def test_records_that_are_gone_are_an_error_or_left_out_as_is_asked_for(
+def test_expired_records_fail_a_batch_read_unless_loss_is_allowed(
     spark: SparkSession, broker: Broker, new_topic: NewTopic
 ) -> None:
     servers = broker.bootstrap_servers

@@ -8,7 +8,7 @@ from compat.tiered.site import Site
 from compat.torture.spark import torture
 
 
-def test_streams_outlive_kills_of_the_driver_and_of_the_broker(tiered_site: Site, tmp_path: Path) -> None:
+def test_streams_survive_kills_of_driver_and_broker(tiered_site: Site, tmp_path: Path) -> None:
     """Every record of a topic on its way to the tier is in the files once, and in the other topic."""
     run = torture(tiered_site, tmp_path / "driver", seed=11, records=700, kills=3)
     assert run.findings == []

@@ -35,7 +35,7 @@ def to_parquet(stream: DataFrame, directory: Path) -> StreamingQuery:
     return query
 
 
-def test_a_stream_takes_no_more_at_once_than_it_may_and_goes_on_where_it_ended(
+def test_a_stream_respects_its_batch_limit_and_resumes(
     spark: SparkSession, broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     servers, topic = broker.bootstrap_servers, new_topic("spark-stream", partitions=PARTITIONS, retention_ms="-1")
@@ -66,7 +66,7 @@ def test_a_stream_takes_no_more_at_once_than_it_may_and_goes_on_where_it_ended(
     ],
     ids=["offsets", "earliest", "timestamp", "timestamps", "latest"],
 )
-def test_a_stream_begins_where_it_is_told(
+def test_a_stream_begins_at_its_starting_offsets(
     spark: SparkSession, broker: Broker, new_topic: NewTopic, start: dict[str, object], first: int
 ) -> None:
     servers, topic = broker.bootstrap_servers, new_topic("spark-start", retention_ms="-1")
@@ -86,7 +86,7 @@ def test_a_stream_begins_where_it_is_told(
         query.stop()
 
 
-def test_a_stream_writes_topics_keys_headers_and_partitions_as_its_rows_say(
+def test_a_stream_writes_the_columns_of_its_rows(
     spark: SparkSession, broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
@@ -105,7 +105,7 @@ def test_a_stream_writes_topics_keys_headers_and_partitions_as_its_rows_say(
         assert contents({0: found[PARTITIONS - 1 - partition]}) == contents(mirrored)
 
 
-def test_a_stream_whose_next_records_are_gone_fails_or_goes_on_behind_them_as_is_asked_for(
+def test_expired_records_fail_a_stream_unless_loss_is_allowed(
     spark: SparkSession, broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     servers, topic = broker.bootstrap_servers, new_topic("spark-gone", retention_ms="-1")

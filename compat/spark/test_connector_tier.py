@@ -52,7 +52,7 @@ def stock(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[S
     site.delete_topic(topic)
 
 
-def test_a_batch_finds_every_record_of_the_tier_and_behind_it(spark: SparkSession, stock: Stock) -> None:
+def test_a_batch_read_finds_tiered_and_local_records(spark: SparkSession, stock: Stock) -> None:
     assert by_partition(kafka_rows(spark, stock.servers, stock.topic, minPartitions=9)) == numbered(stock.records)
 
 

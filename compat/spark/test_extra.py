@@ -85,7 +85,7 @@ def test_the_extra_brings_all_that_is_imported(declared: list[str]) -> None:
     assert (done.stdout, done.returncode) == ("all there\n", 0), done.stderr
 
 
-def test_what_is_left_out_is_noticed(declared: list[str]) -> None:
+def test_a_missing_requirement_is_detected(declared: list[str]) -> None:
     done = run([each for each in declared if not each.startswith("fastavro")])
     assert "fastavro is not installed" in done.stderr
 
@@ -103,7 +103,7 @@ print(DefaultSource.name(), Segments.name(), *sorted(set(sys.modules) - known))
 """
 
 
-def test_who_looks_for_data_sources_does_not_import_what_reads_them() -> None:
+def test_discovering_data_sources_imports_no_reader() -> None:
     """Spark imports them for whoever uses any source in Python."""
     command = [sys.executable, "-c", LOOKING]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -53,9 +53,7 @@ def run(source: Source, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def test_a_tier_in_order_is_clean_by_broker_and_by_the_store_alone(
-    spark: SparkSession, source: Source, run: Run
-) -> None:
+def test_an_intact_tier_has_no_findings(spark: SparkSession, source: Source, run: Run) -> None:
     code, found, summary = run("-t", "sound")
     assert (code, found, summary["segments"], summary["read_segments"]) == (0, [], 8, 8)
     assert summary["objects"] > 8
@@ -74,7 +72,7 @@ def test_a_tier_in_order_is_clean_by_broker_and_by_the_store_alone(
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_was_damaged_is_found_as_scrub_finds_it(
+def test_an_audit_finds_the_same_damage_as_scrub(
     source: Source, run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     logs, times = source.objects("worn"), source.objects("worn", "timeindex")
@@ -104,7 +102,7 @@ def test_what_was_damaged_is_found_as_scrub_finds_it(
             path.write_bytes(data)
 
 
-def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, source: Source) -> None:
+def test_a_segment_without_a_manifest_is_a_gap(spark: SparkSession, source: Source) -> None:
     """By the store alone: the manifest of a segment is gone with all of it."""
     gone, behind = source.objects("worn")[1:3]
     kept = {path: path.read_bytes() for path in gone.parent.glob(f"{gone.stem}.*")}
@@ -119,7 +117,7 @@ def test_a_segment_that_nobody_knows_any_more_is_a_gap(spark: SparkSession, sour
     assert [each.line() for each in found] == [f"worn-0: {where}: no other copy is known"]
 
 
-def test_a_damaged_manifest_ends_no_audit_and_is_never_taken_for_clean(
+def test_an_audit_reports_damaged_manifests_and_continues(
     spark: SparkSession, source: Source, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifests, segment = source.objects("worn", "manifest.json"), source.objects("worn")[3]
@@ -151,7 +149,7 @@ def test_a_damaged_manifest_ends_no_audit_and_is_never_taken_for_clean(
             path.write_bytes(data)
 
 
-def test_what_moves_or_goes_during_an_audit_is_no_finding(
+def test_segments_that_move_or_expire_meanwhile_are_no_findings(
     spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]
 ) -> None:
     """Segments leave the local log behind the last look at the metadata, and others expire before they are read."""
@@ -182,7 +180,7 @@ class OnceListed(LocalRemoteStorage):
         yield from found
 
 
-def test_segments_that_are_deleted_behind_the_list_leave_no_orphans(
+def test_segments_deleted_after_the_listing_are_no_orphans(
     spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]
 ) -> None:
     name, site = source.filled(new_topic_name("listed"), [0, 2, 4]), source.site
@@ -198,7 +196,7 @@ def test_segments_that_are_deleted_behind_the_list_leave_no_orphans(
     assert (OnceListed.happens, report.segments, report.findings) == (None, 1, [])
 
 
-def test_a_partition_of_whose_segments_nothing_is_known_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_partition_without_known_segments_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
     """The metadata topic was lost with what the broker keeps of it; the log still begins before the local one does."""
 
     def lose(site: Site) -> None:
@@ -215,7 +213,7 @@ def test_a_partition_of_whose_segments_nothing_is_known_is_a_gap(spark: SparkSes
     assert [each.line() for each in report.findings] == [f"lost-0: {where}: no other copy is known"]
 
 
-def test_what_cannot_be_audited_is_told(
+def test_an_audit_that_cannot_run_fails(
     spark: SparkSession, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UnknownTopic, match="nowhere: there is no such topic"):
@@ -242,7 +240,7 @@ def test_what_cannot_be_audited_is_told(
 # --- the catalog ---
 
 
-def test_the_catalog_is_what_the_metadata_tell(
+def test_the_catalog_equals_the_metadata(
     spark: SparkSession, source: Source, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = {**source.broker, **source.store}
@@ -265,7 +263,7 @@ def test_the_catalog_is_what_the_metadata_tell(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_reader_that_leaves_is_no_failure(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_output_pipe_is_no_failure(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w", buffering=1) as left:
@@ -273,9 +271,7 @@ def test_a_reader_that_leaves_is_no_failure(source: Source, monkeypatch: pytest.
         assert main(["spark", "catalog", "-b", source.site.address, "-t", "sound", "--format", "json"]) == 0
 
 
-def test_each_event_of_the_metadata_comes_once_over_restarts(
-    spark: SparkSession, source: Source, tmp_path: Path
-) -> None:
+def test_each_metadata_event_is_written_once_over_restarts(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     def run() -> list[tuple[Any, ...]]:
         output, checkpoint = str(tmp_path / "events"), str(tmp_path / "checkpoint")
         follow(spark, options=source.broker, output=output, checkpoint=checkpoint, topics=["sound"], once=True)
@@ -304,7 +300,7 @@ def test_a_catalog_replaces_a_catalog_and_nothing_else(spark: SparkSession, sour
         assert spark.read.parquet(str(output)).count() == 8
 
 
-def test_times_of_a_catalog_are_right_in_an_hour_that_comes_twice(
+def test_catalog_times_are_right_when_clocks_are_set_back(
     spark: SparkSession, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such an hour has no name of its own where clocks are put back, and rows of Python's are told by such names."""

@@ -144,7 +144,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.happen.__name__)
-def test_an_object_that_cannot_be_read(source: Source, run: Run, victim: Victim, tmp_path: Path, fault: Fault) -> None:
+def test_an_unreadable_object_fails_each_job_until_it_is_restored(
+    source: Source, run: Run, victim: Victim, tmp_path: Path, fault: Fault
+) -> None:
     """Named with its first offset; once it is there again, the same jobs do all that they were to do."""
     output, target = tmp_path / "out", new_target(source, f"copy-{fault.happen.__name__}")
     export, replay = ("export", "-t", TOPIC, "-o", str(output)), ("replay", "-t", TOPIC, "--to", target)
@@ -171,7 +173,7 @@ def test_an_object_that_cannot_be_read(source: Source, run: Run, victim: Victim,
     assert run("audit", "-t", TOPIC)[0] == 0
 
 
-def test_a_topic_that_does_not_exist(source: Source, run: Run, tmp_path: Path) -> None:
+def test_each_job_refuses_an_unknown_topic(source: Source, run: Run, tmp_path: Path) -> None:
     target, output = new_target(source, "copy-nowhere"), tmp_path / "out"
     for job in (
         ("export", "-t", "nowhere", "-o", str(output)),
@@ -187,7 +189,7 @@ def test_a_topic_that_does_not_exist(source: Source, run: Run, tmp_path: Path) -
     assert written(source, target) == []
 
 
-def test_a_topic_that_was_made_again(source: Source, run: Run, tmp_path: Path) -> None:
+def test_each_job_refuses_a_recreated_topic(source: Source, run: Run, tmp_path: Path) -> None:
     """Neither its records nor itself are what a job that was begun is about."""
     site, target = source.site, new_target(source, "copy-again")
     site.create("again", FOREVER)
@@ -209,7 +211,7 @@ def remake(site: Site, topic: str) -> None:
     site.create(topic, FOREVER)
 
 
-def test_a_bucket_without_access(source: Source, run: Run, tmp_path: Path) -> None:
+def test_each_job_fails_without_access_to_the_bucket(source: Source, run: Run, tmp_path: Path) -> None:
     output, target, secret = tmp_path / "out", new_target(source, "copy-denied"), "not-the-secret-at-all"
     for job in (("export", "-t", TOPIC, "-o", str(output)), ("replay", "-t", TOPIC, "--to", target), ("audit",)):
         code, out, err = run(*job, rsm__config__secret__key=secret)
@@ -222,7 +224,7 @@ def test_a_bucket_without_access(source: Source, run: Run, tmp_path: Path) -> No
     assert written(source, target) == []
 
 
-def test_offsets_that_a_topic_has_not_got(source: Source, run: Run, tmp_path: Path) -> None:
+def test_offsets_outside_the_topic_are_refused(source: Source, run: Run, tmp_path: Path) -> None:
     output, target = tmp_path / "out", new_target(source, "copy-beyond")
     for job in (("export", "-t", TOPIC, "-o", str(output)), ("replay", "-t", TOPIC, "--to", target)):
         code, out, err = run(*job, startingOffsets=json.dumps({TOPIC: {"0": 41}}))
@@ -236,7 +238,7 @@ def test_offsets_that_a_topic_has_not_got(source: Source, run: Run, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_bucket_without_access_that_is_asked_for_everything(
+def test_without_a_broker_an_inaccessible_bucket_is_an_error(
     source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
     """No broker is named."""
@@ -249,7 +251,7 @@ def test_a_bucket_without_access_that_is_asked_for_everything(
         assert "Remedy: check that the store answers and that its keys permit listing and reading" in told.err
 
 
-def test_a_directory_that_cannot_be_written(run: Run) -> None:
+def test_an_unwritable_directory_is_reported_with_its_cause(run: Run) -> None:
     """Spark knows why, behind many lines."""
     code, _, err = run("export", "-t", TOPIC, "-o", "/proc/nothing")
     assert code == 1

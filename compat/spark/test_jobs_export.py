@@ -89,7 +89,7 @@ def stop_after(job: Export, step: str) -> None:
 # --- what is exported ---
 
 
-def test_every_record_is_exported_as_it_is(
+def test_every_record_is_exported_unchanged(
     spark: SparkSession, tiered_site: Site, topic: tuple[str, list[list[Sample]]], tmp_path: Path
 ) -> None:
     name, records = topic
@@ -104,7 +104,7 @@ def test_every_record_is_exported_as_it_is(
     assert not (tmp_path / "out" / "_kbroker_staging").exists()
 
 
-def test_values_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
+def test_values_become_columns_and_bad_records_keep_a_reason(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = json_samples(10)
@@ -146,7 +146,7 @@ def test_values_become_columns_and_what_does_not_fit_is_kept_with_the_reason(
 # --- whatever is stopped when ---
 
 
-def test_a_job_that_is_stopped_behind_any_step_goes_on_without_loss_or_repetition(
+def test_an_export_stopped_after_any_step_resumes_exactly_once(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     """Each round finds what the one before left, and more records."""
@@ -171,7 +171,7 @@ def test_a_job_that_is_stopped_behind_any_step_goes_on_without_loss_or_repetitio
     assert not (output / "_kbroker_staging").exists()
 
 
-def test_a_process_that_is_killed_while_it_writes_is_taken_over(
+def test_an_export_resumes_after_its_process_was_killed(
     spark: SparkSession, tiered_site: Site, topic: tuple[str, list[list[Sample]]], tmp_path: Path
 ) -> None:
     name, records = topic
@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_while_it_writes_is_taken_over(
     assert not (output / "_kbroker_staging").exists()
 
 
-def test_a_follow_that_is_interrupted_ends_with_what_it_has_done(
+def test_an_interrupted_follow_prints_its_summary(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     """By Ctrl-C in the midst of a batch, while Spark is being asked."""
@@ -225,7 +225,7 @@ def test_a_follow_that_is_interrupted_ends_with_what_it_has_done(
     assert numbered(exported(output)) == [(0, offset) for offset in range(20)]
 
 
-def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
+def test_of_two_concurrent_exports_one_fails(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     records = json_samples(10)
@@ -241,7 +241,7 @@ def test_of_two_exports_at_once_one_commits_and_the_other_is_told(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_who_cannot_stage_a_commit_because_another_was_first_is_told_of_that(
+def test_a_failure_to_stage_names_the_export_that_committed_first(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     fill(tiered_site, small, json_samples(3))
@@ -254,7 +254,7 @@ def test_who_cannot_stage_a_commit_because_another_was_first_is_told_of_that(
         list(slow)
 
 
-def test_an_export_that_ends_does_not_call_complete_what_another_is_putting_into_place(
+def test_an_export_is_not_complete_while_another_one_renames_files(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -270,7 +270,7 @@ def test_an_export_that_ends_does_not_call_complete_what_another_is_putting_into
     assert len(exported(output)) == 11
 
 
-def test_two_may_put_the_same_batch_into_place(
+def test_two_exports_may_rename_the_files_of_one_batch(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:  # fmt: skip
     records = json_samples(5, step_ms=DAY_MS)
@@ -283,7 +283,7 @@ def test_two_may_put_the_same_batch_into_place(
     assert [as_sample(row) for row in exported(tmp_path / "out")] == records
 
 
-def test_a_batch_that_is_committed_is_put_into_place_though_its_topic_is_gone(
+def test_a_committed_batch_is_completed_after_its_topic_was_deleted(
     spark: SparkSession, tiered_site: Site, new_topic_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     name, records = new_topic_name("short"), json_samples(5, step_ms=DAY_MS)
@@ -298,7 +298,7 @@ def test_a_batch_that_is_committed_is_put_into_place_though_its_topic_is_gone(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_a_commit_gets_its_name_by_a_link_which_replaces_nothing(
+def test_a_commit_is_created_by_a_link_and_replaces_nothing(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
     """Hadoop's rename of local files looks for the name first, and two that look at once both find it free."""
@@ -312,7 +312,7 @@ def test_a_commit_gets_its_name_by_a_link_which_replaces_nothing(
 # --- bad input ---
 
 
-def test_a_damaged_object_ends_the_export_and_nothing_counts_as_done(
+def test_a_damaged_object_fails_the_export_without_a_commit(
     spark: SparkSession, tiered_site: Site, topic: tuple[str, list[list[Sample]]], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -338,7 +338,7 @@ def test_a_damaged_object_ends_the_export_and_nothing_counts_as_done(
     assert [as_sample(row) for row in exported(tmp_path / "out")] == [each for part in records for each in part]
 
 
-def test_what_does_not_belong_into_a_directory_is_refused(
+def test_a_directory_with_other_contents_is_refused(
     spark: SparkSession, tiered_site: Site, small: str, new_topic_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     fill(tiered_site, small, json_samples(3))

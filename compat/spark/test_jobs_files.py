@@ -37,9 +37,7 @@ def claim(directory: Path, number: int, *, age_s: float) -> Path:
     return path
 
 
-def test_who_sees_the_claim_of_another_gives_way_and_takes_the_own_one_back(
-    spark: SparkSession, mounted: str, tmp_path: Path
-) -> None:
+def test_a_writer_that_finds_another_claim_withdraws_its_own(spark: SparkSession, mounted: str, tmp_path: Path) -> None:
     directory = HadoopDirectory(spark, mounted)
     claim(tmp_path, 0, age_s=CLAIM_S / 2)
     name = f"{0:020d}.json"
@@ -52,7 +50,7 @@ def test_who_sees_the_claim_of_another_gives_way_and_takes_the_own_one_back(
     assert (tmp_path / "1.json").read_text() == "mine"
 
 
-def test_an_export_gives_way_to_one_that_is_about_to_commit_and_not_to_one_that_was_killed(
+def test_an_export_yields_to_another_commit_unless_it_is_stale(
     spark: SparkSession, tiered_site: Site, new_topic_name: Callable[[str], str], mounted: str, tmp_path: Path
 ) -> None:
     topic, records = new_topic_name("claimed"), json_samples(5)

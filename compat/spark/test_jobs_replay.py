@@ -61,7 +61,7 @@ def run(spark: SparkSession, site: Site, target: str, **more: Any) -> Any:
     return replay(spark, target=target, options=options(site), **more)
 
 
-def test_records_are_written_as_they_were_and_once(
+def test_records_are_written_unchanged_and_once(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -77,7 +77,7 @@ def test_records_are_written_as_they_were_and_once(
     assert consumed(tiered_site, target) == records
 
 
-def test_a_replay_that_was_interrupted_goes_on_where_it_was(
+def test_an_interrupted_replay_resumes(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str
 ) -> None:
     """What a task had written when it was killed: a plan, all of one partition's first records, none of the other's."""
@@ -91,7 +91,7 @@ def test_a_replay_that_was_interrupted_goes_on_where_it_was(
     assert second == records[1]
 
 
-def test_a_replay_whose_source_has_begun_to_expire_cannot_go_on(
+def test_a_replay_cannot_resume_if_its_source_has_expired(
     spark: SparkSession, tiered_site: Site, target: str, new_topic_name: Callable[[str], str]
 ) -> None:
     """What was written is compared with the source by its count: without the first records nobody knows how far."""
@@ -106,7 +106,7 @@ def test_a_replay_whose_source_has_begun_to_expire_cannot_go_on(
 
 
 @pytest.mark.parametrize("limit", ["max.message.bytes", "segment.bytes"])
-def test_batches_are_no_larger_than_a_target_takes_that_would_take_each_record(
+def test_batches_fit_the_limit_of_the_target(
     spark: SparkSession, tiered_site: Site, new_topic_name: Callable[[str], str], limit: str
 ) -> None:
     name, small = new_topic_name("large"), new_topic_name("taking-little")
@@ -119,7 +119,7 @@ def test_batches_are_no_larger_than_a_target_takes_that_would_take_each_record(
     assert consumed(tiered_site, small, 1) == [records]
 
 
-def test_records_of_somebody_else_end_a_replay(
+def test_records_of_another_producer_fail_a_replay(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str
 ) -> None:
     name, _ = source
@@ -171,7 +171,7 @@ def test_an_export_is_replayed_by_key_as_clients_place_keys(
     assert sum(done.written.values()) == 2 * COUNT
 
 
-def test_an_export_that_is_not_complete_is_no_source(
+def test_an_incomplete_export_cannot_be_replayed(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str, tmp_path: Path
 ) -> None:
     """Half of a batch is in its place."""
@@ -187,7 +187,7 @@ def test_an_export_that_is_not_complete_is_no_source(
     assert consumed(tiered_site, target) == [[], []]
 
 
-def test_what_a_target_cannot_hold_is_refused_before_anything_is_written(
+def test_records_that_the_target_cannot_hold_are_refused_before_writing(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], tmp_path: Path,
     new_topic_name: Callable[[str], str],
 ) -> None:  # fmt: skip

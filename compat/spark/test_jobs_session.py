@@ -35,14 +35,14 @@ class Refused:
             raise self.refusal
 
 
-def test_tidying_happens_once_where_all_is_well() -> None:
+def test_cleanup_runs_once_without_an_error() -> None:
     tidy = Refused(0)
     with afterwards(tidy):
         assert tidy.calls == 0
     assert tidy.calls == 1
 
 
-def test_a_refusal_is_told_where_nothing_else_is_wrong() -> None:
+def test_a_refused_cleanup_is_an_error_by_itself() -> None:
     with pytest.raises(Py4JNetworkError), afterwards(Refused(1)):
         pass
 
@@ -50,14 +50,16 @@ def test_a_refusal_is_told_where_nothing_else_is_wrong() -> None:
 @pytest.mark.parametrize("reason", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize(("refusals", "calls"), [(0, 1), (1, 2), (9, 3)])
-def test_a_refusal_hides_no_reason(reason: type[BaseException], refusal: Exception, refusals: int, calls: int) -> None:
+def test_a_refused_cleanup_does_not_hide_the_first_error(
+    reason: type[BaseException], refusal: Exception, refusals: int, calls: int
+) -> None:
     tidy = Refused(refusals, refusal)
     with pytest.raises(reason), afterwards(tidy):
         raise reason
     assert tidy.calls == calls
 
 
-def test_settings_are_put_back_behind_an_interruption(spark: SparkSession) -> None:
+def test_settings_are_restored_after_an_interruption(spark: SparkSession) -> None:
     before = spark.conf.get(SET), spark.conf.get(NOT_SET, None)
 
     def interrupted() -> None:
@@ -92,11 +94,11 @@ class FirstCallRefused:
         self.is_stopped = True
 
 
-def test_a_session_is_stopped_though_the_first_call_behind_an_interruption_is_refused() -> None:
+def test_a_session_stops_even_if_the_first_call_is_refused() -> None:
     session = FirstCallRefused()
     stop(cast("SparkSession", session))
     assert session.is_stopped
 
 
-def test_stopping_a_session_asks_for_what_every_session_has(spark: SparkSession) -> None:
+def test_every_session_has_the_setting_that_stop_reads(spark: SparkSession) -> None:
     assert spark.conf.get("spark.app.id", None) == spark.sparkContext.applicationId

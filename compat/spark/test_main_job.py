@@ -94,7 +94,7 @@ def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
         yield Pipeline(tmp_path, stack)
 
 
-def test_the_parquet_is_the_data_set_row_for_row(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_exported_parquet_equals_the_data_set(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     table, output = flights(), tmp_path / "parquet"
     pipeline.produce(table.slice(0, EARLY), at_once=20_000)
     pipeline.await_tier()

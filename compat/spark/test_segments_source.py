@@ -28,7 +28,7 @@ def events(spark: SparkSession, directory: Path, options: dict[str, str]) -> lis
     return spark.read.parquet(str(directory / "events")).collect()
 
 
-def test_a_stream_has_the_events_of_the_partitions_that_are_assigned_and_no_others(
+def test_a_stream_of_events_has_only_those_of_assigned_partitions(
     spark: SparkSession, source: Source, topic: str, tmp_path: Path
 ) -> None:
     found = events(spark, tmp_path, {**source.broker, "assign": json.dumps({topic: [1]})})
@@ -39,7 +39,7 @@ def test_a_stream_has_the_events_of_the_partitions_that_are_assigned_and_no_othe
     assert len(finished) == 3
 
 
-def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
+def test_the_brokers_settings_file_is_read_only_by_the_driver(
     spark: SparkSession, source: Source, topic: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "server.properties"
@@ -60,7 +60,7 @@ def test_a_table_is_read_with_a_brokers_file_that_the_driver_alone_has(
         {"endingOffsets": '{"orders": {"0": 5}}'},
     ],
 )
-def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, options: dict[str, str]) -> None:
+def test_a_table_of_segments_refuses_a_range(spark: SparkSession, source: Source, options: dict[str, str]) -> None:
     with fails("have no meaning for segments"):
         spark.read.format(SEGMENTS).options(**source.broker, **options).load().count()
 
@@ -73,7 +73,7 @@ def test_a_table_of_segments_has_no_range(spark: SparkSession, source: Source, o
         {"startingOffsets": "earliest", "endingTimestamp": "5"},
     ],
 )
-def test_a_stream_of_events_begins_at_an_end_of_the_topic_alone(
+def test_a_stream_of_events_cannot_begin_at_an_offset(
     spark: SparkSession, source: Source, options: dict[str, str], tmp_path: Path
 ) -> None:
     with fails("a stream of segments cannot begin"):
@@ -91,9 +91,7 @@ def test_a_checkpoint_of_another_stream_is_refused(
 
 
 @pytest.mark.parametrize("position", [-1, 16], ids=["records", "format"])
-def test_m10_a_rotten_batch_of_the_metadata_topic_ends_no_query_and_costs_no_row(
-    spark: SparkSession, tmp_path: Path, position: int
-) -> None:
+def test_m10_a_damaged_metadata_batch_loses_no_row(spark: SparkSession, tmp_path: Path, position: int) -> None:
     with started(tmp_path / "broker") as source:
         source.filled("rotten", [0, 2, 4, 6])
         assert source.site.broker.log_directory is not None

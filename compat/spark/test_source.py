@@ -53,11 +53,11 @@ def filled(written_once: Filled, request: pytest.FixtureRequest) -> Filled:
     return replace(written_once, source=replace(written_once.source, loads=request.param == "load"))
 
 
-def test_all_rows_are_what_kafka_python_reads(spark: SparkSession, filled: Filled) -> None:
+def test_rows_equal_the_records_of_kafka_python(spark: SparkSession, filled: Filled) -> None:
     assert by_partition(filled.source.rows(spark, filled.topic)) == numbered(filled.records)
 
 
-def test_columns_and_values_are_those_of_the_stock_connector(spark: SparkSession, filled: Filled) -> None:
+def test_columns_and_values_equal_those_of_the_stock_connector(spark: SparkSession, filled: Filled) -> None:
     ours, theirs = (
         filled.source.rows(spark, filled.topic),
         kafka_rows(spark, filled.source.site.address, filled.topic),
@@ -68,7 +68,7 @@ def test_columns_and_values_are_those_of_the_stock_connector(spark: SparkSession
     assert ours.exceptAll(theirs).count() == theirs.exceptAll(ours).count() == 0
 
 
-def test_without_a_store_the_broker_is_asked_for_all(spark: SparkSession, filled: Filled) -> None:
+def test_without_a_store_the_broker_returns_all_records(spark: SparkSession, filled: Filled) -> None:
     frame = filled.source.read(spark, {**filled.source.broker, "subscribe": filled.topic})
     assert by_partition(frame) == numbered(filled.records)
 
@@ -99,7 +99,7 @@ def offsets(number: int) -> str:
     ],
     ids=["offsets", "ends", "time", "times", "no-match"],
 )
-def test_ranges_are_those_of_the_stock_connector(
+def test_ranges_equal_those_of_the_stock_connector(
     spark: SparkSession, filled: Filled, options: dict[str, object]
 ) -> None:
     wanted = {name: str(value).replace("TOPIC", filled.topic) for name, value in options.items()}
@@ -108,7 +108,7 @@ def test_ranges_are_those_of_the_stock_connector(
     assert bool(found) == ("startingOffsetsByTimestampStrategy" not in wanted)
 
 
-def test_a_range_of_time_is_found_by_the_store_alone(spark: SparkSession, filled: Filled) -> None:
+def test_a_range_of_time_is_found_in_the_store(spark: SparkSession, filled: Filled) -> None:
     times = {"startingTimestamp": START_MS + 3_005, "endingTimestamp": START_MS + 4_000}
     found = by_partition(filled.source.stored_rows(spark, filled.topic, **times))
     assert found == by_partition(filled.source.rows(spark, filled.topic, **times))
@@ -126,7 +126,7 @@ def test_partitions_are_chosen_by_pattern_and_by_assignment(spark: SparkSession,
 @pytest.mark.parametrize(
     ("options", "least"), [({"minPartitions": 23}, 23), ({"maxRecordsPerPartition": 500}, COUNT * PARTITIONS // 500)]
 )
-def test_a_read_is_cut_for_many_cores_and_stays_the_same(
+def test_a_read_split_for_many_cores_has_the_same_rows(
     spark: SparkSession, filled: Filled, options: dict[str, object], least: int
 ) -> None:
     frame = filled.source.rows(spark, filled.topic, **options)
@@ -134,7 +134,7 @@ def test_a_read_is_cut_for_many_cores_and_stays_the_same(
     assert by_partition(frame) == numbered(filled.records)
 
 
-def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, filled: Filled) -> None:
+def test_a_users_schema_selects_columns(spark: SparkSession, filled: Filled) -> None:
     frame = filled.chosen(spark, "offset BIGINT NOT NULL, value BINARY")
     assert frame.columns == ["offset", "value"]
     every = [each for part in filled.records.values() for each in part]
@@ -175,7 +175,7 @@ def test_a_schema_that_does_not_fit_is_refused(
         ({"rsm__config__no": "1"}, ("rsm.config.no is not a setting",)),
     ],
 )
-def test_what_cannot_be_read_is_told_before_a_row_is_read(
+def test_an_unreadable_range_fails_before_the_first_row(
     spark: SparkSession, filled: Filled, options: dict[str, object], said: tuple[str, ...]
 ) -> None:
     wanted = {name: str(value).replace("TOPIC", filled.topic) for name, value in options.items()}
@@ -183,14 +183,14 @@ def test_what_cannot_be_read_is_told_before_a_row_is_read(
         filled.source.rows(spark, filled.topic, **wanted).count()
 
 
-def test_offsets_that_there_are_not_are_left_out_where_loss_is_no_failure(spark: SparkSession, filled: Filled) -> None:
+def test_missing_offsets_are_skipped_if_loss_is_allowed(spark: SparkSession, filled: Filled) -> None:
     wanted = offsets(9_999).replace("TOPIC", filled.topic)
     frame = filled.source.rows(spark, filled.topic, endingOffsets=wanted, failOnDataLoss="false")
     assert by_partition(frame) == numbered(filled.records)
 
 
 @pytest.mark.parametrize("by", ["broker", "store"])
-def test_a_topic_that_there_is_not_is_told(spark: SparkSession, source: Source, by: str) -> None:
+def test_an_unknown_topic_is_an_error(spark: SparkSession, source: Source, by: str) -> None:
     named = source.broker if by == "broker" else source.store
     with fails("no-such-topic: there is no such topic"):
         read(spark, {**named, "subscribe": "no-such-topic"}, {}).count()
@@ -201,7 +201,7 @@ def test_a_schema_without_a_column_is_refused(spark: SparkSession, filled: Fille
         filled.chosen(spark, StructType([])).count()
 
 
-def test_what_is_loaded_is_settled(spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]) -> None:
+def test_loading_fixes_the_offsets(spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]) -> None:
     topic = new_topic_name("settled")
     source.site.create(topic, {"retention.ms": "-1"}, partitions=1)
     named = {**source.broker, **source.store, "subscribe": topic}
@@ -213,16 +213,14 @@ def test_what_is_loaded_is_settled(spark: SparkSession, source: Source, new_topi
     assert empty.schema == some.schema == spark.read.format("kbroker").options(**named).load().schema
 
 
-def test_a_type_is_no_schema(spark: SparkSession, written_once: Filled) -> None:
+def test_a_type_without_columns_is_refused(spark: SparkSession, written_once: Filled) -> None:
     named = {**written_once.source.broker, "subscribe": written_once.topic}
     for schema in ("INT", "ARRAY<BINARY>", IntegerType()):
         with pytest.raises(InvalidOption, match="is a type, not columns"):
             load(spark, named, schema)
 
 
-def test_who_makes_the_sources_known_may_do_so_where_spark_has_found_them(
-    spark: SparkSession, written_once: Filled
-) -> None:
+def test_registering_the_sources_again_does_no_harm(spark: SparkSession, written_once: Filled) -> None:
     register(spark)
     register(spark)
     assert written_once.source.rows(spark, written_once.topic).count() == COUNT * PARTITIONS

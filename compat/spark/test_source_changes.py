@@ -42,7 +42,7 @@ def without(segment: Path) -> None:
         segment.with_suffix(f".{kind}").unlink(missing_ok=True)
 
 
-def test_a_broker_that_stops_in_the_middle_leaves_the_tier_readable_and_the_tail_is_told(
+def test_without_the_broker_only_the_tail_cannot_be_read(
     spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
 ) -> None:
     with started(tmp_path) as source:
@@ -55,7 +55,7 @@ def test_a_broker_that_stops_in_the_middle_leaves_the_tier_readable_and_the_tail
         assert offsets_of(source.stored_rows(spark, name)) == list(range(30))
 
 
-def test_a_range_that_the_tier_has_needs_no_broker_once_it_is_planned(
+def test_a_planned_range_in_the_tier_needs_no_broker(
     spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
 ) -> None:
     with started(tmp_path) as source:
@@ -65,7 +65,7 @@ def test_a_range_that_the_tier_has_needs_no_broker_once_it_is_planned(
         assert [row.offset for row in rows] == list(range(10, 30))
 
 
-def test_segments_of_one_leader_after_the_other_are_read_from_the_tier(
+def test_segments_of_successive_leaders_are_read_from_the_tier(
     spark: SparkSession, tmp_path: Path, new_topic_name: Callable[[str], str]
 ) -> None:
     with started(tmp_path) as source:
@@ -82,7 +82,7 @@ def test_segments_of_one_leader_after_the_other_are_read_from_the_tier(
         assert offsets_of(source.stored_rows(spark, name)) == list(range(40))
 
 
-def test_what_moves_into_the_tier_during_a_job_is_read_once(spark: SparkSession, source: Source, topic: str) -> None:
+def test_records_tiered_during_a_job_are_read_once(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
     # What was the tail when the job was planned is now in the tier alone.
     source.site.produce(topic, Records([8, 10], records=10).batches())
@@ -90,7 +90,7 @@ def test_what_moves_into_the_tier_during_a_job_is_read_once(spark: SparkSession,
     assert [row.offset for row in rows] == list(range(10, 40))
 
 
-def test_a_topic_made_again_under_its_name_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+def test_a_recreated_topic_is_an_error(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
     source.site.delete_topic(topic)
     source.filled(topic, [0, 2, 4, 6])
@@ -98,7 +98,7 @@ def test_a_topic_made_again_under_its_name_is_told(spark: SparkSession, source: 
         list(rows)
 
 
-def test_a_topic_that_is_deleted_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+def test_a_deleted_topic_is_an_error(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
     source.site.delete_topic(topic)
     await_objects(source, topic, 0)
@@ -106,7 +106,7 @@ def test_a_topic_that_is_deleted_is_told(spark: SparkSession, source: Source, to
         list(rows)
 
 
-def test_what_expires_under_a_job_is_told(spark: SparkSession, source: Source, topic: str) -> None:
+def test_records_that_expire_during_a_job_are_an_error(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
     source.site.delete_records(topic, 25)
     await_objects(source, topic, 1)
@@ -114,7 +114,7 @@ def test_what_expires_under_a_job_is_told(spark: SparkSession, source: Source, t
         list(rows)
 
 
-def test_what_expires_under_a_job_is_left_out_where_loss_is_no_failure(
+def test_records_that_expire_during_a_job_are_skipped_if_allowed(
     spark: SparkSession, source: Source, topic: str
 ) -> None:
     rows = begun(source.rows(spark, topic, failOnDataLoss="false"))
@@ -123,9 +123,7 @@ def test_what_expires_under_a_job_is_left_out_where_loss_is_no_failure(
     assert [row.offset for row in rows] == list(range(35, 40))
 
 
-def test_records_below_the_start_of_the_log_are_not_read_though_the_tier_has_them(
-    spark: SparkSession, source: Source, topic: str
-) -> None:
+def test_tiered_records_below_the_log_start_are_not_read(spark: SparkSession, source: Source, topic: str) -> None:
     source.site.delete_records(topic, 13)
     assert source.site.offset(topic, EARLIEST)[1] == 13
     assert offsets_of(source.rows(spark, topic)) == list(range(13, 40))
@@ -140,7 +138,7 @@ def test_a_damaged_object_is_named(spark: SparkSession, source: Source, topic: s
         source.rows(spark, topic).count()
 
 
-def test_an_object_that_is_missing_is_named(spark: SparkSession, source: Source, topic: str) -> None:
+def test_a_missing_object_is_named_with_its_store(spark: SparkSession, source: Source, topic: str) -> None:
     missing = source.objects(topic)[1]
     missing.unlink()
     with fails(f"{topic}-0 at offset 10", missing.name, "failOnDataLoss=false"):
@@ -151,18 +149,14 @@ def test_an_object_that_is_missing_is_named(spark: SparkSession, source: Source,
     assert offsets_of(source.rows(spark, topic, failOnDataLoss="false")) == kept
 
 
-def test_a_hole_in_the_store_is_told_where_no_broker_can_fill_it(
-    spark: SparkSession, source: Source, topic: str
-) -> None:
+def test_without_a_broker_a_gap_is_an_error(spark: SparkSession, source: Source, topic: str) -> None:
     without(source.objects(topic)[1])
     with fails(f"{topic}-0 at offset 10", "no finished segment in the store has the offsets 10 to 19"):
         source.stored_rows(spark, topic).count()
     assert offsets_of(source.stored_rows(spark, topic, failOnDataLoss="false")) == [*range(10), *range(20, 30)]
 
 
-def test_an_index_that_is_missing_or_damaged_costs_time_and_no_row(
-    spark: SparkSession, source: Source, topic: str
-) -> None:
+def test_a_missing_or_damaged_index_loses_no_row(spark: SparkSession, source: Source, topic: str) -> None:
     first, second, _ = source.objects(topic, "index")
     first.unlink()
     second.write_bytes(b"\x00\x00\x00\xff\x00\x00\x00\x01")
@@ -172,9 +166,7 @@ def test_an_index_that_is_missing_or_damaged_costs_time_and_no_row(
     )
 
 
-def test_a_manifest_that_is_damaged_is_named_and_with_a_broker_not_needed(
-    spark: SparkSession, source: Source, topic: str
-) -> None:
+def test_a_damaged_manifest_is_named_unless_a_broker_helps(spark: SparkSession, source: Source, topic: str) -> None:
     damaged = source.objects(topic, "manifest.json")[0]
     damaged.write_bytes(b"{")
     with fails(damaged.name, "a manifest cannot be read"):
@@ -182,7 +174,7 @@ def test_a_manifest_that_is_damaged_is_named_and_with_a_broker_not_needed(
     assert offsets_of(source.rows(spark, topic)) == list(range(40))
 
 
-def test_a_store_that_is_gone_is_told(spark: SparkSession, source: Source, topic: str, tmp_path: Path) -> None:
+def test_an_unavailable_store_is_an_error(spark: SparkSession, source: Source, topic: str, tmp_path: Path) -> None:
     with fails(f"{tmp_path}/nothing", "is empty"):
         source.stored_rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
     with fails(f"{tmp_path}/nothing", "is empty"):

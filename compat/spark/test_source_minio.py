@@ -66,12 +66,12 @@ def filled(
         broker.kill()
 
 
-def test_all_rows_come_out_of_a_bucket_as_they_were_written(spark: SparkSession, filled: Filled) -> None:
+def test_a_bucket_returns_all_rows_as_written(spark: SparkSession, filled: Filled) -> None:
     frame = filled.source.rows(spark, filled.topic, kbroker__chunk__bytes=1 << 16)
     assert by_partition(frame) == numbered(filled.records)
 
 
-def test_a_bucket_tells_alone_what_is_in_it(spark: SparkSession, filled: Filled) -> None:
+def test_a_bucket_is_read_without_a_broker(spark: SparkSession, filled: Filled) -> None:
     wanted = {
         partition: {offset: record for offset, record in records.items() if offset < filled.end[partition]}
         for partition, records in numbered(filled.records).items()
@@ -79,7 +79,7 @@ def test_a_bucket_tells_alone_what_is_in_it(spark: SparkSession, filled: Filled)
     assert by_partition(filled.source.stored_rows(spark, filled.topic)) == wanted
 
 
-def test_a_bucket_without_access_is_told(spark: SparkSession, filled: Filled) -> None:
+def test_a_bucket_without_access_is_an_error(spark: SparkSession, filled: Filled) -> None:
     wrong = {"rsm__config__secret__key": "not-the-secret-at-all"}
     with fails("cannot be read", "its keys permit"):
         filled.source.stored_rows(spark, filled.topic, **wrong).count()
@@ -87,7 +87,7 @@ def test_a_bucket_without_access_is_told(spark: SparkSession, filled: Filled) ->
         filled.source.rows(spark, filled.topic, **wrong).count()
 
 
-def test_a_damaged_and_a_missing_object_are_named(spark: SparkSession, filled: Filled) -> None:
+def test_damaged_and_missing_objects_are_named(spark: SparkSession, filled: Filled) -> None:
     prefix = f"spark/{filled.topic}-"
     listed = filled.objects.list_objects(BUCKET, prefix=prefix, recursive=True)
     name = next(each.object_name for each in listed if each.object_name and each.object_name.endswith(".log"))

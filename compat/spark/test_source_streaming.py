@@ -68,7 +68,7 @@ def write_more(source: Source, topic: str, hour: int, *, partitions: int = 2) ->
         source.site.produce(topic, Records([hour], records=10).batches(), partition=partition)
 
 
-def test_a_stream_goes_on_where_it_stopped_and_no_batch_is_larger_than_it_may_be(
+def test_a_restarted_stream_resumes_and_respects_its_batch_limit(
     spark: SparkSession, source: Source, topic: str, sink: Sink
 ) -> None:
     def stream(limit: int) -> DataFrame:
@@ -82,7 +82,9 @@ def test_a_stream_goes_on_where_it_stopped_and_no_batch_is_larger_than_it_may_be
     assert sink.offsets() == {0: list(range(60)), 1: list(range(60))}
 
 
-def test_all_that_is_available_now_is_one_batch(spark: SparkSession, source: Source, topic: str, sink: Sink) -> None:
+def test_available_now_reads_everything_in_one_batch(
+    spark: SparkSession, source: Source, topic: str, sink: Sink
+) -> None:
     stream = source.stream(spark, topic, startingOffsets="earliest")
     assert sink.finish(stream) == [80]
     write_more(source, topic, 8)
@@ -91,7 +93,7 @@ def test_all_that_is_available_now_is_one_batch(spark: SparkSession, source: Sou
     assert sink.offsets() == {0: list(range(50)), 1: list(range(50))}
 
 
-def test_a_limit_that_cannot_be_kept_with_sparks_wrapper_is_told(
+def test_a_batch_limit_with_sparks_wrapper_is_refused(
     spark: SparkSession, source: Source, topic: str, sink: Sink
 ) -> None:
     spark.conf.set(AVAILABLE_NOW_WRAPPER, "true")
@@ -104,7 +106,7 @@ def test_a_limit_that_cannot_be_kept_with_sparks_wrapper_is_told(
         spark.conf.unset(AVAILABLE_NOW_WRAPPER)
 
 
-def test_what_came_after_a_stream_began_at_the_end_is_read_though_its_first_batch_failed(
+def test_a_stream_keeps_its_start_if_its_first_batch_fails(
     spark: SparkSession, source: Source, topic: str, tmp_path: Path
 ) -> None:
     seen: list[tuple[int, int]] = []
@@ -129,7 +131,7 @@ def test_what_came_after_a_stream_began_at_the_end_is_read_though_its_first_batc
     assert sorted(seen) == [(partition, offset) for partition in range(2) for offset in range(40, 50)]
 
 
-def test_a_partition_that_is_new_is_read_from_its_beginning(
+def test_a_new_partition_is_read_from_its_beginning(
     spark: SparkSession, source: Source, topic: str, sink: Sink
 ) -> None:
     stream = source.stream(spark, topic, startingOffsets="latest")
@@ -140,7 +142,7 @@ def test_a_partition_that_is_new_is_read_from_its_beginning(
     assert sink.offsets() == {0: list(range(40, 50)), 1: list(range(40, 50)), 2: list(range(10))}
 
 
-def test_what_expired_before_a_stream_came_to_it_is_told_or_left_out(
+def test_records_that_expire_before_a_stream_fail_or_are_skipped(
     spark: SparkSession, source: Source, topic: str, sink: Sink
 ) -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 20}
@@ -153,7 +155,7 @@ def test_what_expired_before_a_stream_came_to_it_is_told_or_left_out(
     assert sink.offsets() == {0: [*range(10), *range(25, 40)], 1: list(range(40))}
 
 
-def test_a_topic_made_again_under_a_checkpoint_is_told(
+def test_a_recreated_topic_fails_a_stream_with_a_checkpoint(
     spark: SparkSession, source: Source, topic: str, sink: Sink
 ) -> None:
     sink.run(source.stream(spark, topic, startingOffsets="earliest"))

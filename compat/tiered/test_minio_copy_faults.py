@@ -62,7 +62,7 @@ def test_m1_a_refused_copy_can_be_retried(manager: MinioRemoteStorage, proxy: Mi
     assert is_whole(manager, segment)
 
 
-def test_m1_a_copy_to_a_hanging_store_ends_and_can_be_retried(
+def test_m1_a_copy_to_a_hanging_store_can_be_retried(
     manager: MinioRemoteStorage, minio_server: MinioServer, write: Write
 ) -> None:
     before, segment = write(), write()

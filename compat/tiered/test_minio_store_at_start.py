@@ -89,7 +89,7 @@ def test_a_bucket_is_created_at_the_start_if_allowed(minio_server: MinioServer, 
         assert not said(broker)
 
 
-def test_a_broker_starts_with_a_warning_if_the_store_is_down(minio_server: MinioServer, tmp_path: Path) -> None:
+def test_a_broker_starts_if_the_store_is_down(minio_server: MinioServer, tmp_path: Path) -> None:
     with started(broker_with(tmp_path, minio_server, endpoint=f"http://127.0.0.1:{free_port()}")) as broker:
         kbroker(broker, "topic", "--create", "--topic", "plain")
         kbroker(broker, "produce", "-t", "plain", text="one\n")
@@ -98,9 +98,7 @@ def test_a_broker_starts_with_a_warning_if_the_store_is_down(minio_server: Minio
         assert "rsm.config.endpoint" in line
 
 
-def test_a_broker_with_segments_in_the_store_starts_without_its_bucket(
-    minio_server: MinioServer, tmp_path: Path
-) -> None:
+def test_a_broker_with_tiered_segments_starts_without_its_bucket(minio_server: MinioServer, tmp_path: Path) -> None:
     with started(broker_with(tmp_path, minio_server)) as broker:
         fill(broker)
         assert not said(broker)

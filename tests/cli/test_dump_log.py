@@ -77,7 +77,7 @@ def test_a_segment_is_printed_in_the_lines_of_kafkas_tool(run: Run, tmp_path: Pa
     assert (done.code, done.err) == (0, "")
 
 
-def test_records_are_printed_only_when_asked_for_and_contents_only_with_a_flag(run: Run, tmp_path: Path) -> None:
+def test_records_and_their_contents_are_printed_only_with_flags(run: Run, tmp_path: Path) -> None:
     path = write_log(tmp_path, batch(3))
     assert len(run("dump-log", "--files", path).lines) == 3
     deep = run("dump-log", "--files", path, "--deep-iteration")
@@ -158,7 +158,7 @@ def test_preallocated_index_space_is_not_an_entry(run: Run, partition: Path) -> 
     assert run("dump-log", "--files", empty) == (0, f"Dumping {empty}\n", "")
 
 
-def test_a_wrong_crc_is_reported_with_position_and_the_dump_continues(run: Run, tmp_path: Path) -> None:
+def test_a_wrong_crc_is_reported_and_the_dump_continues(run: Run, tmp_path: Path) -> None:
     parts = [batch(base_offset=number) for number in range(3)]
     parts[1][-1] ^= 1
     path = write_log(tmp_path, *parts)
@@ -197,7 +197,7 @@ def test_invalid_batch_bytes_end_the_dump_with_a_reason(run: Run, tmp_path: Path
     assert done.lines[-1] == f"Found {len(tail)} invalid bytes at the end of {LOG}"
 
 
-def test_records_that_cannot_be_read_do_not_hide_the_next_batch(run: Run, tmp_path: Path) -> None:
+def test_unreadable_records_do_not_hide_the_next_batch(run: Run, tmp_path: Path) -> None:
     lying = build_batch([Record(-1, 1, None, b"v")], record_count=9)
     path = write_log(tmp_path, lying, batch(base_offset=9))
     done = run("dump-log", "--files", path, "--print-data-log")
@@ -243,7 +243,7 @@ def test_no_damage_makes_the_tool_fail_without_a_message(
         assert (done.code == 1) == bool([line for line in done.err.splitlines() if "non-consecutive" not in line])
 
 
-def test_a_log_cut_anywhere_gives_every_whole_batch_before_the_cut(run: Run, tmp_path: Path) -> None:
+def test_a_truncated_log_gives_every_whole_batch_before_the_end(run: Run, tmp_path: Path) -> None:
     ends = []
     position = 0
     while position < len(SOUND):
@@ -289,7 +289,7 @@ def test_each_wrong_time_index_entry_is_reported(run: Run, partition: Path) -> N
     assert len(done.lines) == 1 + len(wrong)
 
 
-def test_the_sanity_check_finds_what_makes_a_broker_rebuild_an_index(run: Run, partition: Path) -> None:
+def test_the_sanity_check_finds_indexes_that_a_broker_rebuilds(run: Run, partition: Path) -> None:
     path = min(partition.glob("*.timeindex"))
     path.write_bytes(struct.pack(">qiqi", 9_000, 1, 1_000, 2))
     done = run("dump-log", "--files", path, "--index-sanity-check")
@@ -388,7 +388,7 @@ def test_an_index_without_its_log_is_an_error(run: Run, tmp_path: Path) -> None:
     assert run("dump-log", "--files", path).code == 1
 
 
-def test_other_files_of_a_log_directory_are_ignored_with_a_note(run: Run, tmp_path: Path) -> None:
+def test_other_files_in_a_log_directory_get_a_note(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "partition.metadata"
     path.write_text("version: 0")
     done = run("dump-log", "--files", path)
@@ -410,7 +410,7 @@ def test_max_bytes_ends_the_dump_without_a_complaint(run: Run, tmp_path: Path) -
     assert (done.code, done.err) == (0, "")
 
 
-def test_a_batch_that_is_being_appended_is_read_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_batch_is_read_after_its_append_is_complete(tmp_path: Path) -> None:
     second, third = batch(base_offset=1), batch(base_offset=2)
     path = write_log(tmp_path, batch(), second[:70])
     file = RealDisk().open(str(path), writable=False)

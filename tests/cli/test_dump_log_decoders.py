@@ -210,7 +210,7 @@ def test_transaction_markers_are_printed(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_the_decoders_that_come_with_kafka_are_known_and_others_are_refused(run: Run, tmp_path: Path) -> None:
+def test_kafkas_decoders_are_known_and_others_are_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / LOG
     path.write_bytes(build_batch([Record(-1, 1, b"\xff\xff\xff\xfe", b"\x00\x01")]))
     package = "org.apache.kafka.tools.api"

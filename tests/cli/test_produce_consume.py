@@ -172,7 +172,7 @@ def test_an_end_timestamp_works_without_exit_at_end(timed: None, run: Run, broke
     assert values(run(*words, f"e@{START_MS + 3000}")) == [0, 1, 2]
 
 
-def test_an_offset_that_is_not_in_the_log_is_an_error(timed: None, consume: Command, topic: str) -> None:
+def test_an_offset_outside_the_log_is_an_error(timed: None, consume: Command, topic: str) -> None:
     done = consume("-o", 11, "-p", 0)
     assert done == (1, "", f"kbroker consume: offset 11 is not in {topic}-0, which has 0 to 10\n")
 

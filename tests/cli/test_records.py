@@ -142,7 +142,7 @@ def test_a_format_is_kcats(text: str, found: bytes) -> None:
     assert _records.compile_format(text, b"NIL")(Incoming()) == found
 
 
-def test_null_is_printed_as_the_marker_and_its_size_as_minus_one() -> None:
+def test_null_is_printed_as_the_marker_with_size_minus_one() -> None:
     assert _records.compile_format("%k %s %K %S", b"NIL")(Incoming(key=None, value=None)) == b"NIL NIL -1 -1"
 
 

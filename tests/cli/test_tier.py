@@ -134,7 +134,7 @@ def test_without_tiered_topics_the_list_is_empty(run: Run, broker: str) -> None:
 # --- cat ---
 
 
-def test_every_record_of_every_segment_can_be_read_from_the_store(run: Run, tiered_site: Site) -> None:
+def test_every_record_can_be_read_from_the_store(run: Run, tiered_site: Site) -> None:
     number = 0
     for segment in listed(run, tiered_site, "--topic", f"{COLD}:0"):
         words = ["--segment", segment["segment_id"], "--format", "json"]

@@ -47,7 +47,7 @@ def test_a_topic_is_created_listed_described_and_deleted(run: Run, broker: str) 
     assert "orders" not in run("topic", "-b", broker, "--list").lines
 
 
-def test_json_shows_the_state_of_a_partition_as_zookeeper_held_it(run: Run, broker: str) -> None:
+def test_json_shows_partition_states_in_zookeepers_format(run: Run, broker: str) -> None:
     run("topic", "-b", broker, "--create", "--topic", "stateful", "--partitions", 2)
     (topic,) = described(run, broker, "stateful")
     assert [each["partition"] for each in topic["partitions"]] == [0, 1]

@@ -99,7 +99,7 @@ def test_compaction_lags_must_not_contradict_each_other() -> None:
     )
 
 
-def test_only_lists_can_be_appended_to_and_they_start_from_the_default() -> None:
+def test_only_lists_can_be_appended_to_starting_from_the_default() -> None:
     rules = ConfigRules(Settings.load())
     assert rules.is_list(TOPIC_RESOURCE, "cleanup.policy")
     assert not rules.is_list(TOPIC_RESOURCE, "retention.ms")

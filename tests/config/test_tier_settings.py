@@ -31,7 +31,7 @@ def refusal(
     return None
 
 
-def test_the_tier_is_on_by_default_but_off_with_a_file() -> None:
+def test_a_settings_file_turns_the_default_tier_off() -> None:
     assert Settings.load().tier.remote_log_storage_system_enable
     assert not Settings.load(b"").tier.remote_log_storage_system_enable
     assert Settings.load(b"remote.log.storage.system.enable=true").tier.remote_log_storage_system_enable

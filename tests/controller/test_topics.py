@@ -134,7 +134,7 @@ def test_x5_colliding_names_in_one_request_are_not_both_created() -> None:
     assert [one.error_code for one in results] == [0, 17]
 
 
-def test_w11_a_request_that_needs_too_many_records_fails_as_a_whole() -> None:
+def test_w11_a_request_with_too_many_records_fails_as_a_whole() -> None:
     cluster = Cluster(max_records_per_decision=10)
     before = cluster.image
     results = cluster.create(topic("a", 4, 1), topic("b", 5, 1)).topics

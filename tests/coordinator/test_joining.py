@@ -357,7 +357,7 @@ def test_a_lowered_group_max_size_removes_the_last_to_join() -> None:
     assert len(world.answers[answers[0]].members) == 2
 
 
-def test_a_new_group_is_stored_before_its_first_member_has_joined() -> None:
+def test_a_new_group_is_stored_before_its_first_join_completes() -> None:
     world = World(group_initial_rebalance_delay_ms=3_000)
     world.join()
     assert len(world.log) == 1

@@ -140,7 +140,7 @@ READY = "kbroker ready on "
 LOOPBACK = {"KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0"}
 
 
-def test_the_command_is_the_broker_itself_and_stops_in_order_when_it_is_told_to(container: Container) -> None:
+def test_the_command_is_the_broker_and_stops_cleanly_on_sigterm(container: Container) -> None:
     with container.running(container.kafka / "run", **LOOPBACK) as running:
         log = running.wait_for(READY)
         assert running.stop() == 0
@@ -176,7 +176,7 @@ def test_arguments_override_the_environment_which_overrides_the_mounted_file(con
     assert "queued.max.requests=9 has no effect" in log
 
 
-def test_a_mounted_file_that_cannot_be_read_is_one_clear_line(container: Container) -> None:
+def test_an_unreadable_mounted_file_is_one_clear_error(container: Container) -> None:
     (container.mounted / "server.properties").mkdir()
     with container.running(container.kafka / "run", **LOOPBACK) as running:
         assert running.wait() == 1
@@ -208,7 +208,7 @@ def test_listeners_follow_from_the_advertised_ones(container: Container) -> None
     assert host == "broker.example"
 
 
-def test_levels_and_form_of_the_log_are_those_of_the_environment(container: Container) -> None:
+def test_the_environment_sets_level_and_format_of_the_log(container: Container) -> None:
     variables = {"KAFKA_LOG4J_ROOT_LOGLEVEL": "ERROR", "KBROKER_LOG_FORMAT": "json", "KAFKA_NUM_PARTITION": "1"}
     with container.running(container.kafka / "run", **variables, **LOOPBACK) as running:
         log = running.wait_for("Kafka Server started")

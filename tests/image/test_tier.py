@@ -22,7 +22,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_segments_go_into_the_volume_and_no_topic_is_seen_in_them(container: Container) -> None:
+def test_the_tier_in_the_volume_is_not_taken_for_topics(container: Container) -> None:
     with container.running(container.kafka / "run", **QUICK) as running:
         log = running.wait_for(READY)
         assert "setting name=rsm.config.dir value=(hidden)" in log
@@ -52,7 +52,7 @@ def test_segments_go_into_the_volume_and_no_topic_is_seen_in_them(container: Con
     assert len(list(tier.rglob("*.manifest.json"))) == 3
 
 
-def test_a_store_is_named_by_variables_and_its_keys_stay_out_of_the_log(container: Container) -> None:
+def test_variables_configure_a_store_and_the_log_hides_its_keys(container: Container) -> None:
     variables = {
         "KAFKA_REMOTE_LOG_STORAGE_MANAGER_CLASS_NAME": "minio",
         "KAFKA_RSM_CONFIG_ENDPOINT": "http://127.0.0.1:1",

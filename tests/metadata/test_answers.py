@@ -111,7 +111,7 @@ def test_trap_13_no_topics_means_all_or_none_by_version(
     assert [topic.name for topic in ask(topics, version)[0].topics] == names
 
 
-def test_traps_14_15_16_brokers_are_unfenced_and_include_the_controller() -> None:
+def test_traps_14_15_16_unfenced_brokers_include_the_controller() -> None:
     response, _ = ask([])
     assert [(one.node_id, one.host, one.port, one.rack) for one in response.brokers] == [(1, "h1", 9092, "rack1")]
     assert response.controller_id == 1
@@ -123,13 +123,13 @@ def test_trap_14_a_broker_without_the_clients_listener_is_not_shown() -> None:
     assert [one.node_id for one in response.brokers] == [1]
 
 
-def test_trap_15_another_broker_is_the_controller_when_clients_cannot_see_this_one() -> None:
+def test_trap_15_a_hidden_broker_is_not_named_as_the_controller() -> None:
     image = Image().apply([broker(1, fenced=True), broker(4)], offset=1, epoch=1)
     assert ask([], image=image)[0].controller_id == 4
     assert ask([], image=Image())[0].controller_id == -1
 
 
-def test_trap_17_an_unknown_topic_is_answered_with_3_while_it_is_created() -> None:
+def test_trap_17_an_unknown_topic_has_code_3_during_its_creation() -> None:
     response, to_create = ask(named("new", "bad name", "alpha", "new"))
     assert brief(response) == [("new", 3, 0), ("bad name", 17, 0), ("alpha", 0, 2)]
     assert to_create == ["new"]
@@ -175,7 +175,7 @@ def test_trap_21_offline_replicas_and_a_missing_leader_are_reported() -> None:
     assert [(one.error_code, one.leader_id, one.replica_nodes) for one in omega.partitions] == [(5, -1, [2])]
 
 
-def test_a_leader_without_the_listener_has_another_code_from_version_6_on() -> None:
+def test_leaders_without_the_listener_have_code_72_from_version_6() -> None:
     topic = UUID(int=7003)
     image = image_of(
         broker(3, listener="INTERNAL"), stored.TopicRecord(name="t", topic_id=topic), partition(topic, 0, [3], 3)
@@ -291,7 +291,7 @@ def test_all_pages_together_are_complete() -> None:
     assert seen == [("alpha", 0), ("alpha", 1), ("omega", 0)]
 
 
-def test_a_cursor_beyond_the_end_of_its_topic_gives_an_empty_topic() -> None:
+def test_a_cursor_after_the_last_partition_gives_an_empty_topic() -> None:
     assert shown(page("alpha", cursor=Cursor(topic_name="alpha", partition_index=99))) == [("alpha", 0, [])]
 
 

@@ -78,7 +78,7 @@ def test_a_partition_without_directories_has_unknown_ones() -> None:
         ({"leader_recovery_state": 1}, 4),
     ],
 )
-def test_each_change_raises_partition_epoch_and_a_leader_raises_leader_epoch(
+def test_changes_raise_the_partition_epoch_and_leaders_the_leader_epoch(
     fields: dict[str, Any], leader_epoch: int
 ) -> None:
     changed = topic_of(change(**fields))
@@ -90,7 +90,7 @@ def test_a_change_keeps_what_it_does_not_carry() -> None:
     assert changed == PartitionImage((1, 2), (2,), 2, 5, 10, (DIRECTORY, DIRECTORY), (), (7,), 1)
 
 
-def test_an_empty_list_in_a_change_is_not_the_same_as_none() -> None:
+def test_an_empty_list_in_a_change_differs_from_none() -> None:
     assert topic_of(change(adding_replicas=[]), adding_replicas=[7]).adding_replicas == ()
 
 

@@ -84,7 +84,7 @@ def test_an_incremental_fetch_gets_only_changes() -> None:
     assert answer(context, [partition_answer(), partition_answer(high_watermark=3)]) == (1, [])
 
 
-def test_epoch_minus_one_gets_no_session_and_closes_the_one_it_names() -> None:
+def test_epoch_minus_one_closes_the_session_and_creates_none() -> None:
     cache = sessions()
     session_id = open_session(cache, "a")
     context = begin(cache, [asked("a")], session_id=session_id, epoch=-1)
@@ -134,7 +134,7 @@ def test_forgetting_everything_closes_the_session() -> None:
     assert len(cache) == 0
 
 
-def test_a_partition_with_records_moves_to_the_end_of_the_order() -> None:
+def test_a_partition_with_records_moves_to_the_end() -> None:
     cache = sessions()
     session_id = open_session(cache, "a", "b", "c")
     context = begin(cache, [], session_id=session_id, epoch=1)
@@ -181,7 +181,7 @@ def test_a_follower_may_replace_a_consumer_but_not_vice_versa() -> None:
     assert open_session(cache, "a", "b", "c", now_ms=2) == 0
 
 
-def test_w12_sessions_beyond_the_limit_get_id_zero_and_the_cache_stays_bounded() -> None:
+def test_w12_sessions_beyond_the_limit_get_id_zero() -> None:
     cache = sessions(limit=1000)
     granted = [open_session(cache, "a") for _ in range(5000)]
     assert len(cache) == 1000

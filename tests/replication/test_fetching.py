@@ -29,7 +29,7 @@ def test_case_d_a_failed_directory_ends_the_wait() -> None:
     assert waiting.answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_case_e_a_new_leader_epoch_ends_waits_with_the_old_one() -> None:
+def test_case_e_a_new_leader_epoch_ends_older_waits() -> None:
     held = partition()
     with_epoch, without = round_over([held], asking(epoch=0)), round_over([held], asking())
     held.apply(placed(epoch=1))
@@ -118,7 +118,7 @@ def test_case_h_a_new_divergence_ends_the_wait() -> None:
     assert waiting.is_satisfied()
 
 
-def test_a_follower_waits_for_the_log_end_and_a_consumer_for_the_high_watermark() -> None:
+def test_followers_wait_for_the_log_end_consumers_for_high_watermark() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     follower, consumer = round_over([held], asking(), fetcher=FOLLOWER), round_over([held], asking())
     append(held)

@@ -18,7 +18,7 @@ def progress(isr: set[int], *, end: int = 0, high_watermark: int = 0, min_isr: i
     )
 
 
-def test_with_only_the_leader_in_sync_its_log_end_is_committed() -> None:
+def test_a_leader_alone_in_sync_commits_its_log_end() -> None:
     leader = progress({1}, end=7)
     assert leader.high_watermark == 7
     assert leader.on_append(9)
@@ -72,7 +72,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_high_watermark_never_falls_and_never_passes_the_log_end(script: list[tuple[object, ...]]) -> None:
+def test_the_high_watermark_never_falls_or_passes_the_log_end(script: list[tuple[object, ...]]) -> None:
     leader = progress({1, 2, 3})
     for step in script:
         before = leader.high_watermark

@@ -53,7 +53,7 @@ def test_a_tiered_offset_is_reported_before_a_stale_broker_epoch() -> None:
 
 
 @pytest.mark.parametrize(("replica", "epoch"), [(1, -1), (3, -1), (1, 0), (3, 0)])
-def test_a_broker_without_a_replica_is_not_sent_to_the_tier(replica: int, epoch: int) -> None:
+def test_brokers_without_a_replica_do_not_read_the_tier(replica: int, epoch: int) -> None:
     answer = round_over([partly_tiered()], asking(offset=5, epoch=epoch), fetcher=Fetcher(replica)).answers[0]
     expected = ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (answer.error_code, answer.high_watermark) == (expected, -1)
@@ -69,7 +69,7 @@ def test_consumers_read_offsets_before_the_local_log_from_the_tier(replica: int,
     assert (answer.size > 0) is (6 <= offset < 10)
 
 
-def test_an_offset_below_the_log_start_is_always_out_of_range() -> None:
+def test_an_offset_below_the_log_start_is_out_of_range() -> None:
     held = partly_tiered()
     held.log.raise_log_start_offset(3)
     assert round_over([held], asking(offset=2)).answers[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -20,7 +20,7 @@ def failures(report: Report) -> str:
 
 
 @pytest.mark.parametrize("seed", range(WORKLOADS))
-def test_d1_d7_d13_k1_a_log_recovers_from_a_crash_at_every_operation(seed: int) -> None:
+def test_d1_d7_d13_k1_a_log_recovers_from_crashes_at_every_operation(seed: int) -> None:
     """Process death keeps every completed append; a power loss leaves a prefix with everything synced."""
     report = Sweep(seed, Options(steps=40, losses=2, deep=0.04)).run()
     assert not report.failures, failures(report)

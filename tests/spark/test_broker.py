@@ -201,7 +201,7 @@ class Forgetful(BrokerClient):
         return {} if self.is_empty else super().topics(names)
 
 
-def test_a_deleted_metadata_topic_is_an_error_not_an_empty_tier(rotting: Served) -> None:
+def test_a_deleted_metadata_topic_is_not_an_empty_tier(rotting: Served) -> None:
     with Forgetful({"bootstrap_servers": [rotting.address]}) as client:
         follower = CatalogueFollower(client)
         client.is_empty = True

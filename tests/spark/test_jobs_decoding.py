@@ -119,7 +119,7 @@ def test_unknown_fields_are_ignored_or_refused() -> None:
     assert reason(of_one("long", allows_unknown_fields=False), value) == "the schema has no field b"
 
 
-def test_a_tombstone_is_a_row_of_nulls_unless_a_field_is_required() -> None:
+def test_a_tombstone_gives_nulls_unless_a_field_is_required() -> None:
     assert rows(of_one("long"), None) == ([(None,)], [None])
     assert reason(of_one("long", nullable=False), None) == "the value is null, but the schema requires a"
 

@@ -66,7 +66,7 @@ def offsets(reading: Reading, piece: SegmentPiece) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [105, 120, 135])
-def test_the_rest_of_a_deleted_segment_is_read_from_a_copy(tmp_path: Path, end: int) -> None:
+def test_a_deleted_segments_rest_is_read_from_a_copy(tmp_path: Path, end: int) -> None:
     gone = copied(tmp_path, 1)
     copied(tmp_path, 2)
     found = offsets(reading_of(tmp_path), SegmentPiece(gone.finished, 100, end))

@@ -147,7 +147,7 @@ def test_flush_messages_1_syncs_every_append_before_the_commit(tmp_path: Path) -
         assert log.recovery_point == number + 1
 
 
-def test_a_flush_syncs_closed_segments_with_their_indexes_and_only_once(tmp_path: Path) -> None:
+def test_a_flush_syncs_closed_segments_and_indexes_only_once(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=SMALL)
     fill(log, 60)

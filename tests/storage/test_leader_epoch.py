@@ -126,7 +126,7 @@ def at_each_step(step: Callable[[], None], check: Callable[[], None]) -> None:
     assert checked > 10
 
 
-def test_a_concurrent_read_sees_the_epochs_before_or_after_a_change() -> None:
+def test_a_concurrent_read_sees_epochs_before_or_after_a_change() -> None:
     one = epochs((1, 0), (2, 10), (3, 20), (4, 30))
     asked = [*range(6)]
 

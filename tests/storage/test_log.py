@@ -225,7 +225,7 @@ def test_nothing_beyond_the_end_offset_is_read(tmp_path: Path) -> None:
     assert log.read(90, max_bytes=9_000, end_offset=93).size == 0
 
 
-def test_without_at_least_one_batch_a_large_batch_is_not_returned(tmp_path: Path) -> None:
+def test_without_at_least_one_batch_large_batches_are_not_returned(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 40)
     for offset in (0, 17, 39):
@@ -295,7 +295,7 @@ def test_a_timestamp_look_up_finds_the_first_later_record(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_record_with_the_largest_timestamp_is_found_inside_its_batch(tmp_path: Path, codec: Codec) -> None:
+def test_the_record_with_the_largest_timestamp_is_found(tmp_path: Path, codec: Codec) -> None:
     log = open_log(tmp_path, config=SMALL)
     assert log.max_timestamp() is None
     fill(log, 50)

@@ -239,7 +239,7 @@ def test_an_interrupted_deletion_is_completed(tmp_path: Path) -> None:
     directory.abandon()
 
 
-def test_the_name_of_a_deleted_partition_fits_into_a_file_name() -> None:
+def test_a_deleted_partitions_name_fits_into_a_file_name() -> None:
     for named, suffix in ((deleted_name, "delete"), (stray_name, "stray")):
         name = named("t" * 249, 12, uuid.UUID(int=1))
         assert len(name) == 255
@@ -274,7 +274,7 @@ def test_many_logs_share_one_bounded_pool(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_reader_of_a_deleted_log_does_not_corrupt_its_successor(tmp_path: Path) -> None:
+def test_readers_of_a_deleted_log_do_not_corrupt_its_successor(tmp_path: Path) -> None:
     disk = SlowToOpen()
     directory = open_directory(tmp_path / "data", disk=disk)
     old = open_log(directory)

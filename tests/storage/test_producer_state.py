@@ -165,7 +165,7 @@ def test_a_restored_producer_is_idle_since_its_segments_last_write() -> None:
     assert list(state.producers) == [7]
 
 
-def test_a_transaction_is_unstable_until_the_high_watermark_passes_its_marker() -> None:
+def test_transactions_are_unstable_until_the_high_watermark_passes_their_marker() -> None:
     state = state_after(header(0, offset=10, is_transactional=True), header(1, offset=11, is_transactional=True))
     assert state.first_unstable_offset == 10
     assert refusal(state, header(2)) is ErrorCode.INVALID_TXN_STATE

@@ -123,14 +123,14 @@ def test_a_failed_recovery_does_not_affect_other_logs(crashed: Path, workers: Wo
     assert offsets(opened(crashed, found)) == list(range(COUNT))
 
 
-def test_reports_of_a_worker_are_made_when_the_log_is_opened(crashed: Path, workers: Workers) -> None:
+def test_a_workers_reports_are_made_when_the_log_opens(crashed: Path, workers: Workers) -> None:
     found = workers.run(recover_log, RealDisk(), to_recover(crashed))
     reports: list[str] = []
     open_log(crashed, config=CONFIG, recovered=found, report=reports.append)
     assert any("160 bytes after offset 95" in report for report in reports)
 
 
-def test_large_logs_are_worth_a_worker_and_come_first_by_size() -> None:
+def test_workers_recover_large_logs_with_the_largest_first() -> None:
     sizes = [LARGE_BYTES - 1, LARGE_BYTES, 0, 3 * LARGE_BYTES]
     logs = {("t", index): LogToRecover("", CONFIG, 0, 0, 0, size) for index, size in enumerate(sizes)}
     assert [index for (_, index), _ in worth_a_worker(logs)] == [3, 1]

@@ -39,7 +39,7 @@ def end(log: Log, *, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_a_batch_resent_after_a_roll_and_restart_is_a_duplicate(clean: bool, tmp_path: Path) -> None:
+def test_a_batch_resent_after_roll_and_restart_is_a_duplicate(clean: bool, tmp_path: Path) -> None:
     """After the restart the producer is known only from the roll's snapshot, which has only record timestamps."""
     log = opened(tmp_path)
     send(log, 1, 0)

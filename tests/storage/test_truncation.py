@@ -74,7 +74,7 @@ def test_truncation_restores_the_producers_at_the_offset(tmp_path: Path) -> None
     assert log.log_end_offset == 51
 
 
-def test_data_regrown_below_an_old_recovery_point_is_synced_at_rolls(tmp_path: Path) -> None:
+def test_rolls_sync_data_regrown_below_an_old_recovery_point(tmp_path: Path) -> None:
     disk = FailingDisk()
     log = open_log(tmp_path, disk=disk, config=SMALL)
     fill(log, 100)
@@ -142,7 +142,7 @@ def test_a_retry_completes_an_interrupted_truncation(tmp_path: Path) -> None:
     assert step > 10
 
 
-def test_d7_a_start_does_not_trust_data_regrown_below_a_recovery_point(
+def test_d7_a_start_rereads_data_regrown_below_a_recovery_point(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path)

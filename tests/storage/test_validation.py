@@ -311,14 +311,14 @@ def test_a_log_append_time_topic_stamps_the_batch(codec: Codec) -> None:
     assert bytes(batch.payload) == built[HEADER_SIZE:]
 
 
-def test_a_log_append_time_topic_refuses_log_append_time_from_producers() -> None:
+def test_log_append_time_topics_refuse_log_append_time_from_producers() -> None:
     error = refusal(build_batch(THREE, log_append_time=NOW), APPEND_TIME)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
     assert isinstance(error, RecordsRefused)
     assert [wrong.batch_index for wrong in error.record_errors] == [0, 1, 2]
 
 
-def test_a_producers_log_append_time_bit_is_cleared_on_a_create_time_topic() -> None:
+def test_a_create_time_topic_clears_the_log_append_time_bit() -> None:
     taken = check(build_batch(THREE, log_append_time=NOW + 2))
     assert bytes(taken.data) == build_batch(THREE)
     assert taken.log_append_time == -1

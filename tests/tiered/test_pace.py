@@ -90,7 +90,7 @@ async def test_the_copy_quota_covers_all_partitions(autojump_clock: MockClock) -
         assert not any(site.remote(one).waits_for_quota for one in site.partitions.values())
 
 
-async def test_kafka_15265_a_quota_counts_from_the_first_copy_after_a_restart(autojump_clock: MockClock) -> None:
+async def test_kafka_15265_a_quota_applies_to_the_first_copy_after_restart(autojump_clock: MockClock) -> None:
     limits = settings(
         remote_log_manager_copy_max_bytes_per_second=10,
         remote_log_manager_copy_quota_window_num=1,

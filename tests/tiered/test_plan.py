@@ -222,7 +222,7 @@ def test_decided_closed_segments_are_copied_in_order(
     assert candidates(from_offset, stable) == expected
 
 
-def test_kafka_15272_the_last_rolled_segment_of_an_idle_log_is_copied() -> None:
+def test_kafka_15272_an_idle_logs_last_closed_segment_is_copied() -> None:
     """The active segment is empty and stays empty: the one before it is copied anyway."""
     assert candidates(30, 40, [*LOCAL, Local(40, size=0)]) == [(30, 40)]
     assert candidates(0, 0, [Local(0, size=0)]) == []

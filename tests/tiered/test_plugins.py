@@ -59,7 +59,7 @@ def test_the_default_storage_manager_is_the_directory(name: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["kbroker.tiered.local:LocalRemoteStorage", "kbroker.tiered.local.LocalRemoteStorage"])
-def test_a_class_can_be_named_with_a_colon_or_with_dots(name: str) -> None:
+def test_a_class_name_has_a_colon_or_dots(name: str) -> None:
     assert type(storage_manager(name)) is LocalRemoteStorage
 
 
@@ -84,7 +84,7 @@ def test_the_project_declares_the_built_in_entry_points() -> None:
     assert project["entry-points"] == {group: dict(found) for group, found in plugins.BUILT_IN.items()}
 
 
-def test_an_entry_point_of_another_package_is_found_by_its_name(acme: Path) -> None:
+def test_an_entry_point_of_another_package_is_found(acme: Path) -> None:
     assert type(storage_manager("acme")).__module__ == "acme_tier"
     assert "acme" in plugins.names(STORAGE_GROUP)
 

@@ -93,7 +93,7 @@ async def test_head_gets_only_the_headers(path: str) -> None:
         assert not site.pieces_made
 
 
-async def test_an_http_1_0_client_gets_a_page_and_a_close() -> None:
+async def test_an_http_1_0_client_gets_a_page_and_close() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.0\r\n\r\n")

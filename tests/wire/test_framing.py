@@ -104,7 +104,7 @@ def test_a_large_frame_is_a_writable_view_over_its_buffer() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 101, 2**31 - 1, -(2**31), *struct.unpack(">iii", b"GET SSH-\x16\x03\x01\x02")])
-def test_w1_w2_a_length_below_1_or_above_the_maximum_is_malformed(size: int) -> None:
+def test_w1_w2_a_length_outside_the_limits_is_malformed(size: int) -> None:
     buffer = FrameBuffer(100)
     buffer.feed(struct.pack(">i", size) + b"GET / HTTP/1.1")
     with pytest.raises(Malformed):

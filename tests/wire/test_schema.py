@@ -83,7 +83,7 @@ def test_other_versions_are_refused(text: str) -> None:
         Versions.parse(text)
 
 
-def test_an_ignorable_value_is_dropped_if_the_version_lacks_the_field() -> None:
+def test_an_ignorable_value_is_dropped_by_versions_without_the_field() -> None:
     assert encode(fetch(rack_id="r1", session_id=7), 4) == encode(fetch(), 4)
 
 
