@@ -16,7 +16,7 @@ from compat.oracle.groups import await_coordinator, committing, fetching, offset
 from compat.oracle.raw import connected
 
 OFFSET, GROUP_METADATA = "1", "2"
-TOLD = {0: (7, "a note"), 1: (30, ""), 2: (0, "\u00fcml\u00e4ut")}
+COMMITTED = {0: (7, "a note"), 1: (30, ""), 2: (0, "\u00fcml\u00e4ut")}
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,10 @@ def grouped(start_broker: StartBroker) -> AnyBroker:
     named = {"instance": "the-instance", "client_id": "the-client", "session_timeout_ms": 300_000}
     member = CLIENTS["confluent-kafka"](servers, "members", "read", **named)
     await_assignment(member, {0, 1, 2})
-    member.commit({partition: (offset, note) for partition, (offset, note) in TOLD.items() if note})
+    member.commit({partition: (offset, note) for partition, (offset, note) in COMMITTED.items() if note})
     with connected(servers) as connection:
         for group in ("simple", "deleted"):
-            reported = [(partition, offset, note) for partition, (offset, note) in TOLD.items()]
+            reported = [(partition, offset, note) for partition, (offset, note) in COMMITTED.items()]
             connection.call("OffsetCommit", 8, committing(group, {"read": reported}, leader_epoch=0))
         assert connection.call("DeleteGroups", 2, {"GroupsNames": ["deleted"]})["Results"][0]["ErrorCode"] == 0
     broker.kill()
@@ -50,7 +50,7 @@ def test_d1_groups_and_offsets_survive_kill_9(grouped: AnyBroker) -> None:
     with connected(grouped.bootstrap_servers) as connection:
         found = {group: connection.call("OffsetFetch", 7, fetching(group, None)) for group in ("simple", "deleted")}
         described = connection.call("DescribeGroups", 5, {"Groups": ["members", "deleted"]})["Groups"]
-    assert offsets_of(found["simple"]) == TOLD
+    assert offsets_of(found["simple"]) == COMMITTED
     assert offsets_of(found["deleted"]) == {}
     group = {each["GroupId"]: each for each in described}
     assert (group["members"]["GroupState"], group["deleted"]["GroupState"]) == ("Stable", "Dead")
@@ -87,10 +87,10 @@ def test_the_offsets_log_is_decoded(grouped: AnyBroker, kafka_tool: KafkaTool) -
             offsets.setdefault(data["group"], {})[data["partition"]] = reported
     # confluent-kafka appends a NUL to its metadata.
     assert offsets["members"] == {
-        partition: (TOLD[partition][0], TOLD[partition][1] + "\0", -1) for partition in (0, 2)
+        partition: (COMMITTED[partition][0], COMMITTED[partition][1] + "\0", -1) for partition in (0, 2)
     }
-    assert offsets["simple"] == {partition: (offset, note, 0) for partition, (offset, note) in TOLD.items()}
-    assert offsets["deleted"] == dict.fromkeys(TOLD)
+    assert offsets["simple"] == {partition: (offset, note, 0) for partition, (offset, note) in COMMITTED.items()}
+    assert offsets["deleted"] == dict.fromkeys(COMMITTED)
     groups = [payload["data"] for key, payload in found if key["type"] == GROUP_METADATA and payload is not None]
     last = [data for data in groups if data["members"]][-1]
     assert (last["protocolType"], last["protocol"]) == ("consumer", "range")

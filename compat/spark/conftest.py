@@ -1,6 +1,6 @@
 """One Spark session for all tests, with the stock connector's jars; and topics with records.
 
-PySpark lives in an environment of its own (`make test-spark`); elsewhere there is nothing here to be collected.
+PySpark has its own environment (`make test-spark`). Without PySpark, pytest collects nothing in this folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py
 
 
 def pytest_report_header() -> list[str]:
-    """Say so when there is no PySpark."""
+    """Report that PySpark is missing."""
     return ["compat/spark: no PySpark here, `make test-spark` has it"] if collect_ignore_glob else []
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session. Without Java or Maven its tests are skipped, and in CI they fail."""
+    """The session. Without Java or Maven the tests are skipped, except in CI, where they fail."""
     from compat.spark.session import start_session  # noqa: PLC0415  PySpark is not everywhere
 
     java()
@@ -45,8 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def tiered_site(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The broker under test with a tier on a directory, which it looks after five times a second."""
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    """The broker under test, with a tier in a directory. Its tier tasks run five times a second."""
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     is_kafka = os.environ.get("KBROKER_COMPAT_BROKER") == "kafka"
     site = Site.in_directory(tmp_path_factory.mktemp("tiered"), is_kafka=is_kafka)
     site.broker.start()
@@ -56,9 +56,9 @@ def tiered_site(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def source(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """kbroker with a tier on a directory, for the tests of a module, which may do to it what they like."""
+    """kbroker with a tier in a directory, for one module, whose tests may change it."""
     from compat.spark.source import started  # noqa: PLC0415  PySpark is not everywhere
 
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     with started(tmp_path_factory.mktemp("source")) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Where PySpark is: in the interpreter that asks, or in the environment that `make test-spark` makes."""
+"""Finds PySpark: in this interpreter, or in the environment that `make test-spark` creates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from compat.kafka.libraries import Unavailable
 
 ROOT = Path(__file__).parents[2]
-# What `stream_job` is told on its standard input when it is to come to an end.
+# The line on standard input that makes `stream_job` finish.
 FINISH = b"finish\n"
 
 

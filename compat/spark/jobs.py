@@ -1,4 +1,4 @@
-"""What the tests of the jobs share: topics in a tier, their records, and the options that lead to both."""
+"""Shared by the tests of the jobs: tiered topics, their records, and the options that name broker and store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...
 
 
 def options(site: Site) -> dict[str, str]:
-    """The broker and the store of a site, as `format("kbroker")` names them."""
+    """The options of `format("kbroker")` for the broker and store of a site."""
     return {
         "kafka.bootstrap.servers": site.address,
         "remote.log.storage.manager.class.name": "directory",
@@ -34,17 +34,17 @@ def options(site: Site) -> dict[str, str]:
 
 
 def flags(site: Site) -> list[str]:
-    """The same on the command line."""
+    """The same options as flags of the command line."""
     return [word for name, value in options(site).items() for word in ("--option", f"{name}={value}")]
 
 
 def fill(site: Site, topic: str, records: Sequence[Sample], *, partition: int = 0) -> None:
-    """Write records in batches that segments of 120 kB take some of."""
+    """Write records in batches, several of which fit into a segment of 120 kB."""
     kafka_python.produce(site.address, topic, partition, list(records), "none", idempotent=True)
 
 
 def json_samples(count: int, *, start: int = 0, start_ms: int = 20 * DAY_MS, step_ms: int = 60_000) -> list[Sample]:
-    """Objects with an integer, a text and a time, a minute apart."""
+    """JSON objects with an integer, a text and a time, one minute apart."""
     return [
         Sample(
             b"k%d" % number,
@@ -56,7 +56,7 @@ def json_samples(count: int, *, start: int = 0, start_ms: int = 20 * DAY_MS, ste
 
 
 def exported(output: Path, *, below: str = "") -> list[dict[str, object]]:
-    """Every row of an export, read by Arrow alone, by partition and offset."""
+    """Every row of an export by partition and offset, read with Arrow and without Spark."""
     rows: list[dict[str, object]] = []
     for path in sorted((output / below).glob("date=*/partition=*/*.parquet")):
         partition = int(path.parent.name.removeprefix("partition="))
@@ -67,7 +67,7 @@ def exported(output: Path, *, below: str = "") -> list[dict[str, object]]:
 
 
 def as_sample(row: dict[str, object]) -> Sample:
-    """The record that an exported row is."""
+    """The record of an exported row."""
     timestamp, headers = row["timestamp"], row["headers"] or ()
     return Sample(
         row["key"], row["value"], round(timestamp.timestamp() * 1000),
@@ -81,6 +81,6 @@ def numbered(rows: Iterable[dict[str, object]]) -> list[tuple[object, object]]:
 
 
 def topics(site: Site) -> set[str]:
-    """The names of the topics that a broker tells of."""
+    """The names of a broker's topics."""
     answer = site.call("Metadata", 12, {"Topics": None, "AllowAutoTopicCreation": False})
     return {topic["Name"] for topic in answer["Topics"]}

@@ -1,4 +1,4 @@
-"""Rows of Spark and records of a topic, as each other."""
+"""Converts between Spark's rows and a topic's records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Records = dict[int, list[Sample]]
 
 
 def written(servers: str, topic: str, *, partitions: int, count: int, seed: int = 0) -> Records:
-    """Write `count` odd and ordinary records to each partition, each with another codec; what was written."""
+    """Write `count` unusual and ordinary records to each partition, with one codec each. Returns the records."""
     found: Records = {}
     for partition in range(partitions):
         found[partition] = samples(count, seed=seed + partition, null_headers=False)
@@ -43,18 +43,18 @@ def _options(servers: str, topic: str, more: dict[str, object]) -> dict[str, str
 
 
 def by_partition(frame: DataFrame) -> dict[int, dict[int, Sample]]:
-    """All rows: partition -> offset -> record. Errors: AssertionError where an offset is there twice."""
+    """All rows: partition -> offset -> record. Errors: AssertionError if an offset occurs twice."""
     columns = ["key", "value", "partition", "offset", "unix_millis(timestamp) AS time", "headers"]
     found: dict[int, dict[int, Sample]] = {}
     for row in frame.selectExpr(*columns).collect():
         records = found.setdefault(row.partition, {})
-        assert row.offset not in records, f"offset {row.offset} of partition {row.partition} is there twice"
+        assert row.offset not in records, f"offset {row.offset} of partition {row.partition} occurs twice"
         records[row.offset] = Sample(_bytes(row.key), _bytes(row.value), row.time, _headers(row.headers))
     return found
 
 
 def numbered(records: Records, *, start: int = 0, end: int | None = None) -> dict[int, dict[int, Sample]]:
-    """What was written from an offset up to another, in the shape of `by_partition`."""
+    """The written records in a range of offsets, in the shape of `by_partition`."""
     return {partition: dict(list(enumerate(each))[start:end]) for partition, each in records.items()}
 
 
@@ -67,14 +67,14 @@ def _headers(headers: Iterable[Any] | None) -> tuple[tuple[str, bytes | None], .
 
 
 def consumed(servers: str, topic: str, partitions: int) -> Records:
-    """All of a topic, by kafka-python."""
+    """All records of a topic, read with kafka-python."""
     with closing(KafkaConsumer(bootstrap_servers=servers, group_id=None)) as consumer:
         ends = consumer.end_offsets([TopicPartition(topic, partition) for partition in range(partitions)])
     return kafka_python.consume(servers, topic, {place.partition: end for place, end in ends.items()})
 
 
 def contents(records: Records) -> Counter[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]:
-    """How often each key, value and headers are there, wherever and whenever."""
+    """How often each combination of key, value and headers occurs, at any offset and time."""
     return Counter((each.key, each.value, each.headers) for part in records.values() for each in part)
 
 

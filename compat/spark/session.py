@@ -1,4 +1,4 @@
-"""How Spark sessions are made here: two cores, this interpreter for the workers, nothing listens beyond loopback."""
+"""Creates Spark sessions with two cores. Workers use this interpreter, and all servers listen on loopback."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyspark.sql import SparkSession
 
 from compat.spark.jars import connector_jars
 
-# A JVM of some seconds has no use for code that is compiled well. Hadoop starts a `chmod` for each file that it makes
-# on a local disk, thousands of them here, which VFORK does with one process instead of two.
+# The JVM runs for seconds, so optimized compilation does not pay. Hadoop starts a `chmod` for each file that it creates
+# on a local disk, thousands in these tests. VFORK does that with one process instead of two.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 
 
 def start_session(directory: Path, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session that keeps its scratch files below `directory`.
+    """A session with its temporary files below `directory`.
 
     Errors: Unavailable without the connector's jars.
     """
-    # Spark starts its Python workers by name, which a virtual environment that was not activated does not answer to.
+    # Spark starts its Python workers by name, which does not find a virtual environment that is not activated.
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
     builder = SparkSession.builder.master("local[2]").appName("compat.spark")

@@ -1,4 +1,4 @@
-"""kbroker's topics on a broker with a tier: what is read of them, and segments whose borders a test knows."""
+"""Tiered topics on a kbroker, ways to read them, and segments with known borders."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kbroker.spark import load
 from kbroker.spark.errors import KbrokerSourceError
 
 HASTY = {"kafka.default.api.timeout.ms": "1500"}
-"""So soon a job gives a broker up that does not answer."""
+"""How long a job waits for a broker that does not answer."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A broker with its tier, and how a job names both. Shape: store are options; loads: by `kbroker.spark.load`."""
+    """A broker with its tier. Shape: store are the options that name it; loads: read by `kbroker.spark.load`."""
 
     site: Site
     store: Mapping[str, str]
@@ -35,11 +35,11 @@ class Source:
         return {"kafka.bootstrap.servers": self.site.address, **HASTY}
 
     def rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
-        """A batch read by broker and store."""
+        """A batch read from broker and store."""
         return self.read(spark, {**self.broker, **self.store, "subscribe": topic}, options)
 
     def stored_rows(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
-        """A batch read by the store alone."""
+        """A batch read from the store, without a broker."""
         return self.read(spark, {**self.store, "subscribe": topic}, options)
 
     def read(
@@ -49,18 +49,18 @@ class Source:
         options: Mapping[str, object] | None = None,
         schema: str | StructType | None = None,
     ) -> DataFrame:
-        """A batch read in this source's way; options as in `read`."""
+        """A batch read by `load` or `format`, as `loads` says; options as in `read`."""
         return read(spark, named, options or {}, schema, loads=self.loads)
 
     def stream(self, spark: SparkSession, topic: str, **options: object) -> DataFrame:
-        """A stream by broker and store."""
+        """A stream from broker and store."""
         wanted = {**self.broker, **self.store, "subscribe": topic, "includeHeaders": "true"}
         wanted |= {name.replace("__", "."): str(value) for name, value in options.items()}
         return spark.readStream.format("kbroker").options(**wanted).load()
 
     def filled(self, topic: str, hours: list[int], *, records: int = 10, partitions: int = 1) -> str:
-        """A topic whose batches of an hour are a segment, in each partition the same; all in the tier and none here but
-        for those of the last hour. Its name.
+        """Create a topic with one segment for each hour of batches, the same in each partition. Only the tier has the
+        segments, except for the last one. Returns the topic's name.
         """
         self.site.create(topic, {**TIERED, **ONLY_THE_ACTIVE_ONE}, partitions=partitions)
         batches = Records(hours, records=records).batches()
@@ -72,12 +72,12 @@ class Source:
         return topic
 
     def object_count(self, topic: str) -> int:
-        """How many segments a directory tier has of a topic."""
+        """The number of a topic's segments in a directory tier."""
         return len(self.objects(topic))
 
     def objects(self, topic: str, kind: str = "log") -> list[Path]:
-        """The files of this kind in a directory tier, by their first offsets."""
-        # Unlike Path.glob this goes on where a directory is removed under it.
+        """The files of one kind in a directory tier, by their first offsets."""
+        # Unlike Path.glob, this continues if a directory is removed at the same time.
         found = map(Path, glob(f"{self.site.tier_directory}/{topic}-*/*/*.{kind}"))
         return sorted(found, key=lambda path: (path.parent.name, path.name))
 
@@ -90,7 +90,7 @@ def read(
     *,
     loads: bool = False,
 ) -> DataFrame:
-    """A batch read; in the names of options two underlines stand for a dot."""
+    """A batch read. In names of options, two underscores stand for a dot."""
     wanted = {"includeHeaders": "true", **named}
     wanted |= {name.replace("__", "."): str(value) for name, value in options.items()}
     if loads:
@@ -101,7 +101,7 @@ def read(
 
 @contextmanager
 def started(directory: Path) -> Iterator[Source]:
-    """A broker of a test's own, with its tier on a directory."""
+    """A broker for one test, with its tier in a directory."""
     site = Site.in_directory(directory, is_kafka=False)
     site.broker.start()
     try:
@@ -111,13 +111,13 @@ def started(directory: Path) -> Iterator[Source]:
 
 
 def offsets_of(frame: DataFrame) -> list[int]:
-    """The offsets of all rows, sorted; partitions are not told apart."""
+    """The sorted offsets of all rows, of all partitions together."""
     return sorted(row.offset for row in frame.select("offset").collect())
 
 
 @contextmanager
 def fails(*said: str) -> Iterator[None]:
-    """A query fails, and what Spark shows has all of these words, and what to do."""
+    """A query fails, and Spark's message contains all of these words and a remedy."""
     try:
         yield
     except (PySparkException, Py4JJavaError, KbrokerSourceError) as error:

@@ -1,8 +1,8 @@
-"""A driver that is there to be killed: `python -m compat.spark.stream_job '{"servers": ..., "topic": ..., ...}'`.
+"""A driver for tests that kill it: `python -m compat.spark.stream_job '{"servers": ..., "topic": ..., ...}'`.
 
-One stream goes from a topic to Parquet files, exactly once, and one to another topic, at least once. When `finish` is
-said on the standard input both take what is there and end; then the rows of the files, as Spark sees them, go to one
-Arrow file. Where the standard input just ends, whoever started this is gone, and so is this.
+One stream copies a topic to Parquet files, exactly once, and another one copies it to a topic, at least once. After
+the line `finish` on standard input, both read what the topic has and end. Then the rows of the files, as Spark reads
+them, are written to one Arrow file. If standard input is closed without it, the parent has died, and the driver exits.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOOK_S = 0.2
 
 
 def main() -> None:
-    """Stream until killed, or until told to finish."""
-    told = threading.Event()
-    threading.Thread(target=listen, args=(told,), daemon=True).start()
+    """Stream until killed, or until `finish`."""
+    finishing = threading.Event()
+    threading.Thread(target=listen, args=(finishing,), daemon=True).start()
     job = json.loads(sys.argv[1])
     directory = Path(job["directory"])
     spark = start_session(directory)
@@ -44,7 +44,7 @@ def main() -> None:
         start(to_files, directory / "files-checkpoint"),
         start(to_topic, directory / "topic-checkpoint"),
     ]
-    while not told.wait(LOOK_S):
+    while not finishing.wait(LOOK_S):
         for query in queries:
             if not query.isActive:
                 raise query.exception() or RuntimeError("a stream without an end has ended")
@@ -54,15 +54,15 @@ def main() -> None:
     dump(spark, directory)
 
 
-def listen(told: threading.Event) -> None:
-    """Wait for the word, or for the end of whoever would say it."""
+def listen(finishing: threading.Event) -> None:
+    """Wait for the line `finish`. Exit if standard input is closed before it."""
     said = b""
     while not said.endswith(FINISH):
         more = os.read(sys.stdin.fileno(), 100)
         if not more:
             os._exit(1)
         said += more
-    told.set()
+    finishing.set()
 
 
 def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
@@ -71,7 +71,7 @@ def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
 
 
 def dump(spark: SparkSession, directory: Path) -> None:
-    """Write down what the files hold."""
+    """Write the rows of the files to one Arrow file."""
     columns = ["partition", "offset", "unix_millis(timestamp) AS time", "key", "value"]
     table = spark.read.parquet(str(directory / "rows")).selectExpr(*columns).toArrow()
     with pa.OSFile(str(directory / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

@@ -1,4 +1,4 @@
-"""A job on a cluster by `--master`: Spark's own standalone master and a worker, whose executors are other processes."""
+"""Jobs on a cluster, by `--master`: Spark's standalone master and a worker, whose executors are separate processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 400
 
 @contextmanager
 def running(log: Path, main_class: str, *words: str, ready: str) -> Iterator[str]:
-    """One of Spark's servers, on loopback, until the end of the block: what follows `ready` in its log, once there."""
+    """Run one of Spark's servers on loopback during the block. Yields the text after `ready` in its log."""
     options = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}", "--host", "127.0.0.1"]
     with log.open("wb") as file:
@@ -38,15 +38,15 @@ def running(log: Path, main_class: str, *words: str, ready: str) -> Iterator[str
             env={**os.environ, **options, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable},
         )  # fmt: skip
 
-    def told() -> str | None:
+    def announced() -> str | None:
         text = log.read_text()
         assert process.poll() is None, text
         found = re.search(f"{re.escape(ready)}(.*)\n", text)
         return None if found is None else found[1]
 
     try:
-        until(lambda: told() is not None, patience_s=START_S)
-        yield told() or ""
+        until(lambda: announced() is not None, patience_s=START_S)
+        yield announced() or ""
         assert process.poll() is None, log.read_text()
     except AssertionError as error:
         error.add_note(log.read_text())
@@ -57,7 +57,7 @@ def running(log: Path, main_class: str, *words: str, ready: str) -> Iterator[str
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster with one worker, which has two cores."""
+    """The address of a cluster with one worker of two cores."""
     work = ("-d", str(tmp_path / "work"), "--cores", "2", "--memory", "1g")
     with (
         running(tmp_path / "master.log", "master.Master", "--port", "0", ready="Starting Spark master at ") as address,
@@ -68,7 +68,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[tuple[str, list[Sample]]]:
-    """Of its records the tier has a part, and the broker alone the rest."""
+    """A topic with some records in the tier, and the others only on the broker."""
     name, records = new_topic_name("clustered"), samples(COUNT, seed=7, null_headers=False)
     tiered_site.create(name, TIERED)
     fill(tiered_site, name, records)
@@ -100,7 +100,7 @@ spark.stop()
 
 
 def run(words: Sequence[str]) -> str:
-    """What a program prints that runs here and works on the cluster."""
+    """The output of a driver that runs here and uses the cluster."""
     done = subprocess.run(
         [sys.executable, *words],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
@@ -111,7 +111,7 @@ def run(words: Sequence[str]) -> str:
 
 
 def executors_worked(directory: Path) -> bool:
-    """Whether tasks have run in the worker's executors."""
+    """Check that tasks ran in the worker's executors."""
     return any("Finished task" in log.read_text() for log in directory.glob("work/app-*/*/stderr"))
 
 
@@ -123,8 +123,8 @@ def test_the_source_runs_in_the_executors_of_a_cluster(
         "kafka.bootstrap.servers": tiered_site.address, "subscribe": name,
         "rsm.config.dir": str(tiered_site.tier_directory),
     }  # fmt: skip
-    told = run(["-c", PROGRAM, json.dumps([master, SETTINGS, options])])
-    assert sorted(map(tuple, json.loads(told.splitlines()[-1]))) == [
+    printed = run(["-c", PROGRAM, json.dumps([master, SETTINGS, options])])
+    assert sorted(map(tuple, json.loads(printed.splitlines()[-1]))) == [
         (offset, None if record.value is None else record.value.hex()) for offset, record in enumerate(records)
     ]
     assert executors_worked(tmp_path)

@@ -1,4 +1,4 @@
-"""Batch reads and writes by Spark's stock connector: every record, key, header and timestamp, wherever one begins."""
+"""Batch reads and writes with Spark's stock connector keep every record, key, header and timestamp."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS, COUNT = 5, 300
 
 @dataclass(frozen=True)
 class Source:
-    """A topic with records, which no test changes."""
+    """A topic with records, which tests do not change."""
 
     servers: str
     topic: str
@@ -39,7 +39,7 @@ class Source:
         return json.dumps({self.topic: {str(partition): number for partition, number in numbers.items()}})
 
     def first_at(self, partition: int, time_ms: int) -> int:
-        """The first offset of a record that is not older."""
+        """The first offset whose record is at or after a time."""
         return next(offset for offset, record in enumerate(self.records[partition]) if record.timestamp_ms >= time_ms)
 
 

@@ -1,4 +1,4 @@
-"""Structured Streaming by Spark's stock connector: where a stream begins, how much it takes at once, what it writes."""
+"""Structured Streaming with Spark's stock connector: the start of a stream, its batch limit, and its output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS, COUNT = 3, 250
 
 
 def to_parquet(stream: DataFrame, directory: Path) -> StreamingQuery:
-    """All that is there now, and no more, into files below a directory that also has the checkpoint."""
+    """Copy the current records to files below a directory that also contains the checkpoint."""
     writer = stream.writeStream.format("parquet").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(directory / "checkpoint")).start(str(directory / "rows"))
     query.awaitTermination()
@@ -70,7 +70,7 @@ def test_a_stream_begins_at_its_starting_offsets(
     spark: SparkSession, broker: Broker, new_topic: NewTopic, start: dict[str, object], first: int
 ) -> None:
     servers, topic = broker.bootstrap_servers, new_topic("spark-start", retention_ms="-1")
-    early = samples(209, seed=1, null_headers=False)[9:]  # without the odd ones times rise by 10 ms
+    early = samples(209, seed=1, null_headers=False)[9:]  # except for the unusual ones, timestamps are 10 ms apart
     kafka_python.produce(servers, topic, 0, early, "lz4", idempotent=False)
     assert early[121].timestamp_ms == START_MS + 1_210
     options = {key: str(value).replace("TOPIC", topic) for key, value in start.items()}

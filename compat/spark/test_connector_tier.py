@@ -1,4 +1,4 @@
-"""The stock connector reads a topic that lies mostly in the tier: every record, as a batch, as a stream, by time."""
+"""The stock connector reads a mostly tiered topic completely: as a batch, as a stream, and by time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from compat.spark.rows import Records, by_partition, kafka_rows, kafka_stream, n
 from compat.tiered.site import EARLIEST, EARLIEST_LOCAL, ONLY_THE_ACTIVE_ONE, TIERED, YESTERDAY_MS, Site, Sites
 
 COUNT, VALUE_BYTES = 3_000, 400
-STEP_MS = 20_000  # a segment is an hour of records, which Apache Kafka takes as well: its segments by size are larger
+STEP_MS = (
+    20_000  # one segment for each hour of records, which works with Apache Kafka too: its segments by size are larger
+)
 
 
 @dataclass(frozen=True)
 class Stock:
-    """A topic with a partition for each codec, of which the broker itself has the last segments alone."""
+    """A topic with a partition for each codec. The local log has only the last segments."""
 
     servers: str
     topic: str
@@ -47,7 +49,9 @@ def stock(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[S
     for partition in range(len(CODECS)):
         Sites([site]).expect(lambda site, partition=partition: len(site.local_segments(topic, partition)), 1)
         assert site.offset(topic, EARLIEST, partition=partition)[1] == 0
-        assert site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > COUNT // 2, "mostly in the tier"
+        assert site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > COUNT // 2, (
+            "most records must be in the tier"
+        )
     yield Stock(site.address, topic, records)
     site.delete_topic(topic)
 

@@ -1,4 +1,7 @@
-"""`pip install 'kbroker[spark]'` brings what the source and the jobs import, here where more than that is installed."""
+"""`pip install 'kbroker[spark]'` installs everything that the source and the jobs import.
+
+The tests hide all other packages that are installed here.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ print("all there")
 
 
 def brought(requirements: list[str]) -> set[str]:
-    """The names of the distributions that requirements bring, with those that these require."""
+    """The distributions that requirements install, with their own requirements."""
     found: set[str] = set()
     waiting, seen = [Requirement(each) for each in requirements], set()
     while waiting:
@@ -62,7 +65,7 @@ def brought(requirements: list[str]) -> set[str]:
 
 
 def run(requirements: list[str]) -> subprocess.CompletedProcess[str]:
-    """The program, where everything else that is installed here is not to be had."""
+    """Run the program without access to other installed packages."""
     there = brought(requirements)
     own = {"kbroker", "wire"}
     strange = [
@@ -104,7 +107,7 @@ print(DefaultSource.name(), Segments.name(), *sorted(set(sys.modules) - known))
 
 
 def test_discovering_data_sources_imports_no_reader() -> None:
-    """Spark imports them for whoever uses any source in Python."""
+    """Spark imports them for every job that uses any data source in Python."""
     command = [sys.executable, "-c", LOOKING]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [

@@ -1,4 +1,4 @@
-"""`audit` and `catalog`: what the tier holds, and what of it is not as it should be."""
+"""`audit` and `catalog`: the contents of the tier, and damage in it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kbroker.tiered.api import StoredObject
 from kbroker.tiered.local import LocalRemoteStorage
 
 HOURS = [0, 2, 4, 6, 8]
-TWICE_MS = 1_761_436_800_000  # 2025-10-26 02:00 in Berlin, for the first time
+TWICE_MS = 1_761_436_800_000  # 2025-10-26 02:00 in Berlin, before the clocks are set back
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path) -> Iterator[Source]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     with started(tmp_path_factory.mktemp("audited")) as made:
         made.filled("sound", HOURS, partitions=2)
         made.filled("worn", HOURS)
@@ -41,7 +41,7 @@ Run = Callable[..., tuple[int, list[dict[str, Any]], dict[str, Any]]]
 
 @pytest.fixture
 def run(source: Source, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`kbroker spark audit`: its exit code, what it found, and its summary."""
+    """Run `kbroker spark audit`. Returns its exit code, findings and summary."""
 
     def run(*words: str) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
         options = {**source.broker, **source.store}
@@ -103,7 +103,7 @@ def test_an_audit_finds_the_same_damage_as_scrub(
 
 
 def test_a_segment_without_a_manifest_is_a_gap(spark: SparkSession, source: Source) -> None:
-    """By the store alone: the manifest of a segment is gone with all of it."""
+    """Without a broker: a segment and its manifest are gone."""
     gone, behind = source.objects("worn")[1:3]
     kept = {path: path.read_bytes() for path in gone.parent.glob(f"{gone.stem}.*")}
     for path in kept:
@@ -131,12 +131,12 @@ def test_an_audit_reports_damaged_manifests_and_continues(
             path.write_bytes(data)
         assert main(["spark", "audit", "--format", "json", "-t", "worn", *alone]) == 3
         *found, summary = map(json.loads, capsys.readouterr().out.splitlines())
-        # The segment behind them is read.
+        # The audit reads the segment after them.
         assert [each["object"].rpartition(".")[2] for each in found] == ["json"] * 3 + ["log"]
         assert [each["problem"] for each in found] == ["damage"] * 4
         assert all("Remedy: restore it, or name a broker" in each["text"] for each in found[:3])
         assert summary["read_segments"] == 1
-        # A broker does not need them: all segments are read, and the manifests as well.
+        # With a broker they are not needed: the audit reads all segments, and the manifests too.
         code, found, summary = run("-t", "worn")
         assert (code, summary["read_segments"]) == (3, 4)
         assert [each["problem"] for each in found] == ["damage"] * 4
@@ -152,7 +152,7 @@ def test_an_audit_reports_damaged_manifests_and_continues(
 def test_segments_that_move_or_expire_meanwhile_are_no_findings(
     spark: SparkSession, source: Source, new_topic_name: Callable[[str], str]
 ) -> None:
-    """Segments leave the local log behind the last look at the metadata, and others expire before they are read."""
+    """Segments leave the local log after the last reading of the metadata, and others expire before they are read."""
     name, site = source.filled(new_topic_name("moving"), [0, 2, 4]), source.site
 
     def meanwhile(text: str) -> None:
@@ -168,7 +168,7 @@ def test_segments_that_move_or_expire_meanwhile_are_no_findings(
 
 
 class OnceListed(LocalRemoteStorage):
-    """A store to which something happens as soon as it has been listed."""
+    """A store that changes right after it was listed."""
 
     happens: ClassVar[Callable[[], None] | None] = None
 
@@ -197,7 +197,7 @@ def test_segments_deleted_after_the_listing_are_no_orphans(
 
 
 def test_a_partition_without_known_segments_is_a_gap(spark: SparkSession, tmp_path: Path) -> None:
-    """The metadata topic was lost with what the broker keeps of it; the log still begins before the local one does."""
+    """The metadata topic is lost; the log still begins before the local log."""
 
     def lose(site: Site) -> None:
         assert site.broker.log_directory is not None
@@ -223,9 +223,9 @@ def test_an_audit_that_cannot_run_fails(
     given = [word for pair in {**source.broker, **source.store}.items() for word in ("--option", "=".join(pair))]
     nowhere = str(tmp_path / "nowhere" / "audit.html")
     assert main(["spark", "audit", "--shallow", "-t", "sound", "--html", nowhere, *given]) == 1
-    told = capsys.readouterr()
-    assert f"kbroker spark: cannot write {nowhere}: No such file or directory" in told.err
-    assert "sound" in told.out, "the report is told all the same"
+    printed = capsys.readouterr()
+    assert f"kbroker spark: cannot write {nowhere}: No such file or directory" in printed.err
+    assert "sound" in printed.out, "the report is printed nevertheless"
     with pytest.raises(SystemExit):
         main(["spark", "audit", "--html", "s3a://lake/audit.html", *given])
     assert "s3a://lake/audit.html is not a local file" in capsys.readouterr().err
@@ -255,8 +255,8 @@ def test_the_catalog_equals_the_metadata(
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     output = tmp_path / "catalog"
     assert main(["spark", "catalog", *words, "-o", str(output)]) == 0
-    *told, summary = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [each["segment_id"] for each in told] == [each["segment_id"] for each in listed]
+    *printed, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [each["segment_id"] for each in printed] == [each["segment_id"] for each in listed]
     assert (summary["segments"], summary["bytes"]) == (8, sum(each["size_bytes"] for each in listed))
     assert spark.read.parquet(str(output)).count() == 8
     assert catalog(spark, options=source.store, topics=["sound"]).segments == 8
@@ -294,7 +294,7 @@ def test_a_catalog_replaces_a_catalog_and_nothing_else(spark: SparkSession, sour
         catalog(spark, options=source.broker, topics=["sound"], output=str(output))
     assert spark.read.parquet(str(output)).count() == 3
     shutil.rmtree(output)
-    (output / "_temporary" / "0").mkdir(parents=True)  # as a job leaves it that was killed while it wrote
+    (output / "_temporary" / "0").mkdir(parents=True)  # left by a job that was killed while it wrote
     for _ in range(2):
         catalog(spark, options=source.broker, topics=["sound"], output=str(output))
         assert spark.read.parquet(str(output)).count() == 8
@@ -303,7 +303,7 @@ def test_a_catalog_replaces_a_catalog_and_nothing_else(spark: SparkSession, sour
 def test_catalog_times_are_right_when_clocks_are_set_back(
     spark: SparkSession, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such an hour has no name of its own where clocks are put back, and rows of Python's are told by such names."""
+    """The local time of such an hour is ambiguous, and Python's rows would have local times."""
     source.site.create("clocks", {**TIERED, **ONLY_THE_ACTIVE_ONE, "retention.ms": "-1"})
     source.site.produce("clocks", Records([0, 2], start_ms=TWICE_MS).batches())
     Sites([source.site]).expect(lambda site: site.local_segments("clocks"), [1])

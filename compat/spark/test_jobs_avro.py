@@ -1,4 +1,4 @@
-"""Avro values become columns by the writer's schema, with or without a registry's header; what is none is told."""
+"""Avro values become columns by the writer's schema, with or without a registry's header; other values get a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input through each job: a line that names object, offset and remedy, and nothing that looks done."""
+"""Bad input to each job: the error names object, offset and remedy, and no output looks complete."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Run = Callable[..., tuple[int, str, str]]
 def source(
     tmp_path_factory: pytest.TempPathFactory, kafka_libraries: Path, minio_server: MinioServer
 ) -> Iterator[Source]:
-    """A topic of forty records, of which the first thirty are three segments in the bucket."""
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    """A topic of forty records. The first thirty are three segments in the bucket."""
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     settings = {**minio_server.settings(prefix=PREFIX), **HASTY}
     store = {f"rsm.config.{name}": text for name, text in settings.items()}
     store["remote.log.storage.manager.class.name"] = "minio"
@@ -54,21 +54,21 @@ def source(
 
 @pytest.fixture
 def run(spark: object, source: Source, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`kbroker spark` with the broker and the store, or other options: its exit code, its output and its errors."""
-    del spark  # the session in which it runs
+    """Run `kbroker spark` with the options of broker and store, or others. Returns exit code, output and errors."""
+    del spark  # the command uses this session
 
     def run(*words: str, **options: str) -> tuple[int, str, str]:
         named = {**source.broker, **source.store} | {name.replace("__", "."): text for name, text in options.items()}
         given = [word for pair in named.items() for word in ("--option", "=".join(pair))]
         code = main(["spark", *words, *given])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return run
 
 
 class Victim:
-    """The object of the segment that has the offsets 10 to 19, and what a test does to it."""
+    """The object of the segment with the offsets 10 to 19, which tests damage."""
 
     def __init__(self, objects: Minio) -> None:
         self._objects = objects
@@ -83,15 +83,15 @@ class Victim:
         self._put(self._whole)
 
     def damaged(self) -> None:
-        """A bit of a record is another one."""
+        """Flip a bit of a record."""
         self._put(self._whole[:100] + bytes([self._whole[100] ^ 1]) + self._whole[101:])
 
     def missing(self) -> None:
-        """It is gone."""
+        """Delete it."""
         self._objects.remove_object(BUCKET, self.name)
 
     def of_an_unknown_codec(self) -> None:
-        """The batch is whole, and says that it is compressed in a way that nobody knows."""
+        """Give an intact batch an unknown compression codec."""
         log = bytearray(self._whole)
         log[22] |= 5
         (batch,) = batches(log)
@@ -104,7 +104,7 @@ class Victim:
 
 @pytest.fixture
 def victim(source: Source, minio_server: MinioServer) -> Iterator[Victim]:
-    del source  # which fills the bucket
+    del source  # this fixture fills the bucket
     found = Victim(admin(minio_server))
     yield found
     found.restore()
@@ -127,7 +127,7 @@ def assert_nothing_looks_done(output: Path) -> None:
 
 
 class Fault(NamedTuple):
-    """What is done to the object, what the jobs say that read it, and what the audit says."""
+    """A kind of damage, the message of the jobs that read the object, and the finding of the audit."""
 
     happen: Callable[[Victim], None]
     said: str
@@ -147,7 +147,7 @@ FAULTS = [
 def test_an_unreadable_object_fails_each_job_until_it_is_restored(
     source: Source, run: Run, victim: Victim, tmp_path: Path, fault: Fault
 ) -> None:
-    """Named with its first offset; once it is there again, the same jobs do all that they were to do."""
+    """The error names its first offset. After the object is restored, the same jobs succeed."""
     output, target = tmp_path / "out", new_target(source, f"copy-{fault.happen.__name__}")
     export, replay = ("export", "-t", TOPIC, "-o", str(output)), ("replay", "-t", TOPIC, "--to", target)
     fault.happen(victim)
@@ -190,7 +190,7 @@ def test_each_job_refuses_an_unknown_topic(source: Source, run: Run, tmp_path: P
 
 
 def test_each_job_refuses_a_recreated_topic(source: Source, run: Run, tmp_path: Path) -> None:
-    """Neither its records nor itself are what a job that was begun is about."""
+    """A job that has begun must not continue with the records of the new topic."""
     site, target = source.site, new_target(source, "copy-again")
     site.create("again", FOREVER)
     kafka_python.produce(site.address, "again", 0, [Sample(b"k", b"v", 1)] * 3, "none", idempotent=True)
@@ -241,18 +241,18 @@ def test_offsets_outside_the_topic_are_refused(source: Source, run: Run, tmp_pat
 def test_without_a_broker_an_inaccessible_bucket_is_an_error(
     source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
-    """No broker is named."""
+    """The options name no broker."""
     words = [f"--option={name}={text}" for name, text in {**source.store, "rsm.config.secret.key": "no"}.items()]
     for job in (["audit"], ["catalog"], ["export", "-t", TOPIC, "-o", "/nowhere"]):
         assert main(["spark", *job, *words]) == 1
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert "SignatureDoesNotMatch" in told.err
-        assert "Remedy: check that the store answers and that its keys permit listing and reading" in told.err
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "SignatureDoesNotMatch" in printed.err
+        assert "Remedy: check that the store answers and that its keys permit listing and reading" in printed.err
 
 
 def test_an_unwritable_directory_is_reported_with_its_cause(run: Run) -> None:
-    """Spark knows why, behind many lines."""
+    """Spark's message has the cause after many lines."""
     code, _, err = run("export", "-t", TOPIC, "-o", "/proc/nothing")
     assert code == 1
     assert err.startswith("kbroker spark: java.io.IOException: Mkdirs failed to create ")

@@ -1,4 +1,4 @@
-"""`export`: a topic as Parquet, each record exactly once, whatever is stopped when."""
+"""`export`: a topic as Parquet, each record exactly once, even if the job is stopped at any point."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STEPS = ("planned", "written", "opened", "committed", "renaming", "renamed", "sw
 
 @pytest.fixture(scope="module")
 def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[tuple[str, list[list[Sample]]]]:
-    """Two partitions, of which the tier has a part and the broker alone the rest."""
+    """Two partitions with some records in the tier, and the others only on the broker."""
     name = new_topic_name("export")
     tiered_site.create(name, TIERED, partitions=2)
     records = [samples(COUNT, seed=partition, null_headers=False) for partition in range(2)]
@@ -61,7 +61,7 @@ def topic(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[t
 
 @pytest.fixture
 def small(tiered_site: Site, new_topic_name: Callable[[str], str]) -> Iterator[str]:
-    """One partition without anything yet."""
+    """An empty topic with one partition."""
     name = new_topic_name("small")
     tiered_site.create(name, TIERED)
     yield name
@@ -74,19 +74,19 @@ def started(spark: SparkSession, site: Site, topic: str, output: Path, **more: A
 
 
 def has(directory: Path, pattern: str) -> bool:
-    """Whether there is such a file. Unlike Path.glob this goes on where a directory is removed under it."""
+    """Whether a file matches. Unlike Path.glob, this continues if a directory is removed at the same time."""
     return any(glob.iglob(f"{directory}/{pattern}", recursive=True))
 
 
 def stop_after(job: Export, step: str) -> None:
-    """Run a job and leave it behind a step, as a kill does."""
+    """Run a job and abandon it after a step, as a kill does."""
     for done in job.steps():
         if done.name == step:
             return
     raise AssertionError(f"there was no step {step}")
 
 
-# --- what is exported ---
+# --- exported rows ---
 
 
 def test_every_record_is_exported_unchanged(
@@ -143,13 +143,13 @@ def test_values_become_columns_and_bad_records_keep_a_reason(
     assert (again.rows, again.commits) == (0, [])
 
 
-# --- whatever is stopped when ---
+# --- interruptions ---
 
 
 def test_an_export_stopped_after_any_step_resumes_exactly_once(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
-    """Each round finds what the one before left, and more records."""
+    """Each round continues from the state that the previous one left, with more records."""
     records: list[Sample] = []
     output = tmp_path / "out"
     for step in (*STEPS, "committed"):
@@ -165,7 +165,7 @@ def test_an_export_stopped_after_any_step_resumes_exactly_once(
     assert numbered(rows) == [(0, offset) for offset in range(len(records))]
     assert [as_sample(row) for row in rows] == records
     assert done.is_complete
-    assert done.finished == done.commits[0] - 1, "what was committed before is told, with more behind it as well"
+    assert done.finished == done.commits[0] - 1, "the summary names the earlier commit, even if more follow"
     commits = sorted(path.name for path in (output / "_kbroker_export").glob("*.json"))
     assert commits == [f"{number:020d}.json" for number in range(len(commits))]
     assert not (output / "_kbroker_staging").exists()
@@ -199,7 +199,7 @@ def test_an_export_resumes_after_its_process_was_killed(
 def test_an_interrupted_follow_prints_its_summary(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
-    """By Ctrl-C in the midst of a batch, while Spark is being asked."""
+    """Ctrl-C arrives in the middle of a batch, during a call of Spark."""
     fill(tiered_site, small, json_samples(10))
     output = tmp_path / "out"
     command = [sys.executable, "-m", "kbroker", "spark", "export", "-t", small, "-o", str(output), *flags(tiered_site)]
@@ -213,12 +213,12 @@ def test_an_interrupted_follow_prints_its_summary(
         staging = output / "_kbroker_staging"
         until(lambda: process.poll() is not None or has(staging, "*1-*/data/**"), patience_s=60)
         process.send_signal(signal.SIGINT)
-        told, said = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, said) == (130, "")
-    *steps, summary = map(json.loads, told.splitlines())
+    assert (process.returncode, errors) == (130, "")
+    *steps, summary = map(json.loads, out.splitlines())
     assert [each["kind"] for each in steps] == ["committed", "complete"]
     assert (summary["rows"], summary["commits"], summary["is_complete"]) == (10, [0], False)
     export(spark, topic=small, output=str(output), options=options(tiered_site))
@@ -249,7 +249,7 @@ def test_a_failure_to_stage_names_the_export_that_committed_first(
     while next(slow).name != "opened":
         pass
     export(spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site))
-    (tmp_path / "out" / "_kbroker_staging").touch()  # no file can be made below it
+    (tmp_path / "out" / "_kbroker_staging").touch()  # no file can be created below it
     with pytest.raises(ExportConflict, match="another export has committed this batch"):
         list(slow)
 
@@ -301,7 +301,7 @@ def test_a_committed_batch_is_completed_after_its_topic_was_deleted(
 def test_a_commit_is_created_by_a_link_and_replaces_nothing(
     spark: SparkSession, tiered_site: Site, small: str, tmp_path: Path
 ) -> None:
-    """Hadoop's rename of local files looks for the name first, and two that look at once both find it free."""
+    """Hadoop's rename of local files checks the name first, so two writers may both find it unused."""
     fill(tiered_site, small, json_samples(3))
     stop_after(started(spark, tiered_site, small, tmp_path / "out"), "committed")
     (commit,) = (tmp_path / "out" / "_kbroker_export").glob("*.json")

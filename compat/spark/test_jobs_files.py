@@ -1,6 +1,7 @@
-"""Files of Hadoop's file systems: who is first where a rename does not tell, as on object stores.
+"""Exclusive creation on Hadoop file systems whose rename does not fail if the name exists, such as object stores.
 
-ViewFs stands for those: it is Hadoop's own, here above a local directory, and its rename looks first and renames then.
+ViewFs, which is part of Hadoop, represents them: here it maps to a local directory, and its rename checks the name and
+then renames.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from kbroker.spark.jobs.files import CLAIM_S, Claimed, HadoopDirectory
 
 @pytest.fixture
 def mounted(spark: SparkSession, tmp_path: Path) -> str:
-    """The URI of `tmp_path` on a file system whose renames do not tell who is first."""
+    """The URI of `tmp_path` on a file system whose renames are not exclusive."""
     table = f"at{time.time_ns()}"
     spark._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{table}.link./lake", tmp_path.as_uri())
     return f"viewfs://{table}/lake"
 
 
 def claim(directory: Path, number: int, *, age_s: float) -> Path:
-    """What another writer staged so long ago."""
+    """Create the claim of another writer, of this age."""
     path = directory / "_kbroker_staging" / f"{number:020d}-another" / f"{number:020d}.json"
     path.parent.mkdir(parents=True)
     path.write_text("{}")
@@ -46,7 +47,7 @@ def test_a_writer_that_finds_another_claim_withdraws_its_own(spark: SparkSession
         directory.create(name, "mine", staged=staged)
     assert not (tmp_path / staged).exists()
     assert not (tmp_path / name).exists()
-    directory.create("1.json", "mine", staged="_kbroker_staging/own/1.json")  # another file: nobody else's business
+    directory.create("1.json", "mine", staged="_kbroker_staging/own/1.json")  # the claim is for another file
     assert (tmp_path / "1.json").read_text() == "mine"
 
 

@@ -1,4 +1,4 @@
-"""`replay`: records written into a topic as they were, once, whatever was interrupted."""
+"""`replay`: records are written into a topic unchanged and once, even after an interruption."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_records_are_written_unchanged_and_once(
 def test_an_interrupted_replay_resumes(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str
 ) -> None:
-    """What a task had written when it was killed: a plan, all of one partition's first records, none of the other's."""
+    """The killed task had written a plan, and the first records of one of two partitions."""
     name, records = source
     fill(tiered_site, target, json_samples(5))
     begin(spark, tiered_site, name, target, written=137)
@@ -94,7 +94,7 @@ def test_an_interrupted_replay_resumes(
 def test_a_replay_cannot_resume_if_its_source_has_expired(
     spark: SparkSession, tiered_site: Site, target: str, new_topic_name: Callable[[str], str]
 ) -> None:
-    """What was written is compared with the source by its count: without the first records nobody knows how far."""
+    """A replay resumes by the number of written records, which needs the first records of the source."""
     name = new_topic_name("expiring")
     tiered_site.create(name, FOREVER)
     fill(tiered_site, name, json_samples(50))
@@ -131,8 +131,8 @@ def test_records_of_another_producer_fail_a_replay(
 
 
 def begin(spark: SparkSession, site: Site, name: str, target: str, *, written: int) -> None:
-    """Leave a target as a task that was killed does: the plan is committed, and some records are written."""
-    from kbroker.spark.jobs.replay import _plan  # noqa: PLC0415  (there is no job that stops by itself)
+    """Leave a target like a killed task: the plan is committed, and some records are written."""
+    from kbroker.spark.jobs.replay import _plan  # noqa: PLC0415  (no public function stops a job after its plan)
 
     client = TargetClient({"bootstrap_servers": [site.address], "bootstrap_timeout_ms": 10_000})
     try:
@@ -174,7 +174,7 @@ def test_an_export_is_replayed_by_key_as_clients_place_keys(
 def test_an_incomplete_export_cannot_be_replayed(
     spark: SparkSession, tiered_site: Site, source: tuple[str, list[list[Sample]]], target: str, tmp_path: Path
 ) -> None:
-    """Half of a batch is in its place."""
+    """Half of a batch's files are in place."""
     name, _ = source
     output = str(tmp_path / "out")
     half = Export(

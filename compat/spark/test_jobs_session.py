@@ -1,4 +1,4 @@
-"""What a job tidies up in a session, whatever became of the job."""
+"""A job's cleanup in a session, after success and after errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSALS = [Py4JNetworkError("Answer from Java side is empty"), PySparkRuntimeEr
 
 
 class Refused:
-    """A call that is refused so many times: by py4j, or by PySpark."""
+    """A call that py4j or PySpark refuses a number of times."""
 
     def __init__(self, times: int, refusal: Exception = REFUSALS[0]) -> None:
         self.refusal = refusal
@@ -73,7 +73,7 @@ def test_settings_are_restored_after_an_interruption(spark: SparkSession) -> Non
 
 
 class FirstCallRefused:
-    """What PySpark's session is to the command line: one whose first call of the JVM is refused, whichever it is."""
+    """A stand-in for PySpark's session that refuses its first call of the JVM."""
 
     def __init__(self) -> None:
         self.conf = self

@@ -1,4 +1,4 @@
-"""The main job on real input: a year of flights goes into a tiered topic, moves to MinIO, and becomes Parquet."""
+"""The main job on real data: a year of flights goes to a tiered topic, to MinIO, and to Parquet."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Pipeline:
         self.site.create(TOPIC, {**configs, **ONLY_THE_ACTIVE_ONE}, partitions=1)
 
     def produce(self, table: pa.Table, *, at_once: int, pause: Callable[[], object] = lambda: None) -> None:
-        """Each row as JSON, with the hour that it was due as its time, and the aircraft as its key."""
+        """Each row as JSON; the timestamp is the scheduled hour, the key is the aircraft."""
         producer = Producer({"bootstrap.servers": self.site.address, "compression.type": "zstd", "linger.ms": 5})
         for batch in table.to_batches(at_once):
             for row in batch.to_pylist():
@@ -61,23 +61,23 @@ class Pipeline:
             pause()
 
     def end(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self.site.offset(TOPIC, LATEST)[1]
 
     def await_tier(self) -> None:
-        """Until at least four fifths of them are in the tier."""
+        """Wait until the tier has at least four fifths of them."""
         end = self.end()
         Sites([self.site]).expect(lambda site: site.offset(TOPIC, LATEST_TIERED)[1] > end * 4 // 5, True)
 
     def metric(self, name: str) -> float:
-        """Of the topic, from /metrics; 0 where nothing was counted."""
+        """A counter of the topic from /metrics; 0 if it is missing."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         wanted = f'kafka_server_brokertopicmetrics_{name}_total{{topic="{TOPIC}"}}'
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(wanted))
 
     def export(self, spark: SparkSession, output: Path) -> ExportSummary:
-        """All that is there, from the tier and the tail, into columns."""
+        """Export all current records as columns, from the tier and the broker."""
         schema = StructType.fromDDL(SCHEMA).jsonValue()
         options = {"kafka.bootstrap.servers": self.site.address, **self.store}
         decoding = Decoding("json", schema)
@@ -88,7 +88,7 @@ class Pipeline:
 
 @pytest.fixture
 def pipeline(kafka_libraries: Path, tmp_path: Path) -> Iterator[Pipeline]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     binary()
     with ExitStack() as stack:
         yield Pipeline(tmp_path, stack)
@@ -99,7 +99,7 @@ def test_the_exported_parquet_equals_the_data_set(spark: SparkSession, pipeline:
     pipeline.produce(table.slice(0, EARLY), at_once=20_000)
     pipeline.await_tier()
     done = threading.Event()
-    # Rows come as they would of themselves: all the while, until the first export is over.
+    # Rows arrive continuously until the first export is complete, as they would in production.
     late = threading.Thread(
         target=pipeline.produce, args=(table.slice(EARLY),), kwargs={"at_once": 500, "pause": lambda: done.wait(0.1)}
     )
@@ -116,18 +116,18 @@ def test_the_exported_parquet_equals_the_data_set(spark: SparkSession, pipeline:
     pipeline.await_tier()
     second = pipeline.export(spark, output)
     assert (second.rows, second.bad_rows) == (ROWS - first.rows, 0)
-    assert pipeline.metric("remotefetchbytes") == 0, "what is in the tier did not come through the broker"
+    assert pipeline.metric("remotefetchbytes") == 0, "tiered records must not be fetched from the broker"
     assert_same(read(output), table)
 
 
 def read(output: Path) -> pa.Table:
-    """What was exported, in the order of its offsets, by Arrow alone."""
+    """The exported rows in the order of their offsets, read with Arrow and without Spark."""
     files = sorted(str(path) for path in output.glob("date=*/partition=0/*.parquet"))
     return pa.dataset.dataset(files, partitioning="hive", partition_base_dir=str(output)).to_table().sort_by("offset")
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    """Every row at its place with its time, key and columns, below the day of its time."""
+    """Check the offset, timestamp, key and columns of every row, and its directory, which is the day."""
     assert found.column("offset").to_pylist() == list(range(expected.num_rows))
     assert found.select(expected.column_names).cast(expected.schema).equals(expected)
     times = [event_time_ms(text) for text in expected.column("time_hour").to_pylist()]
@@ -139,5 +139,5 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 
 def event_time_ms(text: str) -> int:
-    """Of `2013-01-01T10:00:00Z`."""
+    """The milliseconds of a time like `2013-01-01T10:00:00Z`."""
     return int(datetime.fromisoformat(text).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""`format("kbroker-segments")`: what is in the tier as a table, and its events as a stream."""
+"""`format("kbroker-segments")`: the segments of the tier as a table, and their events as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def topic(source: Source, new_topic_name: Callable[[str], str]) -> str:
 
 
 def events(spark: SparkSession, directory: Path, options: dict[str, str]) -> list[Row]:
-    """All events that there are now, as a stream has them."""
+    """All current events, read by a stream."""
     stream = spark.readStream.format(SEGMENTS).options(**options).load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
     writer.trigger(availableNow=True).start(str(directory / "events")).awaitTermination()
@@ -45,7 +45,7 @@ def test_the_brokers_settings_file_is_read_only_by_the_driver(
     file = tmp_path / "server.properties"
     file.write_text(f"remote.log.storage.system.enable=true\nrsm.config.dir={source.site.tier_directory}\n")
     table = spark.read.format(SEGMENTS).options(**{"kbroker.config": str(file), "subscribe": topic}).load()
-    parts = table.rdd  # it is planned now
+    parts = table.rdd  # this plans the query
     file.unlink()
     assert sorted((row.partition, row.start_offset) for row in parts.collect()) == [
         (partition, start) for partition in range(2) for start in (0, 10, 20)

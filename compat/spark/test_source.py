@@ -1,4 +1,4 @@
-"""`format("kbroker")` and `load` read what stock clients read: each record once, wherever it lies, by every option."""
+"""`format("kbroker")` and `load` read the same records as stock clients, from both tiers and with every option."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PARTITIONS = len(CODECS)
 
 @dataclass(frozen=True)
 class Filled:
-    """A topic with a partition for each codec, of which the broker itself has the last segments alone."""
+    """A topic with a partition for each codec. The local log has only the last segments."""
 
     source: Source
     topic: str
     records: Records
 
     def chosen(self, spark: SparkSession, schema: str | StructType) -> DataFrame:
-        """What a schema chooses of it."""
+        """The columns that a schema selects."""
         named = {**self.source.broker, **self.source.store, "subscribe": self.topic}
         return self.source.read(spark, named, schema=schema)
 
@@ -43,13 +43,15 @@ def written_once(source: Source, new_topic_name: Callable[[str], str]) -> Filled
     written(source.site.address, topic, partitions=PARTITIONS, count=COUNT)
     for partition in range(PARTITIONS):
         Sites([source.site]).expect(lambda site, at=partition: len(site.local_segments(topic, at)), 1)
-        assert source.site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > 0, "some of it is in the tier alone"
+        assert source.site.offset(topic, EARLIEST_LOCAL, partition=partition)[1] > 0, (
+            "some records must be only in the tier"
+        )
     return Filled(source, topic, consumed(source.site.address, topic, PARTITIONS))
 
 
 @pytest.fixture(params=["format", "load"])
 def filled(written_once: Filled, request: pytest.FixtureRequest) -> Filled:
-    """It is read in both ways."""
+    """A source for each of the two ways to read."""
     return replace(written_once, source=replace(written_once.source, loads=request.param == "load"))
 
 

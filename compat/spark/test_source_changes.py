@@ -1,4 +1,4 @@
-"""What happens to a topic, its tier or its broker while a job reads it: the same rows, or a clear end; never fewer."""
+"""A topic, its tier or its broker changes while a job reads: the job returns all rows or fails."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from kbroker.tiered.layout import KINDS
 
 @pytest.fixture
 def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """Three segments of ten records in the tier alone, and an active one of ten that only the broker has."""
+    """Three segments of ten records that only the tier has, and an active one of ten that only the broker has."""
     return source.filled(new_topic_name(request.node.originalname.removeprefix("test_")[:40]), [0, 2, 4, 6])
 
 
 def one_by_one(frame: DataFrame) -> Iterator[Row]:
-    """The rows of a frame that is planned now, and whose parts are read one after the other as they are asked for."""
+    """The rows of a query that is planned now, and whose tasks run one by one on demand."""
     return frame.select("offset").toLocalIterator(prefetchPartitions=False)
 
 
 def begun(frame: DataFrame) -> Iterator[Row]:
-    """The same, after its first part has been read."""
+    """The same, after the first task has run."""
     rows = one_by_one(frame)
     assert [next(rows).offset for _ in range(10)] == list(range(10))
     return rows
 
 
 def await_objects(source: Source, topic: str, count: int) -> None:
-    """Wait until the tier has so many segments of a topic."""
+    """Wait until the tier has this number of a topic's segments."""
     Sites([source.site]).expect(lambda _: source.object_count(topic), count)
 
 
 def without(segment: Path) -> None:
-    """Take a segment of a directory tier away, with all that belongs to it."""
+    """Remove a segment with all its files from a directory tier."""
     for kind in KINDS:
         segment.with_suffix(f".{kind}").unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ def test_segments_of_successive_leaders_are_read_from_the_tier(
 
 def test_records_tiered_during_a_job_are_read_once(spark: SparkSession, source: Source, topic: str) -> None:
     rows = begun(source.rows(spark, topic))
-    # What was the tail when the job was planned is now in the tier alone.
+    # Records that only the broker had when the job was planned are now only in the tier.
     source.site.produce(topic, Records([8, 10], records=10).batches())
     Sites([source.site]).expect(lambda site: site.local_segments(topic), [50])
     assert [row.offset for row in rows] == list(range(10, 40))
@@ -179,5 +179,5 @@ def test_an_unavailable_store_is_an_error(spark: SparkSession, source: Source, t
         source.stored_rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()
     with fails(f"{tmp_path}/nothing", "is empty"):
         read(spark, {"rsm.config.dir": str(tmp_path / "nothing"), "subscribePattern": ".*"}, {}).count()
-    with fails(f"{topic}-0 at offset ", f" in object {topic}-"):  # of whichever task fails first
+    with fails(f"{topic}-0 at offset ", f" in object {topic}-"):  # of the task that fails first
         source.rows(spark, topic, rsm__config__dir=str(tmp_path / "nothing")).count()

@@ -1,4 +1,4 @@
-"""`format("kbroker")` out of MinIO: the same rows, by broker and by the bucket alone, and what a bucket can refuse."""
+"""`format("kbroker")` on MinIO: the same rows with and without a broker, and the errors of a bucket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def filled(
     minio_server: MinioServer,
     new_topic_name: Callable[[str], str],
 ) -> Iterator[Filled]:
-    assert kafka_libraries.is_dir()  # the schemas of what is asked lie there
+    assert kafka_libraries.is_dir()  # the schemas of its requests
     store = {f"rsm.config.{name}": text for name, text in {**minio_server.settings(prefix="spark"), **HASTY}.items()}
     store["remote.log.storage.manager.class.name"] = "minio"
     settings = [f"{name}={text}" for name, text in {**HURRIED, **store}.items()]
@@ -83,7 +83,7 @@ def test_a_bucket_without_access_is_an_error(spark: SparkSession, filled: Filled
     wrong = {"rsm__config__secret__key": "not-the-secret-at-all"}
     with fails("cannot be read", "its keys permit"):
         filled.source.stored_rows(spark, filled.topic, **wrong).count()
-    with fails(f"{filled.topic}-0 at offset ", "SignatureDoesNotMatch"):  # of whichever task fails first
+    with fails(f"{filled.topic}-0 at offset ", "SignatureDoesNotMatch"):  # of the task that fails first
         filled.source.rows(spark, filled.topic, **wrong).count()
 
 

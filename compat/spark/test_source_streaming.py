@@ -1,4 +1,4 @@
-"""`readStream.format("kbroker")`: each record once over restarts, in batches that are never larger than they may be."""
+"""`readStream.format("kbroker")`: each record once over restarts, in batches within the limit."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 @pytest.fixture
 def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """Two partitions, each with three segments of ten records in the tier alone and ten records that are not there."""
+    """Two partitions, each with three segments of ten records only in the tier, and ten records only on the broker."""
     stem = request.node.originalname.removeprefix("test_")[:40]
     return source.filled(new_topic_name(stem), [0, 2, 4, 6], partitions=2)
 
 
 class Sink:
-    """A directory of rows with its checkpoint, in which a stream is begun again and again."""
+    """A directory with rows and a checkpoint, in which tests restart a stream."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark, self._rows, self._checkpoint = spark, str(directory / "rows"), str(directory / "checkpoint")
@@ -35,7 +35,7 @@ class Sink:
         return writer.start(self._rows)
 
     def run(self, stream: DataFrame) -> list[int]:
-        """Let a stream read all there is, and stop it; how many rows its batches had."""
+        """Run a stream until it has read everything. Returns the number of rows of each batch."""
         query = self.start(stream)
         try:
             query.processAllAvailable()
@@ -63,7 +63,7 @@ def sink(spark: SparkSession, tmp_path: Path) -> Sink:
 
 
 def write_more(source: Source, topic: str, hour: int, *, partitions: int = 2) -> None:
-    """Ten more records to each partition; they close the segment before them."""
+    """Write ten more records to each partition, which closes the previous segment."""
     for partition in range(partitions):
         source.site.produce(topic, Records([hour], records=10).batches(), partition=partition)
 
@@ -77,7 +77,7 @@ def test_a_restarted_stream_resumes_and_respects_its_batch_limit(
     assert sink.run(stream(30)) == [30, 30, 20]
     write_more(source, topic, 8)
     write_more(source, topic, 10)
-    # The first batch after a restart is held to the limit as the others are, and that may be another one now.
+    # The first batch after a restart respects the limit too, which may have changed.
     assert sink.run(stream(15)) == [15, 15, 10]
     assert sink.offsets() == {0: list(range(60)), 1: list(range(60))}
 

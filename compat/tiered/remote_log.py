@@ -42,7 +42,7 @@ class RemoteSegment:
 
 
 @dataclass
-class _Told:
+class _Reported:
     partition: int
     metadata: Message
     states: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RemoteLog:
         self._servers = bootstrap_servers
         self._next: list[int] = []
         # by topic id, partition and segment id, in the order of their first records
-        self._segments: dict[tuple[bytes, int, bytes], _Told] = {}
+        self._segments: dict[tuple[bytes, int, bytes], _Reported] = {}
         self.metadata_partitions: dict[tuple[bytes, int], set[int]] = {}
 
     def segments(self, topic_id: bytes, partition: int) -> list[RemoteSegment]:
@@ -110,11 +110,11 @@ class RemoteLog:
         self.metadata_partitions.setdefault(key[:2], set()).add(metadata_partition)
         if name == "RemoteLogSegmentMetadataRecord":
             assert key not in self._segments, f"reported twice: {message}"
-            self._segments[key] = _Told(metadata_partition, message)
+            self._segments[key] = _Reported(metadata_partition, message)
         self._segments[key].states.append(message["RemoteLogSegmentState"])
 
 
-def _segment(reported: _Told) -> RemoteSegment:
+def _segment(reported: _Reported) -> RemoteSegment:
     metadata = reported.metadata
     return RemoteSegment(
         start_offset=metadata["StartOffset"],

@@ -214,16 +214,16 @@ def test_m5_an_object_of_another_size_is_refused(
 def test_m3_a_missing_bucket_is_not_a_missing_segment(make_manager: MakeManager, write: Write) -> None:
     """Otherwise a temporarily renamed bucket would count as lost data."""
     manager, segment = make_manager(bucket="elsewhere"), write()
-    told = r"there is no bucket 'elsewhere': create it, or set rsm\.config\.bucket\.create=true"
-    with fails_with(StoreMisconfigured, match=told):
+    message = r"there is no bucket 'elsewhere': create it, or set rsm\.config\.bucket\.create=true"
+    with fails_with(StoreMisconfigured, match=message):
         manager.fetch_log_segment(segment.finished, 0)
-    with fails_with(StoreMisconfigured, match=told):
+    with fails_with(StoreMisconfigured, match=message):
         manager.fetch_index(segment.finished, IndexType.OFFSET)
-    with fails_with(StoreMisconfigured, match=told):
+    with fails_with(StoreMisconfigured, match=message):
         manager.copy_log_segment_data(segment.metadata, segment.data)
-    with fails_with(StoreMisconfigured, match=told):
+    with fails_with(StoreMisconfigured, match=message):
         manager.delete_log_segment_data(segment.finished)
-    with fails_with(StoreMisconfigured, match=told):
+    with fails_with(StoreMisconfigured, match=message):
         list(manager.list_objects())
 
 

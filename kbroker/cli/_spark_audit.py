@@ -57,11 +57,11 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
     sys.stdout.flush()
     for warning in report.warnings:
         say(f"kbroker spark: {warning}", file=sys.stderr)
-    told = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
+    verdict = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
     read = f"{report.read_segments} read with {report.read_bytes} bytes"
     where = f"{report.segments} segments ({read}) against {report.objects} objects"
     more = f"; {report.deleted_meanwhile} segments were deleted during the check" if report.deleted_meanwhile else ""
-    say(f"kbroker spark: {told}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
+    say(f"kbroker spark: {verdict}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
 
 
 def _row(view: PartitionView) -> tuple[object, ...]:

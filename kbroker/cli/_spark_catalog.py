@@ -61,10 +61,10 @@ def _summarize(summary: CatalogSummary, options: argparse.Namespace) -> None:
         say(json.dumps({"kind": "summary", **summary.as_json()}))
         return
     sys.stdout.flush()
-    told = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
+    states = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
     size = "" if options.events else f"; {summary.bytes} bytes"
     where = f"; written to {summary.output}" if summary.output else ""
-    say(f"kbroker spark: {told}{size}{where}", file=sys.stderr)
+    say(f"kbroker spark: {states}{size}{where}", file=sys.stderr)
 
 
 def _cells(row: Row) -> tuple[object, ...]:

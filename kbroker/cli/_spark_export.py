@@ -38,14 +38,14 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 csv_delimiter=options.csv_delimiter, csv_null=options.csv_null,
             )  # fmt: skip
         with progress(session) as tell:
-            told = ""
+            shown = ""
 
             def step(done: Step) -> None:
-                nonlocal told
+                nonlocal shown
                 tell(done.text)
                 # Do not repeat the same text if a poll finds nothing new.
-                if options.follow and done.name in {"committed", "complete"} and done.text != told:
-                    told = done.text
+                if options.follow and done.name in {"committed", "complete"} and done.text != shown:
+                    shown = done.text
                     _tell_step(done, as_json=options.format == "json")
 
             summary = job(

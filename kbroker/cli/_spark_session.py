@@ -132,8 +132,8 @@ class _Log:
         """Print the warnings about records that the data source skipped (failOnDataLoss=false)."""
         with open(self.path, encoding="utf-8", errors="replace") as file:
             file.seek(self._start)
-            told = {line.strip() for line in file if _WARNED in line}
-        for line in sorted(told):
+            warnings = {line.strip() for line in file if _WARNED in line}
+        for line in sorted(warnings):
             say(f"kbroker spark: {line}", file=sys.stderr)
 
 

@@ -112,9 +112,9 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
         say(json.dumps({**fields, "problems": dict(found), **gone}))
         return
     sys.stdout.flush()
-    told = ", ".join(f"{count} {problem}" for problem, count in sorted(found.items())) or "nothing found"
+    verdict = ", ".join(f"{count} {problem}" for problem, count in sorted(found.items())) or "nothing found"
     where = f"{check.segments} segments with {check.bytes} bytes against {listed.count} objects"
     more = f"; {deleted} orphans deleted" if deleted else ""
     if report.deleted_meanwhile:
         more += f"; {len(report.deleted_meanwhile)} segments were deleted during the check"
-    say(f"kbroker tier: {told}, {report.notes} notes; {where}{more}", file=sys.stderr)
+    say(f"kbroker tier: {verdict}, {report.notes} notes; {where}{more}", file=sys.stderr)

@@ -44,8 +44,8 @@ class FetchedPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
 
     @property
     def key(self) -> Hashable:
@@ -61,7 +61,7 @@ class FetchedPartition:
         self.log_start_offset = asked.log_start_offset
 
 
-class Told(Protocol):
+class SessionAnswer(Protocol):
     """The part of a partition's answer that a session needs; offsets are -1 with an error."""
 
     @property
@@ -78,12 +78,12 @@ class Told(Protocol):
         ...
 
     @property
-    def must_be_told(self) -> bool:
+    def must_be_sent(self) -> bool:
         """Whether the answer has a diverging epoch or a preferred read replica, which are always sent."""
         ...
 
 
-Answer = TypeVar("Answer", bound=Told)
+Answer = TypeVar("Answer", bound=SessionAnswer)
 
 
 @dataclass(slots=True)
@@ -98,21 +98,21 @@ class FetchSession:
     partitions: dict[Hashable, FetchedPartition]
     epoch: int = 1
 
-    def takes_note(self, answer: Told) -> bool:
+    def takes_note(self, answer: SessionAnswer) -> bool:
         """Record an answer; False if it has nothing that the fetcher does not know yet, and need not be sent."""
         partition, size = answer.asked, answer.size
         failed = answer.error_code is not ErrorCode.NONE
         changed = (
             size > 0
             or failed
-            or answer.high_watermark != partition.told_high_watermark
-            or answer.log_start_offset != partition.told_log_start_offset
-            or answer.must_be_told
+            or answer.high_watermark != partition.sent_high_watermark
+            or answer.log_start_offset != partition.sent_log_start_offset
+            or answer.must_be_sent
         )
         if changed:
-            partition.told_log_start_offset = answer.log_start_offset
+            partition.sent_log_start_offset = answer.log_start_offset
             # After an error the next good answer must be sent, even if the high watermark is unchanged.
-            partition.told_high_watermark = -1 if failed else answer.high_watermark
+            partition.sent_high_watermark = -1 if failed else answer.high_watermark
         if size > 0:
             key = partition.key
             if self.partitions.get(key) is partition:
@@ -227,7 +227,7 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         return FetchContext(list(session.partitions.values()), session=session, _expected_epoch=session.epoch)
 
-    def create(self, answers: Sequence[Told], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
+    def create(self, answers: Sequence[SessionAnswer], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
         """Create a session for these answers; returns its id, or 0 if there is no room for it."""
         if self.max_sessions <= 0 or len(answers) > self.max_partitions:
             return NO_SESSION
@@ -242,8 +242,8 @@ class FetchSessions:
         partitions = {}
         for answer in answers:
             partition = partitions[answer.asked.key] = answer.asked
-            partition.told_high_watermark = answer.high_watermark
-            partition.told_log_start_offset = answer.log_start_offset
+            partition.sent_high_watermark = answer.high_watermark
+            partition.sent_log_start_offset = answer.log_start_offset
         self._sessions[session_id] = FetchSession(
             session_id,
             is_follower,

@@ -80,7 +80,7 @@ class PartitionAnswer:
         return -1 if self.read is None else self.read.log_start_offset
 
     @property
-    def must_be_told(self) -> bool:
+    def must_be_sent(self) -> bool:
         """Whether there is a diverging epoch, which is always sent."""
         return self.read is not None and self.read.diverging is not None
 

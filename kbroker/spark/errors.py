@@ -138,7 +138,7 @@ def segment_error(
     return kind(what, remedy=_REMEDIES[kind], at=(id_.topic, id_.partition), offset=offset, object_name=name)
 
 
-def told_by_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:
+def error_of_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:
     """The error class and message for a store's error about an object."""
     if isinstance(error, RemoteResourceNotFound):
         return MissingObject, f"the object is missing: {error}"

@@ -8,7 +8,7 @@ Source  RemoteLogManager.findOffsetByTimestamp of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from kbroker.spark.errors import DamagedObject, segment_error, told_by_store
+from kbroker.spark.errors import DamagedObject, error_of_store, segment_error
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import CorruptIndex
@@ -65,7 +65,7 @@ def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, time
         except OSError as error:
             raise segment_error(DamagedObject, str(error), segment, storage, offset=start_offset) from error
         except RemoteStorageError as error:
-            raise segment_error(*told_by_store(error), segment, storage, offset=start_offset) from error
+            raise segment_error(*error_of_store(error), segment, storage, offset=start_offset) from error
         except Malformed as error:
             what = f"a batch cannot be decoded: {error}"
             raise segment_error(DamagedObject, what, segment, storage, offset=start_offset) from error

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from kbroker.spark.columns import COLUMNS, RowsBuilder
-from kbroker.spark.errors import DamagedObject, KbrokerSourceError, segment_error, told_by_store
+from kbroker.spark.errors import DamagedObject, KbrokerSourceError, error_of_store, segment_error
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.ranges import read_ranges
 from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
@@ -108,7 +108,7 @@ class _SegmentReader:
                     position += taken
         except RemoteStorageError as error:
             yield from self._give()
-            raise self._error(*told_by_store(error)) from error
+            raise self._error(*error_of_store(error)) from error
         yield from self._give()
         if size:
             raise self._error(DamagedObject, f"the segment ends inside the batch that begins at byte {position}")

@@ -57,7 +57,7 @@ logger = get_logger(__name__)
 
 STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
-MAX_TOLD: Final = 5
+NAMED: Final = 5
 ROUNDS_AT_ONCE: Final = 32
 """How many rounds start before clients get the event loop again: thousands of partitions are due at the same moment."""
 
@@ -323,7 +323,7 @@ class RemoteLogManager:
             logger.warning(
                 "the tier has partitions of topics that the metadata do not list; their objects are kept",
                 partitions=len(kept),
-                topics=", ".join(names[:MAX_TOLD]) + (f" and {len(names) - MAX_TOLD} more" * (len(names) > MAX_TOLD)),
+                topics=", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" * (len(names) > NAMED)),
             )
         self._kept = kept
         if self._has_unmarked:

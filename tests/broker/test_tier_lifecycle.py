@@ -400,9 +400,9 @@ async def test_an_outage_is_reported_and_the_backlog_drains_afterwards() -> None
         await fill(client, "t", 4, start=3)
         await trio.sleep(60)
         assert local_start(broker, "t") == 2
-        told = json.loads(b"".join(ready(broker.node).pieces))
-        assert told["status"] == "ready"
-        assert [one for one in told["warnings"] if one.startswith("tier operations fail for 1 partitions")]
+        page = json.loads(b"".join(ready(broker.node).pieces))
+        assert page["status"] == "ready"
+        assert [one for one in page["warnings"] if one.startswith("tier operations fail for 1 partitions")]
         broker.disk.heal()
         await until(lambda: local_start(broker, "t") == 6)
         assert json.loads(b"".join(ready(broker.node).pieces))["warnings"] == []

@@ -45,7 +45,7 @@ def nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     CHECKS.clear()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, Mapping[str, Any]]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, Mapping[str, Any]]]:
     """The log lines about the store: level, event and fields."""
     return [
         (one.levelname, one.getMessage(), one.__dict__["kbroker_fields"])
@@ -91,7 +91,7 @@ async def test_a_wrong_setting_does_not_stop_a_restart(
     monkeypatch.setitem(globals(), "ERROR", StoreMisconfigured("403"))
     async with memory_broker(disk, settings=NAMED) as broker:
         await read_all(await broker.connect(), "orders", 4)
-        assert [(level, str(fields["error"])) for level, _, fields in told(caplog)] == [("ERROR", "403")]
+        assert [(level, str(fields["error"])) for level, _, fields in logged(caplog)] == [("ERROR", "403")]
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("refused"), ZeroDivisionError("a bug of the plug-in")])
@@ -103,7 +103,7 @@ async def test_an_unreachable_store_is_one_warning(
     async with memory_broker(Store.disk, settings=NAMED) as broker:
         await create_topic(await broker.connect(), "t")
         assert len(CHECKS) == 1
-        assert [level for level, _, _ in told(caplog)] == ["WARNING"]
+        assert [level for level, _, _ in logged(caplog)] == ["WARNING"]
 
 
 async def test_a_silent_store_delays_the_start_by_five_seconds(
@@ -121,14 +121,14 @@ async def test_a_silent_store_delays_the_start_by_five_seconds(
         assert trio.current_time() - began < 6
         await create_topic(await broker.connect(), "t")
         await trio.sleep(100)
-        assert [level for level, _, _ in told(caplog)] == ["WARNING"]
-        assert "no answer" in str(told(caplog)[0][2]["error"])
+        assert [level for level, _, _ in logged(caplog)] == ["WARNING"]
+        assert "no answer" in str(logged(caplog)[0][2]["error"])
 
 
 async def test_without_tiered_topics_and_settings_the_store_is_not_contacted(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_broker():
         await trio.sleep(1)
-    assert not told(caplog)
+    assert not logged(caplog)
 
 
 async def test_a_directory_that_is_a_file_refuses_a_first_start() -> None:
@@ -142,7 +142,7 @@ async def test_a_directory_that_is_a_file_refuses_a_first_start() -> None:
 
 async def test_an_unmounted_directory_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_broker(settings={"rsm.config.dir": "/mnt/tier"}):
-        (only,) = told(caplog)
+        (only,) = logged(caplog)
         assert only[0] == "WARNING"
         assert "rsm.config.dir: cannot use /mnt" in str(only[2]["error"])
 
@@ -152,7 +152,7 @@ async def test_a_store_without_any_listed_segment_is_reported(caplog: pytest.Log
     disk = await disk_with_tiered_segments({**QUICK, "rsm.config.dir": "/elsewhere"}, tier="/elsewhere")
     async with memory_broker(disk, settings=QUICK) as broker:
         await trio.sleep(10)
-        (only,) = [one for one in told(caplog) if one[0] == "ERROR"]
+        (only,) = [one for one in logged(caplog) if one[0] == "ERROR"]
         assert only[1] == "the store has none of the segments that the metadata list; is it the right one?"
         assert only[2]["asked_for"] == 2
         assert "rsm.config" in str(only[2]["settings"])
@@ -162,7 +162,7 @@ async def test_a_store_without_any_listed_segment_is_reported(caplog: pytest.Log
     caplog.clear()
     async with memory_broker(disk, settings={**QUICK, "rsm.config.dir": "/elsewhere"}) as broker:
         await read_all(await broker.connect(), "orders", 4)
-        assert not told(caplog)
+        assert not logged(caplog)
         assert not any("has none of the segments" in one for one in warnings(broker))
 
 
@@ -173,7 +173,7 @@ async def test_a_store_that_lost_some_segments_is_not_reported(caplog: pytest.Lo
             disk.unlink(path)
     async with memory_broker(disk, settings=QUICK):
         await trio.sleep(10)
-        assert not told(caplog)
+        assert not logged(caplog)
 
 
 def warnings(broker: MemoryBroker) -> list[str]:

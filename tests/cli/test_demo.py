@@ -84,9 +84,9 @@ def test_the_demo_succeeds_and_leaves_no_files(tmp_path: Path) -> None:
         "a consumer reads everything back",
         "everything was read back",
     ]
-    told = re.search(r"All 1536 records were read back and compared; (\d+) of them are only in the tier", last)
-    assert told is not None
-    assert int(told[1]) > 700
+    summary = re.search(r"All 1536 records were read back and compared; (\d+) of them are only in the tier", last)
+    assert summary is not None
+    assert int(summary[1]) > 700
     assert float(scenes[-1].split(" s")[0]) < 30
 
 

@@ -46,9 +46,9 @@ def reset(group: Group, name: str, *words: object, scope: str = "grouped") -> di
     where = ["--topic", scope] if scope else []
     done = group("--reset-offsets", "--group", name, *where, *words, "--execute", "--format", "json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["is_executed"] is True
-    offsets = {(each["topic"], each["partition"]): each["new_offset"] for each in told["offsets"]}
+    printed = json.loads(done.out)
+    assert printed["is_executed"] is True
+    offsets = {(each["topic"], each["partition"]): each["new_offset"] for each in printed["offsets"]}
     assert offsets.items() <= committed(group, name).items()
     return offsets
 
@@ -89,8 +89,13 @@ def test_offsets_are_described_with_lag(group: Group, topic: str) -> None:
     ]
     verbose = group("--describe", "--group", "lagging", "--offsets", "--verbose").lines
     assert verbose[0].split()[3] == "LEADER-EPOCH"
-    (told,) = described(group, "lagging")["offsets"]
-    assert (told["current_offset"], told["log_end_offset"], told["lag"], told["member_id"]) == (4, 10, 6, None)
+    (printed,) = described(group, "lagging")["offsets"]
+    assert (printed["current_offset"], printed["log_end_offset"], printed["lag"], printed["member_id"]) == (
+        4,
+        10,
+        6,
+        None,
+    )
 
 
 def test_groups_are_listed_with_state_and_type(group: Group, broker: str, topic: str) -> None:
@@ -104,8 +109,8 @@ def test_groups_are_listed_with_state_and_type(group: Group, broker: str, topic:
         stable = [line.split() for line in group("--list", "--state", "stable,preparingrebalance").lines]
         assert ["listed-stable", "Stable"] in stable
         assert "listed-empty" not in [row[0] for row in stable]
-        told = json.loads(group("--list", "--type", "classic", "--format", "json").out)
-        assert {"group": "listed-empty", "type": "Classic", "state": "Empty"} in told
+        printed = json.loads(group("--list", "--type", "classic", "--format", "json").out)
+        assert {"group": "listed-empty", "type": "Classic", "state": "Empty"} in printed
         assert group("--list", "--type", "share").lines == ["GROUP TYPE"]
 
 
@@ -130,9 +135,9 @@ def test_members_are_described_with_their_partitions(group: Group, broker: str, 
             ("grouped", "0", "reader"),
             ("grouped", "1", "reader"),
         ]
-        told = described(group, "membered")
-        assert [each["assignment"] for each in told["members"]] == [{"grouped": [0, 1]}]
-        assert told["coordinator"]["port"] == int(broker.rpartition(":")[2])
+        printed = described(group, "membered")
+        assert [each["assignment"] for each in printed["members"]] == [{"grouped": [0, 1]}]
+        assert printed["coordinator"]["port"] == int(broker.rpartition(":")[2])
 
 
 def test_a_missing_group_is_an_error_and_others_are_described(group: Group, topic: str) -> None:

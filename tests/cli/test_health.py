@@ -49,9 +49,9 @@ def test_a_broker_that_serves_is_healthy_in_one_line(run: Run, broker: str) -> N
     assert (done.code, done.err) == (0, "")
     assert len(done.lines) == 1
     assert done.out.startswith("healthy: cluster ")
-    told = json.loads(run("health", "--bootstrap-servers", broker, "--format", "json").out)
-    assert told["is_healthy"] is True
-    assert told["leaderless"] == told["offline_directories"] == []
+    printed = json.loads(run("health", "--bootstrap-servers", broker, "--format", "json").out)
+    assert printed["is_healthy"] is True
+    assert printed["leaderless"] == printed["offline_directories"] == []
 
 
 def test_the_first_reachable_broker_is_checked(run: Run, broker: str) -> None:

@@ -73,8 +73,8 @@ def test_partitions_are_chosen_as_for_kafka(offset: Offset, words: list[str], fo
 
 
 def test_json_output_has_the_offsets(offset: Offset) -> None:
-    told = json.loads(offset("--topic", "located", "--partitions", "1", "--format", "json").out)
-    assert told == [{"topic": "located", "partition": 1, "offset": 1}]
+    printed = json.loads(offset("--topic", "located", "--partitions", "1", "--format", "json").out)
+    assert printed == [{"topic": "located", "partition": 1, "offset": 1}]
 
 
 def test_it_is_an_error_if_no_partition_matches(offset: Offset) -> None:

@@ -96,6 +96,6 @@ def test_only_new_warnings_of_a_log_are_printed(tmp_path: Path, capsys: pytest.C
     path.write_text("orders-0: long ago (failOnDataLoss=false)\n")
     with spark_log(path), path.open("a") as file:
         file.write("WARN Something else\norders-0: offsets 3 to 5 are left out (failOnDataLoss=false): gone\n")
-    told = "kbroker spark: orders-0: offsets 3 to 5 are left out (failOnDataLoss=false): gone\n"
-    assert capsys.readouterr().err == told
+    warning = "kbroker spark: orders-0: offsets 3 to 5 are left out (failOnDataLoss=false): gone\n"
+    assert capsys.readouterr().err == warning
     assert path.read_text().startswith("orders-0: long ago")

@@ -349,8 +349,8 @@ def test_failing_copies_are_reported_everywhere(run: Run, tmp_path: Path) -> Non
         first, *_ = reasons(run, site, "stuck", "--http", served.http)
         assert first[0] == "copy pending"
         # Each attempt is a new segment with a new id.
-        for told in (state["remote"]["last_error"], first[2]):
-            assert re.search(r"looking at \S+/no-directory/tier: Not a directory", told)
+        for message in (state["remote"]["last_error"], first[2]):
+            assert re.search(r"looking at \S+/no-directory/tier: Not a directory", message)
         metrics = served.metrics()
         for topic in (None, "stuck"):
             assert metrics["remotecopylagsegments", topic] == len(waiting)

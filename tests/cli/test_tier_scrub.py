@@ -136,10 +136,10 @@ def test_a_damaged_manifest_is_found_by_reading(scrub: Scrub, site: Site, damage
 
 def test_a_manifest_that_contradicts_the_metadata_is_found(scrub: Scrub, site: Site) -> None:
     path = site.objects(COLD, "manifest.json")[1]
-    told = json.loads(path.read_bytes())
-    path.write_text(json.dumps(told | {"end_offset": told["end_offset"] + 1}))
+    manifest = json.loads(path.read_bytes())
+    path.write_text(json.dumps(manifest | {"end_offset": manifest["end_offset"] + 1}))
     _, found, _ = scrub(site, "--deep")
-    says = f"the manifest.json has end_offset {told['end_offset'] + 1}, the metadata say {told['end_offset']}"
+    says = f"the manifest.json has end_offset {manifest['end_offset'] + 1}, the metadata say {manifest['end_offset']}"
     assert [each["text"] for each in found] == [says]
 
 

@@ -55,7 +55,7 @@ def _nothing_happens() -> Iterator[None]:
     Changing.unlisted, Changing.remembered = frozenset(), ()
 
 
-class Told:
+class ScrubRun:
     """The output of a run of scrub. Shape: found are its findings and notes, summary is its last line."""
 
     def __init__(self, run: Run, site: Site, *words: object) -> None:
@@ -115,15 +115,15 @@ def served(site: Site) -> Iterator[Served]:
 @pytest.mark.parametrize("by_broker", [True, False])
 def test_segments_that_expire_before_the_read_are_not_findings(run: Run, served: Served, by_broker: bool) -> None:
     Changing.once_read = lambda: expire(served, through=2)
-    told = Told(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=by_broker))
-    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
+    scrub = ScrubRun(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=by_broker))
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_meanwhile"]) == (0, [], 2)
 
 
 def test_a_topic_deleted_during_the_read_is_not_a_finding(run: Run, served: Served) -> None:
     count = len(log_names(served.site))
     Changing.once_read = lambda: delete_topic(served)
-    told = Told(run, served.site, "--deep", *source_of(served, by_broker=True))
-    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], count)
+    scrub = ScrubRun(run, served.site, "--deep", *source_of(served, by_broker=True))
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_meanwhile"]) == (0, [], count)
 
 
 def test_expired_segments_missing_from_a_stale_list_are_not_findings(run: Run, served: Served) -> None:
@@ -131,8 +131,8 @@ def test_expired_segments_missing_from_a_stale_list_are_not_findings(run: Run, s
     first, second = log_names(served.site)[:2]
     Changing.unlisted = frozenset(name.replace(".log", ".index") for name in (first, second))
     Changing.once_read = lambda: expire(served, through=2)
-    told = Told(run, served.site, "-t", COLD, *source_of(served, by_broker=True))
-    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (0, [], 2)
+    scrub = ScrubRun(run, served.site, "-t", COLD, *source_of(served, by_broker=True))
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_meanwhile"]) == (0, [], 2)
 
 
 def test_damage_in_remaining_segments_is_reported(run: Run, served: Served) -> None:
@@ -145,9 +145,9 @@ def test_damage_in_remaining_segments_is_reported(run: Run, served: Served) -> N
         lost.unlink()
 
     Changing.once_read = happens
-    told = Told(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=True))
-    assert (told.code, told.problems()) == (3, ["damage", "unreadable"])
-    assert [each["segment_id"] for each in told.found] == [path.name[21:43] for path in (damaged, lost)]
+    scrub = ScrubRun(run, served.site, "--deep", "-t", COLD, *source_of(served, by_broker=True))
+    assert (scrub.code, scrub.problems()) == (3, ["damage", "unreadable"])
+    assert [each["segment_id"] for each in scrub.found] == [path.name[21:43] for path in (damaged, lost)]
 
 
 def test_findings_are_reported_even_if_metadata_become_unreadable(run: Run, site: Site, tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_findings_are_reported_even_if_metadata_become_unreadable(run: Run, site
         lost.unlink()
 
     Changing.once_read = happens
-    told = Told(run, site, "--deep", "-t", COLD)
-    assert (told.code, told.problems()) == (3, ["unreadable"])
-    assert "kbroker tier: some findings may be of segments that the broker deleted during the check: " in told.err
+    scrub = ScrubRun(run, site, "--deep", "-t", COLD)
+    assert (scrub.code, scrub.problems()) == (3, ["unreadable"])
+    assert "kbroker tier: some findings may be of segments that the broker deleted during the check: " in scrub.err
 
 
 # --- orphans ---
@@ -172,8 +172,8 @@ def test_segments_deleted_after_the_list_leave_no_orphans(run: Run, served: Serv
     """The list has their old objects, and the metadata have them as deleted at the second read."""
     Changing.once_listed = lambda: expire(served, through=2)
     words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=by_broker)]
-    told = Told(run, served.site, *words)
-    assert (told.code, told.problems(), told.summary["deleted_segments"]) == (0, [], 0)
+    scrub = ScrubRun(run, served.site, *words)
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_segments"]) == (0, [], 0)
 
 
 def listed(site: Site) -> Iterable[StoredObject]:
@@ -187,9 +187,9 @@ def test_m6_deleted_objects_in_a_stale_list_are_not_orphans(run: Run, served: Se
     Changing.remembered = tuple(listed(served.site))
     expire(served, through=2)
     words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=True)]
-    told = Told(run, served.site, *words)
-    assert (told.code, told.problems(), told.summary["deleted_segments"]) == (0, [], 0)
-    assert set(told.problems("note")) == {"stale-list"}
+    scrub = ScrubRun(run, served.site, *words)
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_segments"]) == (0, [], 0)
+    assert set(scrub.problems("note")) == {"stale-list"}
 
 
 # --- damage that an old list hides ---
@@ -206,11 +206,11 @@ def test_m6_a_damaged_unlisted_index_is_found(run: Run, site: Site, kind: str, w
     path = site.objects(COLD, kind)[1]
     flip(path, path.stat().st_size - 2)
     unlisted(path, site)
-    told = Told(run, site, *words)
-    assert (told.code, told.problems()) == (3, ["damage"])
-    assert told.found[0]["segment_id"] == path.name[21:43]
-    assert told.found[0]["text"].startswith(f"the {kind} cannot be read: ")
-    assert told.summary["segments"] == len(list(site.tier.rglob("*.log")))
+    scrub = ScrubRun(run, site, *words)
+    assert (scrub.code, scrub.problems()) == (3, ["damage"])
+    assert scrub.found[0]["segment_id"] == path.name[21:43]
+    assert scrub.found[0]["text"].startswith(f"the {kind} cannot be read: ")
+    assert scrub.summary["segments"] == len(list(site.tier.rglob("*.log")))
 
 
 @pytest.mark.parametrize("words", [[], ["--deep"]])
@@ -218,22 +218,22 @@ def test_m6_a_truncated_unlisted_log_is_found(run: Run, site: Site, words: list[
     path = site.objects(COLD, "log")[1]
     path.write_bytes(path.read_bytes()[:-1])
     unlisted(path, site)
-    told = Told(run, site, *words)
-    assert (told.code, told.problems()) == (3, ["size"])
-    assert told.found[0]["segment_id"] == path.name[21:43]
+    scrub = ScrubRun(run, site, *words)
+    assert (scrub.code, scrub.problems()) == (3, ["size"])
+    assert scrub.found[0]["segment_id"] == path.name[21:43]
 
 
 def test_m6_a_damaged_unlisted_log_is_found_by_reading(run: Run, site: Site) -> None:
     path = site.objects(COLD, "log")[1]
     flip(path, starts(path)[3] + 100)
     unlisted(path, site)
-    told = Told(run, site, "--deep")
-    assert (told.code, told.problems(), told.problems("note")) == (3, ["damage"], ["stale-list"])
-    assert "has a wrong CRC" in told.found[1]["text"]
+    scrub = ScrubRun(run, site, "--deep")
+    assert (scrub.code, scrub.problems(), scrub.problems("note")) == (3, ["damage"], ["stale-list"])
+    assert "has a wrong CRC" in scrub.found[1]["text"]
 
 
 def test_m6_a_nonexistent_unlisted_object_is_missing(run: Run, site: Site) -> None:
     path = site.objects(COLD, "index")[1]
     path.unlink()
-    told = Told(run, site, "--deep")
-    assert (told.code, told.problems(), told.summary["deleted_meanwhile"]) == (3, ["missing"], 0)
+    scrub = ScrubRun(run, site, "--deep")
+    assert (scrub.code, scrub.problems(), scrub.summary["deleted_meanwhile"]) == (3, ["missing"], 0)

@@ -208,10 +208,10 @@ def test_quotas_and_limits_change_while_the_broker_runs() -> None:
 
 def test_the_log_config_has_the_tier_settings() -> None:
     configs = {**TIERED, "local.retention.bytes": "1", "kbroker.remote.flush.timestamp.ms": "5"}
-    told = Settings.load().log_config(configs, LogConfig)
-    assert told.remote_storage_enable
-    assert (told.local_retention_bytes, told.local_retention_ms) == (1, -2)
-    assert told.kbroker_remote_flush_timestamp_ms == 5
+    config = Settings.load().log_config(configs, LogConfig)
+    assert config.remote_storage_enable
+    assert (config.local_retention_bytes, config.local_retention_ms) == (1, -2)
+    assert config.kbroker_remote_flush_timestamp_ms == 5
 
 
 def test_the_documentation_has_every_key_of_the_tier() -> None:

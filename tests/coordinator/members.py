@@ -228,7 +228,7 @@ class Client:
             self.member_id = ""
         self.joined = self.owned = None
 
-    def commit(self, partition: int, *, is_told: bool = True) -> None:
+    def commit(self, partition: int, *, gets_answer: bool = True) -> None:
         """Commit the next offset of a partition that it owns or has owned, as a slow client does."""
         if self.joined is None or self.waiting is not None or partition not in self.positions:
             return
@@ -243,7 +243,7 @@ class Client:
             self.world.die()
             return
         kind = Type.OK if code == ErrorCode.NONE else Type.FAIL
-        if kind is Type.OK and not is_told:
+        if kind is Type.OK and not gets_answer:
             kind = Type.INFO
         self.world.note(self.name, Function.COMMIT, kind, partition, offset=offset, epoch=epoch)
         self._fault(code)

@@ -70,7 +70,7 @@ class Run:
                 for zombie in self.zombies:
                     zombie.commit(partition)
             case "commit untold":
-                client.commit(partition, is_told=False)
+                client.commit(partition, gets_answer=False)
             case "advance":
                 self.advance(amount * 100)
             case "read":
@@ -102,7 +102,7 @@ class Run:
                 continue
             # After a pause, a client may commit before it learns of a rebalance.
             if draws.chance(0.4):
-                client.commit(draws.below(PARTITIONS), is_told=draws.chance(0.9))
+                client.commit(draws.below(PARTITIONS), gets_answer=draws.chance(0.9))
             if draws.chance(0.85):
                 client.step()
             self.world.check()

@@ -166,8 +166,8 @@ async def test_an_unimplemented_feature_cannot_be_raised(client: Client, version
     answer = await client.ask(UpdateFeaturesRequest(feature_updates=[update]), version=version)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "only supports versions 7-21" in answer.error_message
-    told = await client.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
-    assert {one.name: one.max_version_level for one in told.finalized_features} == {"metadata.version": 21}
+    versions = await client.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+    assert {one.name: one.max_version_level for one in versions.finalized_features} == {"metadata.version": 21}
 
 
 async def test_a_lowered_feature_is_advertised_and_survives_a_restart() -> None:
@@ -177,8 +177,8 @@ async def test_a_lowered_feature_is_advertised_and_survives_a_restart() -> None:
         assert (await client.ask(UpdateFeaturesRequest(feature_updates=[update]))).error_code == 0
     async with memory_broker(broker.disk) as broker:
         client = await broker.connect()
-        told = await client.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
-        assert {one.name: one.max_version_level for one in told.finalized_features} == {"metadata.version": 20}
+        versions = await client.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+        assert {one.name: one.max_version_level for one in versions.finalized_features} == {"metadata.version": 20}
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

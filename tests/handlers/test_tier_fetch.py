@@ -363,8 +363,8 @@ async def test_a_follower_is_redirected_to_the_tier_at_once(tiered: MemoryBroker
     asked = [wanted(0, 0), wanted(1, local + 3)]
     answer = parts(await client.ask(fetching("t", *asked, replica_id=-3, max_wait_ms=5_000), version=12))
     assert trio.current_time() == began
-    told = answer[0]
-    assert told.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
-    assert (told.high_watermark, told.log_start_offset, told.last_stable_offset) == (local + 3, 0, -1)
-    assert (told.aborted_transactions, told.preferred_read_replica, read_batches(told)) == (None, -1, [])
+    partition = answer[0]
+    assert partition.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert (partition.high_watermark, partition.log_start_offset, partition.last_stable_offset) == (local + 3, 0, -1)
+    assert (partition.aborted_transactions, partition.preferred_read_replica, read_batches(partition)) == (None, -1, [])
     assert answer[1].error_code == 0

@@ -129,8 +129,8 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def told(running: Running) -> tuple[str | None, list[tuple[str, int]]]:
-    """The cluster's id and the addresses that a client of the first listener is told."""
+def metadata_of(running: Running) -> tuple[str | None, list[tuple[str, int]]]:
+    """The cluster's id and the addresses that a client of the first listener gets."""
     with running.client() as client:
         answer = client.ask(MetadataRequest(topics=[]), version=9)
     return answer.cluster_id, [(broker.host, broker.port) for broker in answer.brokers]
@@ -194,7 +194,7 @@ def test_the_cluster_has_the_id_that_it_was_given_first(container: Container) ->
     for asked in (FIRST_CLUSTER_ID, OTHER_CLUSTER_ID):
         with container.running(container.kafka / "run", CLUSTER_ID=asked, **LOOPBACK) as running:
             log = running.wait_for(READY)
-            assert told(running)[0] == FIRST_CLUSTER_ID
+            assert metadata_of(running)[0] == FIRST_CLUSTER_ID
             assert running.stop() == 0
     assert "the data directory has another cluster id; keeping it" in log
 
@@ -204,7 +204,7 @@ def test_listeners_follow_from_the_advertised_ones(container: Container) -> None
         container.kafka / "run", KAFKA_ADVERTISED_LISTENERS="PLAINTEXT://broker.example:0"
     ) as running:
         running.wait_for(READY)
-        ((host, _port),) = told(running)[1]
+        ((host, _port),) = metadata_of(running)[1]
     assert host == "broker.example"
 
 
@@ -258,7 +258,7 @@ def test_the_modules_for_java_start_it(container: Container, place: str) -> None
         starting.chmod(0o777)
         starting.rename(script)
         running.wait_for(".*Transitioning from RECOVERY to RUNNING.*")
-        assert told(running) == (FIRST_CLUSTER_ID, [("localhost", 32768)])
+        assert metadata_of(running) == (FIRST_CLUSTER_ID, [("localhost", 32768)])
 
 
 # Testcontainers for Python
@@ -323,7 +323,7 @@ def test_the_module_for_python_starts_it(container: Container, in_kraft_mode: bo
         )
         starting.rename(script)
         log = running.wait_for(awaited)
-        cluster_id, addresses = told(running)
+        cluster_id, addresses = metadata_of(running)
     assert addresses == [("localhost", 32769)]
     if in_kraft_mode:
         assert cluster_id == OTHER_CLUSTER_ID

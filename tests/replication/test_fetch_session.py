@@ -8,14 +8,14 @@ from wire.errors import ErrorCode
 
 
 @dataclass(frozen=True)
-class Told:
+class Answered:
     """The answer for one partition."""
 
     error_code: ErrorCode
     high_watermark: int
     log_start_offset: int
     size: int
-    must_be_told: bool = False
+    must_be_sent: bool = False
     asked: FetchedPartition = field(default_factory=lambda: FetchedPartition("", None, 0, 0, 0))
 
 
@@ -49,7 +49,7 @@ def begin(
 
 
 def answer(
-    context: FetchContext, answered: list[Told], *, follower: bool = False, now_ms: int = 0
+    context: FetchContext, answered: list[Answered], *, follower: bool = False, now_ms: int = 0
 ) -> tuple[int, list[str]]:
     answers = [replace(one, asked=asked) for one, asked in zip(answered, context.partitions, strict=True)]
     session_id, selected = context.select(answers, is_follower=follower, uses_topic_ids=False, now_ms=now_ms)
@@ -63,8 +63,8 @@ def partition_answer(
     error: ErrorCode = ErrorCode.NONE,
     log_start: int = 0,
     diverges: bool = False,
-) -> Told:
-    return Told(error, high_watermark, log_start, size, must_be_told=diverges)
+) -> Answered:
+    return Answered(error, high_watermark, log_start, size, must_be_sent=diverges)
 
 
 def open_session(cache: FetchSessions, *names: str, follower: bool = False, now_ms: int = 0) -> int:

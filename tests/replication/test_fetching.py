@@ -155,7 +155,7 @@ def test_a_diverging_follower_acknowledges_nothing() -> None:
     append(held, 2)
     held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=6))
     fetch = round_over([held], asking(offset=3, last=5), fetcher=FOLLOWER)
-    assert fetch.answers[0].must_be_told
+    assert fetch.answers[0].must_be_sent
     assert fetch.note_follower() == []
     assert held.readable_end() == 0
 

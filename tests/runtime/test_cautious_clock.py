@@ -17,8 +17,8 @@ class Clocks:
     def __init__(self) -> None:
         self.elapsed_ms = 0
         self.set_by_ms = 0
-        self.told: list[str] = []
-        self.cautious = CautiousClock(self, report=self.told.append)
+        self.reports: list[str] = []
+        self.cautious = CautiousClock(self, report=self.reports.append)
 
     def now_ms(self) -> int:
         return 5_000_000 + self.elapsed_ms
@@ -38,7 +38,7 @@ class Clocks:
 def test_t2_without_a_jump_it_is_the_wall_clock() -> None:
     clocks = Clocks()
     assert clocks.after(48 * HOUR_MS) == 48 * HOUR_MS
-    assert clocks.told == []
+    assert clocks.reports == []
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS + 1, YEAR_MS])
@@ -48,7 +48,7 @@ def test_t2_a_jump_ahead_is_trusted_after_a_stable_hour(jump_ms: int) -> None:
     clocks.set_by_ms = jump_ms
     assert clocks.after(HOUR_MS) == 2 * HOUR_MS
     assert clocks.after(5 * MINUTE_MS) == 2 * HOUR_MS + 5 * MINUTE_MS + jump_ms
-    assert len(clocks.told) == 2
+    assert len(clocks.reports) == 2
 
 
 def test_t2_a_jump_undone_within_the_hour_has_no_effect() -> None:
@@ -58,7 +58,7 @@ def test_t2_a_jump_undone_within_the_hour_has_no_effect() -> None:
     clocks.after(50 * MINUTE_MS)
     clocks.set_by_ms = 0
     assert clocks.after(10 * HOUR_MS) == 11 * HOUR_MS + 50 * MINUTE_MS
-    assert clocks.told[-1] == "the wall clock is back at the time before its jump"
+    assert clocks.reports[-1] == "the wall clock is back at the time before its jump"
 
 
 def test_t2_a_backward_jump_and_its_correction_apply_at_once() -> None:
@@ -83,4 +83,4 @@ def test_t2_small_corrections_add_up() -> None:
         clocks.set_by_ms += 50 * MINUTE_MS
         clocks.after(5 * MINUTE_MS)
     assert clocks.after(5 * MINUTE_MS) == clocks.elapsed_ms + clocks.set_by_ms
-    assert clocks.told == []
+    assert clocks.reports == []

@@ -27,14 +27,14 @@ WAIT_MS = 20_000
 
 
 @pytest.fixture
-def told() -> list[str]:
+def reports() -> list[str]:
     """The reported messages."""
     return []
 
 
 @pytest.fixture
-def workers(told: list[str]) -> Iterator[Workers]:
-    made = Workers(report=told.append)
+def workers(reports: list[str]) -> Iterator[Workers]:
+    made = Workers(report=reports.append)
     yield made
     made.close()
     assert made.pids == []
@@ -94,11 +94,11 @@ def test_printed_output_does_not_disturb_replies(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_for_the_broker_does_not_end_a_worker(number: int, workers: Workers, told: list[str]) -> None:
+def test_a_signal_for_the_broker_does_not_end_a_worker(number: int, workers: Workers, reports: list[str]) -> None:
     pid = workers.run(os.getpid)
     os.kill(pid, number)
     assert workers.run(os.getpid) == pid
-    assert told == []
+    assert reports == []
 
 
 def test_two_workers_run_at_once(workers: Workers, tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_two_workers_run_at_once(workers: Workers, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [jobs.die, jobs.run_out_of_memory, jobs.return_what_cannot_be_sent])
-def test_work_of_failing_workers_is_done_in_this_process(job: object, workers: Workers, told: list[str]) -> None:
+def test_work_of_failing_workers_is_done_in_this_process(job: object, workers: Workers, reports: list[str]) -> None:
     assert callable(job)
     assert workers.run(job, os.getpid()) == os.getpid()
-    assert len(told) == 1
+    assert len(reports) == 1
     assert workers.pids == []
     assert workers.run(os.getpid) not in (None, os.getpid()), "the next one is a new one"
 
@@ -132,9 +132,9 @@ def test_work_of_failing_workers_is_done_in_this_process(job: object, workers: W
         *(pickle.dumps(value) for value in (None, 5, (True,))),
     ],
 )
-def test_a_malformed_reply_is_never_used(reply: bytes, workers: Workers, told: list[str]) -> None:
+def test_a_malformed_reply_is_never_used(reply: bytes, workers: Workers, reports: list[str]) -> None:
     assert workers.run(jobs.answer, reply, os.getpid()) == "done by the caller"
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
 class Interrupted(BaseException):
@@ -162,17 +162,17 @@ def test_a_late_reply_is_not_given_to_the_next_caller(workers: Workers, tmp_path
     assert len(workers.pids) == 1
 
 
-def test_another_worker_repeats_the_work_of_a_dead_one(told: list[str], tmp_path: Path) -> None:
-    workers = Workers(report=told.append, tries=2)
+def test_another_worker_repeats_the_work_of_a_dead_one(reports: list[str], tmp_path: Path) -> None:
+    workers = Workers(report=reports.append, tries=2)
     try:
         assert workers.run(jobs.die_once, str(tmp_path / "died")) in workers.pids
     finally:
         workers.close()
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
-def test_the_niceness_of_a_worker_can_be_chosen(told: list[str]) -> None:
-    workers = Workers(report=told.append, niceness=3)
+def test_the_niceness_of_a_worker_can_be_chosen(reports: list[str]) -> None:
+    workers = Workers(report=reports.append, niceness=3)
     try:
         assert workers.run(os.nice, 0) == os.nice(0) + 3
     finally:
@@ -184,7 +184,7 @@ def test_unrepeatable_work_is_not_repeated(workers: Workers) -> None:
         workers.run(jobs.die, os.getpid(), may_repeat=False)
 
 
-def test_an_idle_worker_that_was_killed_is_replaced(workers: Workers, told: list[str]) -> None:
+def test_an_idle_worker_that_was_killed_is_replaced(workers: Workers, reports: list[str]) -> None:
     first = workers.run(os.getpid)
     pidfd = os.pidfd_open(first)
     os.kill(first, signal.SIGKILL)
@@ -192,10 +192,10 @@ def test_an_idle_worker_that_was_killed_is_replaced(workers: Workers, told: list
     os.close(pidfd)
     assert workers.run(os.getpid) == os.getpid()
     assert workers.run(os.getpid) not in (first, os.getpid())
-    assert len(told) == 1
+    assert len(reports) == 1
 
 
-def test_after_three_failures_all_work_runs_in_this_process(workers: Workers, told: list[str]) -> None:
+def test_after_three_failures_all_work_runs_in_this_process(workers: Workers, reports: list[str]) -> None:
     for _ in range(MAX_FAILURES - 1):
         workers.run(jobs.die, os.getpid())
     assert workers.run(os.getpid) != os.getpid(), "a success resets the count"
@@ -203,15 +203,15 @@ def test_after_three_failures_all_work_runs_in_this_process(workers: Workers, to
         workers.run(jobs.die, os.getpid())
     assert workers.run(os.getpid) == os.getpid()
     assert workers.pids == []
-    assert "no more workers are started" in told[-1]
+    assert "no more workers are started" in reports[-1]
 
 
 def test_work_runs_here_if_python_cannot_be_started(
-    workers: Workers, told: list[str], monkeypatch: pytest.MonkeyPatch
+    workers: Workers, reports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert workers.run(os.getpid) == os.getpid()
-    assert "/nowhere/python" in told[0]
+    assert "/nowhere/python" in reports[0]
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Segments in a directory tier, from batches that a test makes, and the rows that they should give."""
+"""Segments in a directory tier from a test's batches, and the rows that are expected of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 
 class Tier:
-    """A directory tier of a test's own. Shape: root is its directory."""
+    """A directory tier for one test. Shape: root is its directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -55,17 +55,17 @@ class Tier:
         )
         path = self.path(segment)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(log)  # the object alone: nothing else of a copy is read here, and nothing need be durable
+        path.write_bytes(log)  # only the object: these tests read nothing else of a copy, and need no durability
         return segment
 
     def path(self, segment: RemoteLogSegmentMetadata) -> Path:
-        """The file of the segment itself."""
+        """The file of the segment's log."""
         return self.root / "tier" / object_name(segment, SEGMENT)
 
     def piece(
         self, log: bytes, start: int | None = None, end: int | None = None, position: int = 0, **more: Any
     ) -> SegmentPiece:
-        """A piece of a new segment of these bytes; all of it unless offsets are given."""
+        """A piece of a new segment with these bytes; the whole segment unless offsets are given."""
         segment = self.add(log, **more)
         return SegmentPiece(
             segment,
@@ -90,7 +90,7 @@ def rows_of(made: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def expected_rows(found: Iterable[RecordBatch], start: int, end: int) -> list[Row]:
-    """What the batches' records are as rows, told by wire's own decoder."""
+    """The batches' records as rows, by wire's decoder."""
     return [
         (
             record.key,

@@ -1,4 +1,4 @@
-"""What a broker tells a job: the history of a log that begins inside of a segment, and a metadata topic that rotted."""
+"""What a job learns from a broker: the epochs of a log that begins inside a segment, and a damaged metadata topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.spark.segments import rows_of
 from wire.record_batch import HEADER_SIZE, RecordBatch, batches, set_max_timestamp
 
 with warnings.catch_warnings():
-    # The client reads its schemas by a function that Python 3.11 calls deprecated: that is not our warning.
+    # The client reads its schemas with a function that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient
@@ -40,11 +40,11 @@ with warnings.catch_warnings():
 Damage = Callable[[bytearray, RecordBatch], None]
 
 TOPIC = "orders"
-LOG_START = 700  # inside of the first segment
+LOG_START = 700  # inside the first segment
 
 
 class Counting(BrokerClient):
-    """Counts the questions for epochs, and may remember a leader that is no broker of the cluster any more."""
+    """Counts requests for epochs, and can remember a leader that has left the cluster."""
 
     asked = 0
     gone: int | None = None
@@ -67,7 +67,7 @@ def connected(served: Served) -> Iterator[Counting]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A topic in the tier whose leader was elected twice before its first record."""
+    """A tiered topic with two elections before its first record."""
     made = Site(tmp_path_factory.mktemp("broker") / "data")
     with TieredBroker(made) as served, closing(KafkaAdminClient(bootstrap_servers=served.address)) as admin:
         admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": TIERED}})
@@ -105,11 +105,11 @@ def test_a_leader_that_left_the_cluster_is_looked_up_again(site: Site) -> None:
             BrokerInventory(client, has_store=False).topics(Subscription(topics=("no topic: it has blanks",)))
 
 
-# --- a metadata topic that rotted -------------------------------------------------------------------------------------
+# --- a damaged metadata topic -----------------------------------------------------------------------------------------
 
 
 def flip(at: int) -> Damage:
-    """Of the byte at a position in a batch, from its end where it is negative."""
+    """Flip a bit of a batch; negative positions count from its end."""
 
     def damage(data: bytearray, batch: RecordBatch) -> None:
         data[batch.position + at % batch.size] ^= 1
@@ -122,7 +122,7 @@ def zeros(data: bytearray, batch: RecordBatch) -> None:
 
 
 def undecodable(data: bytearray, batch: RecordBatch) -> None:
-    """Its checksum is right, and its records are none."""
+    """Damage the first record, but keep the checksum valid."""
     data[batch.position + HEADER_SIZE] ^= 1
     set_max_timestamp(data, batch.position, max_timestamp=batch.max_timestamp, is_log_append_time=False)
 
@@ -139,7 +139,7 @@ def metadata_log(site: Site) -> Path:
 
 
 def rot(log: Path, number: int, damage: Damage) -> RecordBatch:
-    """Damage one batch of a log, also under a broker that runs; the batch as it was."""
+    """Damage one batch of a log, even of a running broker. Returns the original batch."""
     data = bytearray(log.read_bytes())
     batch = list(batches(bytes(data)))[number]
     damage(data, batch)
@@ -156,7 +156,7 @@ def running(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture
 def rotting(running: Served) -> Iterator[Served]:
-    """A broker whose metadata topic a test may damage."""
+    """A broker whose metadata topic tests may damage."""
     log = metadata_log(running.site)
     kept = log.read_bytes()
     yield running
@@ -164,8 +164,8 @@ def rotting(running: Served) -> Iterator[Served]:
         file.write(kept)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the source has logged: a client's library warns of a slow machine, too."""
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log lines of the source; the client library's warnings about a slow machine are excluded."""
     return [record.getMessage() for record in caplog.records if record.name == "kbroker.spark"]
 
 
@@ -176,24 +176,24 @@ def test_m10_a_damaged_metadata_batch_is_skipped_counted_and_logged(
 ) -> None:
     with connected(rotting) as client:
         whole = CatalogueFollower(client).read()
-        assert (whole.unreadable, whole.strays, told(caplog)) == (0, 0, [])
+        assert (whole.unreadable, whole.strays, logged(caplog)) == (0, 0, [])
         log = metadata_log(rotting.site)
         batch = rot(log, number, damage)
         follower = CatalogueFollower(client)
         assert follower.read().unreadable == 1
-        (line,) = told(caplog)
+        (line,) = logged(caplog)
         assert line.startswith(f"1 records of {log.parent.name} cannot be read and are skipped, the first at offset")
         assert f" offset {batch.base_offset}: " in line
         found = follower.read()
-        # Each was the record that a copy is finished.
-        assert (found.unreadable, len(told(caplog)), found.strays) == (1, 1, 0)
+        # Each of them recorded that a copy is finished.
+        assert (found.unreadable, len(logged(caplog)), found.strays) == (1, 1, 0)
         assert found.segments.keys() == whole.segments.keys()
         changed = [segment for id_, segment in found.segments.items() if segment != whole.segments[id_]]
         assert [segment.state for segment in changed] == [STARTED]
 
 
 class Forgetful(BrokerClient):
-    """A client of a broker whose topics may be gone."""
+    """A client that can hide all topics of its broker."""
 
     is_empty = False
 
@@ -205,7 +205,7 @@ def test_a_deleted_metadata_topic_is_not_an_empty_tier(rotting: Served) -> None:
     with Forgetful({"bootstrap_servers": [rotting.address]}) as client:
         follower = CatalogueFollower(client)
         client.is_empty = True
-        assert follower.read_on() == Catalogue(), "it was never there"
+        assert follower.read_on() == Catalogue(), "a topic that never existed is no error"
         client.is_empty = False
         assert follower.read_on() == follower.read_on() != Catalogue()
         client.is_empty = True
@@ -214,7 +214,7 @@ def test_a_deleted_metadata_topic_is_not_an_empty_tier(rotting: Served) -> None:
 
 
 def test_m10_events_after_a_damaged_head_are_read(site: Site, tmp_path: Path) -> None:
-    """The first batch lies before all that the broker remembers: for its offset, and for some more, there is none."""
+    """The broker finds no batch for the offset of the damaged first batch, and for some offsets after it."""
     copy = site.copy(tmp_path)
     with TieredBroker(copy) as served, connected(served) as client:
         log = metadata_log(copy)
@@ -256,7 +256,7 @@ def test_m10_records_of_an_unknown_segment_are_fetched(rotting: Served) -> None:
 
 
 def test_m10_records_of_a_forgotten_segment_are_an_error(site: Site, tmp_path: Path) -> None:
-    """The broker has skipped the same record, and its log begins behind the segment."""
+    """The broker skipped the same record, and its log begins after the segment."""
     copy = site.copy(tmp_path)
     with TieredBroker(copy) as served:
         assert main(["config", "--alter", "-b", served.address, "--topic", TOPIC, "--add-config", NOTHING_LOCAL]) == 0

@@ -1,4 +1,4 @@
-"""Errors and pieces on their way between Spark's processes, and what people read of them."""
+"""Errors and pieces that are sent between Spark's processes, and the messages of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does not import: each of them starts anew, and a job of seconds waits for it."""
+"""Imports that Spark's Python workers avoid: each worker is a new process, and short jobs wait for its start."""
 
 from __future__ import annotations
 

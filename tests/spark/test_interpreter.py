@@ -1,4 +1,4 @@
-"""The Python that Spark starts, which has to have the package too."""
+"""The Python that Spark starts needs the package too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_programs_own_interpreter_is_accepted(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The interpreter of an empty environment, as it is started in an empty directory."""
+    """The interpreter of an empty environment, started in an empty directory."""
     venv.create(tmp_path, symlinks=True)
     monkeypatch.chdir(tmp_path)
     return str(tmp_path / "bin" / "python")

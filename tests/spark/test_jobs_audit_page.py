@@ -1,4 +1,4 @@
-"""An audit as a page: it stands alone, shows what was found, and no name in it becomes a part of it."""
+"""The page of an audit: it is self-contained, shows the findings, and escapes all names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVIL = '<script>alert("x")</script>&"\''
 
 
 class Read(HTMLParser):
-    """The tags, the text, and which tags are open."""
+    """Collects the tags, the text, and the tags that are still open."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Values become columns by a schema, or are told apart with a reason that names the field."""
+"""Values become columns by a schema, or get a reason that names the field."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decoding(*fields: dict[str, Any], format: str = "json", **more: Any) -> Deco
 
 
 def of_one(kind: Any, *, format: str = "json", nullable: bool = True, **more: Any) -> Decoding:
-    """Values with one field, called a."""
+    """Values with one field, named a."""
     return decoding(field("a", kind, nullable=nullable), format=format, **more)
 
 
@@ -193,7 +193,7 @@ TWINS = {"type": "struct", "fields": [field("x", "long"), field("X", "long")]}
 def test_an_invalid_schema_is_refused_before_reading(fields: list[dict[str, Any]], said: str) -> None:
     for into in (None, "held"):
         if into is not None and "offset" in said:
-            continue  # in a struct no name is taken
+            continue  # in a struct, the names of other columns are allowed
         with pytest.raises(InvalidOption, match="Remedy: ") as error:
             identity_schema(decoding(*fields), into)
         assert said in str(error.value)

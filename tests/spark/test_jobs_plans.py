@@ -1,4 +1,4 @@
-"""What the jobs decide and write down, without Spark: commits of an export, plans of a replay, gaps of a tier."""
+"""Decisions and stored state of the jobs, without Spark: commits of an export, plans of a replay, gaps of a tier."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Epochs = tuple[tuple[int, int], ...]
 def segment(
     start: int, end: int, epochs: Epochs = ((0, 0),), *, number: int = 0, state: RemoteLogSegmentState = FINISHED
 ) -> RemoteLogSegmentMetadata:
-    """A segment of [start, end), with as many of these epochs as have records in it."""
+    """A segment of [start, end), with those of the epochs that have records in it."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(PARTITION, UUID(int=number or start + 1)),
         start_offset=start,
@@ -112,7 +112,7 @@ def test_a_segment_of_another_history_is_not_read() -> None:
 
 
 def test_a_segment_is_read_only_after_its_outdated_head() -> None:
-    # The log's history begins with epoch 5 at offset 50; the segment has offsets from there on in epoch 3.
+    # The log's history begins with epoch 5 at offset 50; the segment has those offsets in epoch 3.
     odd = segment(20, 100, ((3, 0), (5, 60)))
     found = tile(state(odd, epochs=((5, 50), (6, 100)), start=50, end=120), 50, 100)
     assert odd in usable_segments(state(odd, epochs=((5, 50), (6, 100)), start=50, end=120))
@@ -120,14 +120,14 @@ def test_a_segment_is_read_only_after_its_outdated_head() -> None:
 
 
 def test_adjacent_ranges_to_fetch_are_one_piece() -> None:
-    older = ((3, 0), (5, 60))  # the log has epoch 5 from 50 on, so neither segment can be read where it begins
+    older = ((3, 0), (5, 60))  # the log has epoch 5 from offset 50 on, so neither segment can be read at its beginning
     known = state(segment(20, 65, older), segment(55, 100, older), epochs=((5, 50), (6, 100)), start=50, end=120)
     assert ranges(tile(known, 50, 100)) == [("tail", 50, 100)]
 
 
 @dataclass(frozen=True)
 class World:
-    """A log with its epochs, and segments of it and of another history that has its beginning."""
+    """A log with its epochs, and segments of it and of another history with the same beginning."""
 
     epochs: Epochs
     end: int
@@ -143,7 +143,7 @@ def worlds(draw: st.DrawFn) -> World:
     starts = sorted({0, *draw(st.lists(st.integers(0, end), max_size=4))})
     numbers = sorted(draw(st.sets(st.integers(0, 20), min_size=len(starts), max_size=len(starts))))
     true = tuple(zip(numbers, starts, strict=True))
-    # The other history parts from the log's somewhere, in epochs that the log may know under another start, or not.
+    # The other history diverges from the log's at some offset. The log may have its epochs with other starts.
     at = draw(st.integers(0, end))
     common = tuple(entry for entry in true if entry[1] < at)
     highest = max((epoch for epoch, _ in common), default=-1)
@@ -182,7 +182,7 @@ def test_pieces_tile_the_range_and_follow_one_history(world: World, has_broker: 
                 assert epoch_in(piece.segment, offset) == world.epoch_of(offset)
         else:
             assert isinstance(piece, TailPiece if has_broker else Hole)
-            # Nothing is fetched, or missed, that a segment of the log's own history has.
+            # Offsets in a segment of the log's history are never fetched and never missing.
             for one in usable_segments(known):
                 for offset in range(max(piece.start_offset, one.start_offset), piece.end_offset):
                     assert offset > one.end_offset or epoch_in(one, offset) != world.epoch_of(offset)
@@ -218,7 +218,7 @@ def test_positions_enclose_a_piece_closely(written: WrittenSegment, data: st.Dat
     assert found[0].base_offset <= start
     assert found[-1].last_offset >= end - 1
     wanted = [one for one in batches(written.log) if one.last_offset >= start and one.base_offset < end]
-    # Three intervals of the index, each at most one batch longer than it says.
+    # Three intervals of the index, each at most one batch longer than configured.
     assert stop - piece.start_position <= sum(one.size for one in wanted) + 3 * (4096 + wanted[0].size)
 
 

@@ -1,4 +1,4 @@
-"""A segment that goes away while it is read: its rows come from wherever they are then, each once."""
+"""A segment is deleted while it is read: its rows are read from their new location, each once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wire.record_batch import Record, batches, build_batch
 
 
 class Vanishing(LocalRemoteStorage):
-    """A directory whose first segment, by its id, is deleted as soon as a range of it has been read."""
+    """A directory tier that deletes a segment as soon as one range of it was read."""
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
@@ -32,7 +32,7 @@ class Vanishing(LocalRemoteStorage):
         return stream
 
 
-# Offsets are missing in front of the second batch: the third one confirms that it is where it was.
+# Offsets are missing before the second batch; the third one confirms its position.
 LOG = [
     build_batch([Record(-1, 0, None, b"%d" % number) for number in range(10)], base_offset=start)
     for start in (100, 115, 125)

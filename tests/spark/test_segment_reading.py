@@ -1,4 +1,4 @@
-"""What comes out of a remote segment: the rows that were stored, or an error that says where and why."""
+"""Reading a remote segment returns the stored rows, or an error with place and cause."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tier(tmp_path: Path) -> Tier:
 def simple_log(
     count: int, *, per_batch: int = 10, start: int = 100, codec: Codec = Codec.NONE, size: int = 50
 ) -> bytes:
-    """`count` batches of equal records, offsets without a gap."""
+    """`count` batches of equal records, without gaps between their offsets."""
     return b"".join(
         build_batch(
             [Record(-1, 1000 + number, b"k%d" % number, b"v" * size) for number in range(per_batch)],
@@ -74,7 +74,7 @@ records = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Batches of all kinds in the order of their offsets, with gaps here and there."""
+    """Batches of all kinds in offset order, with some gaps."""
     offset = draw(st.integers(0, 2**40))
     made = []
     for _ in range(draw(st.integers(1, 6))):
@@ -137,7 +137,7 @@ def test_a_batch_larger_than_a_chunk_is_read_whole(tier: Tier) -> None:
 
 
 class Counting(LocalRemoteStorage):
-    """Notes which bytes are asked for, and fails as often as it is told to."""
+    """Records the requested ranges, and fails a given number of times."""
 
     def __init__(self, tier: Tier) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def test_stopping_early_closes_the_stream(tier: Tier) -> None:
 
 
 def failure(tier: Tier, piece: SegmentPiece, storage: Any = None) -> KbrokerSourceError:
-    """The error that reading a piece ends with; its message names partition, offset, object and a remedy."""
+    """The error of reading a piece. Checks that its message names partition, offset, object and a remedy."""
     with pytest.raises(KbrokerSourceError) as caught:
         rows_of(read_segment(storage or tier.storage, piece, ALL))
     error = caught.value
@@ -233,7 +233,7 @@ def test_all_rows_below_the_offset_of_an_error_are_returned(tier: Tier) -> None:
 
 
 def test_an_error_after_the_piece_names_no_returned_row(tier: Tier) -> None:
-    # Offsets are missing in front of the second batch, so the third one has to confirm it.
+    # Offsets are missing before the second batch, so the third one has to confirm it.
     log = simple_log(1, start=100) + simple_log(1, start=115) + simple_log(1, start=125)
     end = list(batches(log))[1].position + list(batches(log))[1].size
     storage = Counting(tier)
@@ -259,7 +259,7 @@ def flipped(log: bytes, bit: int) -> bytes:
     return bytes(damaged)
 
 
-# Neither the leader epoch of a batch nor what is in it (bytes 12 to 15) becomes a row, and no CRC covers it.
+# A batch's leader epoch (bytes 12 to 15) is in no row, and no CRC covers it.
 ROW_BITS = [bit for bit in range(61 * 8) if not 12 * 8 <= bit < 16 * 8]
 
 
@@ -280,7 +280,7 @@ def test_any_flipped_bit_in_a_header_is_detected(tier: Tier, place: int, from_po
 def test_a_first_batch_with_wrong_offsets_gives_no_row(tier: Tier, start: int, count: int) -> None:
     log = simple_log(3, per_batch=4)  # 100 to 103, 104 to 107, 108 to 111
     found = list(batches(log))
-    # As the index tells it: the last batch that ends at the piece's start, or before.
+    # As the index has it: the last batch that ends at or before the piece's start.
     first = found[(start - 103) // 4]
     piece = tier.piece(log, start, start + count, first.position)
     assert tier.rows(piece) == expected_rows(found, start, start + count)
@@ -303,7 +303,7 @@ def test_damaged_bytes_give_an_error_or_the_stored_rows(tier: Tier, log: bytes, 
     has_gaps = any(one.next_offset != other.base_offset for one, other in pairwise(found))
     with suppress(KbrokerSourceError):
         rows = tier.rows(piece)
-        # A batch may have moved within the gap beside it, and nothing in the object tells.
+        # A batch may have moved within the gap next to it, which the object does not reveal.
         assert has_gaps or rows == expected_rows(found, segment.start_offset, segment.end_offset + 1)
 
 

@@ -1,4 +1,4 @@
-"""What a store tells by itself: which topics it has, the history of a partition, and where a time lies in it."""
+"""Reading a store without a broker: its topics, the history of a partition, and offsets by time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERS = partition_named("orders")
 
 
 class Tier:
-    """A directory tier that segments are copied into, one after the other."""
+    """A directory tier into which tests copy segments one by one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -42,7 +42,7 @@ class Tier:
         self._clock_ms = START_MS
 
     def copy(self, *, partition: TopicIdPartition = ORDERS, **what: object) -> WrittenSegment:
-        """See write_segment; each copy is a second later than the one before."""
+        """See write_segment; each copy is one second later than the previous one."""
         self._clock_ms += 1000
         made = write_segment(str(self._logs), partition=partition, **{"batches": 5, **what})  # type: ignore[arg-type]
         made = replace(made, metadata=replace(made.metadata, event_timestamp_ms=self._clock_ms))
@@ -65,7 +65,7 @@ def tier(tmp_path: Path) -> Tier:
 
 
 def read_offsets(state: PartitionState) -> list[tuple[int, int]]:
-    """The ranges of offsets that a plan of all reads, each with the piece's segment's first offset."""
+    """The offset ranges of a plan for all offsets, each with the first offset of its segment."""
     pieces = tile(state, state.log_start_offset, state.end_offset)
     assert all(isinstance(piece, SegmentPiece) for piece in pieces)
     return [(piece.start_offset, piece.end_offset) for piece in pieces]
@@ -95,9 +95,9 @@ def test_an_unfinished_copy_is_not_read(tier: Tier) -> None:
 
 def test_the_history_is_that_of_the_newest_leader(tier: Tier) -> None:
     tier.copy(leader_epochs=((0, 0),))
-    tier.copy(start_offset=15, batches=20, leader_epochs=((1, 15),))  # of a leader that nobody followed
+    tier.copy(start_offset=15, batches=20, leader_epochs=((1, 15),))  # of a leader without followers
     tier.copy(start_offset=15, leader_epochs=((2, 15),))
-    # The checkpoint beside the newest segment has the history up to its end; here only what the segment has itself.
+    # Normally the checkpoint of the newest segment has all epochs up to its end. This one has only the segment's.
     newest = tier.copy(start_offset=30, leader_epochs=((2, 30),))
     tier.path(newest, IndexType.LEADER_EPOCH.value).write_bytes(b"0\n2\n0 0\n2 15\n")
     tier.path(newest, MANIFEST).write_bytes(
@@ -174,7 +174,7 @@ def test_a_damaged_manifest_is_an_error(tier: Tier, damage: Callable[[bytes], by
 
 
 def audited(tier: Tier, topics: list[str] | None = None, *, min_age_ms: int = -HOUR_MS) -> AuditReport:
-    """By the store alone, without a look inside of segments, for which alone Spark is there."""
+    """Run an audit without a broker, and without reading segments, the only part that needs Spark."""
     spark: Any = None
     options = {"rsm.config.dir": str(tier.directory / "tier")}
     return audit(spark, options=options, topics=topics, deep=False, min_age_ms=min_age_ms)
@@ -189,7 +189,7 @@ def test_an_audit_reports_a_damaged_manifest_and_continues(tier: Tier, damage: C
     path.write_bytes(damage(path.read_bytes()))
     tier.path(short, SEGMENT).write_bytes(short.log[:-1])
     report = audited(tier)
-    # What the segment has besides its manifest is not called unknown, nor are its offsets called sound.
+    # The segment's other objects are no orphans, and its offsets are a gap.
     assert report.problems == {"damage": 1, "gap": 1, "size": 1}
     (found,) = (each for each in report.findings if each.problem == "damage")
     assert found.name == str(path.relative_to(tier.directory / "tier"))
@@ -219,7 +219,7 @@ def test_the_next_look_finds_new_and_deleted_segments(tier: Tier) -> None:
 
 
 class OldList(LocalRemoteStorage):
-    """A store whose list lacks what is said, as an old one does."""
+    """A store whose listing is outdated and lacks these names."""
 
     unlisted: frozenset[str] = frozenset()
 
@@ -228,7 +228,7 @@ class OldList(LocalRemoteStorage):
 
 
 def test_m6_a_segment_missing_in_an_outdated_list_remains(tier: Tier) -> None:
-    """M6: what was known is asked for by name before it counts as gone."""
+    """M6: a known object is requested by name before it counts as deleted."""
     made = [tier.copy(start_offset=start, leader_epochs=((0, 0),)) for start in (0, 15, 30)]
     storage = OldList()
     storage.configure({"dir": str(tier.directory / "tier")})
@@ -245,7 +245,7 @@ def test_m6_a_segment_missing_in_an_outdated_list_remains(tier: Tier) -> None:
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tier, list[tuple[int, int]]]:
-    """Three segments, the second of which is older than the others; and (offset, time) of all records."""
+    """Three segments, the second with older timestamps than the others, and (offset, time) of all records."""
     tier = Tier(tmp_path_factory.mktemp("timed"))
     records = []
     for number, start_ms in enumerate((START_MS, START_MS - 500_000, START_MS + 90_000)):
@@ -290,7 +290,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-# The last byte of the base offset, of the length, of the format and of the records.
+# The last byte of the base offset, of the length, of the magic and of the records.
 @pytest.mark.parametrize("position", [7, 11, 16, -1])
 def test_a_time_in_a_damaged_segment_names_the_object(tier: Tier, position: int) -> None:
     made = tier.copy()

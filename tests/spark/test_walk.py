@@ -1,4 +1,4 @@
-"""Varints, and where records begin: as wire's own decoder has it, one by one."""
+"""Varints and the starts of records equal those of wire's decoder, which reads one record at a time."""
 
 from __future__ import annotations
 

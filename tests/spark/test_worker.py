@@ -13,7 +13,7 @@ def test_zip_imports_work_without_rereading_the_directory(tmp_path: Path) -> Non
         file.writestr("package/__init__.py", "")
         file.writestr("package/first.py", "")
         file.writestr("package/second.py", "")
-    # In a process of its own: what is tested is a cache of all imports.
+    # In a separate process, because the test changes a cache of all imports.
     script = (
         "import importlib, sys, zipimport\n"
         "import package.first\n"

@@ -73,9 +73,9 @@ def history(
     segments.
     """
     begun = [segment_metadata(partition, 10 * at, 10 * at + 9) for at in range(first, first + count)]
-    told = [encode_event(event) for each in begun for event in (each, update_to(each, FINISHED, custom=b"custom"))]
-    told += [encode_event(update_to(each, state)) for each in begun[:deleted] for state in (DELETING, DELETED)]
-    return told, begun[deleted:]
+    events = [encode_event(event) for each in begun for event in (each, update_to(each, FINISHED, custom=b"custom"))]
+    events += [encode_event(update_to(each, state)) for each in begun[:deleted] for state in (DELETING, DELETED)]
+    return events, begun[deleted:]
 
 
 def batch_of(values: list[bytes]) -> bytes:

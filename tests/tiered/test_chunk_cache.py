@@ -180,7 +180,7 @@ async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock
     shelf, size = Shelf(), 1 << 60
     segment = replace(shelf.segment(), segment_size_in_bytes=2 * size)
     usual, huge = shelf.settings, replace(shelf.settings, kbroker_remote_chunk_bytes=size)
-    told: list[str] = []
+    errors: list[str] = []
 
     async def fail(number: int, *, is_needed: bool) -> None:
         with shelf.cache.reader(segment) as chunks:
@@ -188,7 +188,7 @@ async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock
                 with trio.fail_after(60):
                     await chunks.get(number, is_needed=is_needed)
             except RetriableRemoteStorageError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
     async with shelf.open():
         shelf.cache.reconfigure(replace(huge, kbroker_remote_chunk_cache_bytes=4 * size))
@@ -206,8 +206,8 @@ async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock
                 assert shelf.cache.waiting == 2
                 await fail(1, is_needed=True)
                 shelf.cache.reconfigure(replace(huge, kbroker_remote_chunk_cache_bytes=4 * size))
-        assert len(told) == 5
-        assert all("there is no memory for" in one for one in told)
+        assert len(errors) == 5
+        assert all("there is no memory for" in one for one in errors)
         shelf.cache.reconfigure(usual)
         assert await shelf.get(0) == shelf.bytes_of(0)
         assert shelf.cache.used_bytes == 2 * CHUNK

@@ -55,11 +55,11 @@ def test_a_worker_does_the_work(tmp_path: Path) -> None:
 
 
 def test_m8_a_copy_is_right_after_its_worker_died_writing(tmp_path: Path) -> None:
-    told: list[str] = []
-    mine = Workers(report=told.append)
+    reports: list[str] = []
+    mine = Workers(report=reports.append)
     manager, segment = manager_in(tmp_path / "tier", mine, DeadlyDisk("write")), segment_in(tmp_path)
     manager.copy_log_segment_data(segment.metadata, segment.data)
-    assert len(told) == 1
+    assert len(reports) == 1
     assert is_whole(manager, segment)
     assert not [path for path in left(tmp_path / "tier") if path.suffix == ".tmp"]
     mine.close()
@@ -94,8 +94,8 @@ def test_m8_a_copy_is_retried_after_its_worker_died_renaming(tmp_path: Path, nam
 
 
 def test_file_errors_of_the_worker_are_reported_as_without_it(tmp_path: Path) -> None:
-    told: list[str] = []
-    mine = Workers(report=told.append)
+    reports: list[str] = []
+    mine = Workers(report=reports.append)
     manager, segment = manager_in(tmp_path / "tier", mine), segment_in(tmp_path)
     shutil.move(segment.data.log_segment, tmp_path / "elsewhere")
     with pytest.raises(RemoteStorageError, match="No such file") as caught:
@@ -108,5 +108,5 @@ def test_file_errors_of_the_worker_are_reported_as_without_it(tmp_path: Path) ->
     with pytest.raises(RemoteStorageError, match="bytes, not"):
         manager.copy_log_segment_data(segment.metadata, segment.data)
     assert left(tmp_path / "tier") == []
-    assert told == []
+    assert reports == []
     mine.close()

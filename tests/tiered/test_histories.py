@@ -34,7 +34,7 @@ class History:
         self.number = 0
         self.site = Site(config=tiered_config(), seed=seed)
         self.orders = self.site.add()
-        self.told: list[str] = []
+        self.steps: list[str] = []
         self.copied = 0
 
     async def run(self) -> None:
@@ -61,29 +61,29 @@ class History:
             site.close()
         else:
             disk = site.disk.crash(loss, seed=self.seed * 1_000 + self.number)
-        self.told.append("stopped" if loss is None else loss.value)
+        self.steps.append("stopped" if loss is None else loss.value)
         self.site = site.again(disk, config=self.orders.log.config, seed=self.seed * 1_000 + self.number)
         self.orders = self.site.add()
         written = self.site.written.get(self.orders.key, {})
         for base in [base for base in written if base >= self.orders.log.log_end_offset]:
-            assert loss in POWER_LOSSES, f"seed {self.seed} after {self.told}: {base} is lost"
+            assert loss in POWER_LOSSES, f"seed {self.seed} after {self.steps}: {base} is lost"
             del written[base]
 
     async def step(self) -> None:
         self.number += 1
         draws = Draws("step", self.seed, self.number)
         name = draws.weighted(_STEPS)
-        self.told.append(name)
+        self.steps.append(name)
         await getattr(self, f"_{name}")(draws)
         await self.site.settle()
         self.judge(orphans=False)
 
     def judge(self, *, orphans: bool) -> None:
         if not self.site.metadata.is_ready(id_of(self.orders)):
-            assert not orphans, self.told
+            assert not orphans, self.steps
             return  # it is not tiered, or the tier's metadata are not known yet
         found = self.site.complaints(self.orders, orphans=orphans)
-        assert not found, f"seed {self.seed} after {self.told}: {found}"
+        assert not found, f"seed {self.seed} after {self.steps}: {found}"
 
     async def come_to_rest(self) -> None:
         """After all faults end, the backlog is copied, and no partial copy or orphan is left."""
@@ -100,10 +100,10 @@ class History:
         await site.rounds(4)
         self.judge(orphans=True)
         remote = site.remote(self.orders)
-        assert remote.last_error == "", self.told
-        assert remote.copy_lag_segments == 0, self.told
+        assert remote.last_error == "", self.steps
+        assert remote.copy_lag_segments == 0, self.steps
         states = {one.state for one in site.segments(self.orders)}
-        assert states <= {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}, self.told
+        assert states <= {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}, self.steps
 
     # Steps
 

@@ -163,8 +163,8 @@ class Life:
 def test_answers_are_right_after_any_damage_of_the_files(seed: int) -> None:
     """M13, KAFKA-15511, KAFKA-15481."""
     life = Life(seed)
-    told = [life.step() for _ in range(STEPS)]
-    assert len(set(told)) >= 8
+    steps = [life.step() for _ in range(STEPS)]
+    assert len(set(steps)) >= 8
     for number in range(SEGMENTS):
         if number not in life.deleted:
             assert is_right(life.world.ask(number), life.world.segments[number])

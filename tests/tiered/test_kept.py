@@ -48,19 +48,19 @@ def explain(
     return why_kept(verdicts, config, tier, high_watermark=end, last_stable_offset=end if stable is None else stable)
 
 
-def whys(told: list[KeptSegment]) -> list[Kept]:
-    return [one.why for one in told]
+def whys(explained: list[KeptSegment]) -> list[Kept]:
+    return [one.why for one in explained]
 
 
 TIERED = LogConfig(remote_storage_enable=True, local_retention_bytes=0, local_retention_ms=-1, retention_ms=-1)
 
 
 def test_copied_segments_are_due_past_the_local_limit() -> None:
-    told = explain(TIERED, TierView(True, True, 19))
-    assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_PENDING, Kept.ACTIVE]
-    assert [one.verdict.is_copied for one in told] == [True, True, False, False]
-    assert "local.retention.bytes=0" in told[0].text
-    assert "10 offsets before its end" in told[2].text
+    explained = explain(TIERED, TierView(True, True, 19))
+    assert whys(explained) == [Kept.DUE, Kept.DUE, Kept.COPY_PENDING, Kept.ACTIVE]
+    assert [one.verdict.is_copied for one in explained] == [True, True, False, False]
+    assert "local.retention.bytes=0" in explained[0].text
+    assert "10 offsets before its end" in explained[2].text
 
 
 def test_a_failed_copy_is_reported_with_its_error() -> None:
@@ -80,32 +80,32 @@ def test_nothing_is_due_before_the_metadata_are_read() -> None:
 
 
 def test_an_open_transaction_holds_copies_back() -> None:
-    told = explain(TIERED, TierView(True, True, 9), stable=15)
-    assert whys(told) == [Kept.DUE, Kept.UNSTABLE, Kept.UNSTABLE, Kept.ACTIVE]
-    assert "15" in told[1].text
+    explained = explain(TIERED, TierView(True, True, 9), stable=15)
+    assert whys(explained) == [Kept.DUE, Kept.UNSTABLE, Kept.UNSTABLE, Kept.ACTIVE]
+    assert "15" in explained[1].text
 
 
 def test_local_retention_does_not_wait_with_copying_disabled() -> None:
     """KAFKA-17236: with copying disabled, local deletion still waited for an upload."""
     config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True, retention_bytes=150, retention_ms=-1)
-    told = explain(config, TierView(True, False, -1))
-    assert whys(told) == [Kept.DUE, Kept.DUE, Kept.COPY_DISABLED, Kept.ACTIVE]
-    assert "remote.log.copy.disable" in told[2].text
+    explained = explain(config, TierView(True, False, -1))
+    assert whys(explained) == [Kept.DUE, Kept.DUE, Kept.COPY_DISABLED, Kept.ACTIVE]
+    assert "remote.log.copy.disable" in explained[2].text
 
 
 def test_a_copied_segment_within_local_retention_has_a_due_time() -> None:
     config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
-    told = explain(config, TierView(True, True, 29), ages=[6_000, 4_000, 3_000, 0])
-    assert whys(told) == [Kept.DUE, Kept.RETENTION, Kept.RETENTION, Kept.ACTIVE]
-    assert "local.retention.ms=5000" in told[1].text
-    assert told[1].verdict.due_ms == NOW + 1_001
+    explained = explain(config, TierView(True, True, 29), ages=[6_000, 4_000, 3_000, 0])
+    assert whys(explained) == [Kept.DUE, Kept.RETENTION, Kept.RETENTION, Kept.ACTIVE]
+    assert "local.retention.ms=5000" in explained[1].text
+    assert explained[1].verdict.due_ms == NOW + 1_001
 
 
 def test_segments_are_deleted_from_the_front() -> None:
     config = LogConfig(remote_storage_enable=True, local_retention_ms=5_000, retention_ms=60_000)
-    told = explain(config, TierView(True, True, 29), ages=[1_000, 6_000, 6_000, 0])
-    assert whys(told) == [Kept.RETENTION, Kept.BEHIND, Kept.BEHIND, Kept.ACTIVE]
-    assert "the one at 0 is kept" in told[1].text
+    explained = explain(config, TierView(True, True, 29), ages=[1_000, 6_000, 6_000, 0])
+    assert whys(explained) == [Kept.RETENTION, Kept.BEHIND, Kept.BEHIND, Kept.ACTIVE]
+    assert "the one at 0 is kept" in explained[1].text
 
 
 def test_the_active_segment_says_how_it_gets_closed() -> None:
@@ -117,10 +117,10 @@ def test_the_active_segment_says_how_it_gets_closed() -> None:
 
 @pytest.mark.parametrize("log_start", [0, 10, 25])
 def test_segments_below_the_log_start_are_due(log_start: int) -> None:
-    told = explain(
+    explained = explain(
         LogConfig(remote_storage_enable=True, retention_ms=-1), TierView(True, True, -1), log_start=log_start
     )
-    assert whys(told).count(Kept.DUE) == log_start // 10
+    assert whys(explained).count(Kept.DUE) == log_start // 10
 
 
 @given(data=st.data())
@@ -157,10 +157,10 @@ def test_due_segments_are_those_that_retention_deletes(data: st.DataObject) -> N
         )
     )
     plan = plan_retention(iter(verdicts))
-    told = why_kept(
+    explained = why_kept(
         verdicts, config, TierView(True, copies, highest), high_watermark=watermark, last_stable_offset=watermark
     )
     closed = {segment.base_offset for segment in segments[:-1]}
-    assert [one.verdict.base_offset for one in told if one.why is Kept.DUE] == [
+    assert [one.verdict.base_offset for one in explained if one.why is Kept.DUE] == [
         one for one in plan.doomed if one in closed
     ]

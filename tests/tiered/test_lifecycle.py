@@ -292,11 +292,11 @@ def assert_same(cache: RemoteLogMetadataCache, model: Model) -> None:
 
 @given(events())
 def test_kafka_15632_answers_equal_those_of_the_model(
-    told: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
+    events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
     cache, model = RemoteLogMetadataCache(ORDERS), Model()
     dropped = 0
-    for event in told:
+    for event in events:
         taken = model.replay(event)
         dropped += not taken
         assert (cache.replay(event) is None) == taken
@@ -306,10 +306,10 @@ def test_kafka_15632_answers_equal_those_of_the_model(
 
 @given(events())
 def test_a_restored_cache_gives_the_same_answers(
-    told: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
+    events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
     cache, model = RemoteLogMetadataCache(ORDERS), Model()
-    for event in told:
+    for event in events:
         cache.replay(event)
         model.replay(event)
     types = {3: RemoteLogSegmentMetadataSnapshotRecord}

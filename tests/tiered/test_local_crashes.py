@@ -130,5 +130,5 @@ def test_m7_a_crash_in_a_repeated_copy_leaves_no_wrong_manifest(loss: Loss) -> N
     for survivor in survivors:
         if survivor.exists(path_of(segment, MANIFEST)):
             file = survivor.open(path_of(segment, MANIFEST))
-            told = Manifest.parse(file.pread(file.size(), 0)).metadata
-            assert is_whole(on(survivor), other if told == other.finished else segment)
+            stored = Manifest.parse(file.pread(file.size(), 0)).metadata
+            assert is_whole(on(survivor), other if stored == other.finished else segment)

@@ -12,7 +12,7 @@ from kbroker.testing.disk_nodes import Loss
 from tests.tiered.tier_site import DATA, METADATA, Site, tiered_config
 
 CHECKPOINT = f"{DATA}/log-start-offset-checkpoint"
-TOLD = "the tier's metadata lack segments"
+WARNING = "the tier's metadata lack segments"
 
 
 def disk_of(site: Site) -> SimulatedDisk:
@@ -60,7 +60,7 @@ async def test_a_log_keeps_its_start_after_a_metadata_loss(
         orders = site.add()
         async with site.at_work(stops=not dies):
             assert orders.log.log_start_offset == start < orders.log.local_log_start_offset
-            assert TOLD in caplog.text, round_
+            assert WARNING in caplog.text, round_
             await copy_more(site, orders)
             assert site.storage.deleted == []
             assert site.finished(orders)

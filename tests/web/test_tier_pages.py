@@ -96,15 +96,15 @@ def test_the_state_has_the_offsets_of_both_tiers(tmp_path: Path, capsys: pytest.
         state = served.state()
         capsys.readouterr()
         assert main(["tier", "ls", "-b", served.address, "--offsets", "-t", "kept:0", "--format", "json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        health = json.loads(capsys.readouterr().out)
         assert main(["tier", "why", "--data-dir", str(site.data), "-t", "kept:0", "--format", "json"]) == 0
         reasons = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         create(served, "local", **{"remote.storage.enable": "false"})
         plain = served.state()["local", 0]
     one = state["kept", 0]
-    assert one["remote"]["highest_offset_in_remote_storage"] == told["highest_offset_in_remote_storage"] == 2_999
-    assert one["remote"]["size_bytes"] == told["size_bytes"] > 2_000_000
-    assert one["remote"]["segment_count"] == told["segment_count"] >= 3
+    assert one["remote"]["highest_offset_in_remote_storage"] == health["highest_offset_in_remote_storage"] == 2_999
+    assert one["remote"]["size_bytes"] == health["size_bytes"] > 2_000_000
+    assert one["remote"]["segment_count"] == health["segment_count"] >= 3
     assert (one["log_start_offset"], one["local_log_start_offset"], one["log_end_offset"]) == (0, 0, 3_002)
     assert (one["remote"]["copies"], one["remote"]["last_error"]) == (True, None)
     assert [
