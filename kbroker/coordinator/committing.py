@@ -15,7 +15,6 @@ from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
 from kbroker.coordinator.records import NO_EXPIRY, OffsetRecord, offset_tombstone
-from kbroker.coordinator.refusals import refuse_offset_commit
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -44,10 +43,7 @@ LAST_TIMESTAMP_MS: Final = 2**63 - 1
 
 def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller) -> OffsetCommitResponse:
     """Commit offsets. The request has topic names, and topic ids where the broker knows them."""
-    try:
-        _validate_commit(context, request, caller)
-    except KafkaError as error:
-        return refuse_offset_commit(request, error.code)
+    _validate_commit(context, request, caller)
     timestamp_ms = context.timestamp_ms
     retention_ms = request.retention_time_ms
     # A very large retention must not overflow the timestamp.
@@ -172,10 +168,7 @@ def _fetched(
 def offset_delete(context: Context, request: OffsetDeleteRequest, caller: Caller) -> OffsetDeleteResponse:
     """Delete offsets of topics that no member subscribes to."""
     del caller
-    try:
-        group = _validate_delete(context, request.group_id)
-    except KafkaError as error:
-        return OffsetDeleteResponse(error_code=error.code, topics=[])
+    group = _validate_delete(context, request.group_id)
     topics = []
     for topic in request.topics:
         is_read = group.is_subscribed_to(topic.name)

@@ -21,7 +21,7 @@ from kbroker.coordinator.member import Member
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error
-from kbroker.coordinator.timers import Timer, Timers
+from kbroker.coordinator.timers import Timer, Timers, nothing
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse
@@ -46,7 +46,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The actions after the records of a decision are appended, and after the append fails."""
+    """The actions after the records of a decision are appended, and after the append fails. on_failed gets the error
+    code for clients.
+    """
 
     on_appended: Callable[[], None]
     on_failed: Callable[[ErrorCode], None]
@@ -94,7 +96,7 @@ class Context:
         self, group_id: str, *, on_join: Callable[[Context, Group], None], on_sync: Callable[[Context, Group], None]
     ) -> Group:
         """Create an empty group and add it to the table."""
-        group = Group(group_id, join=Timer(_nothing), sync=Timer(_nothing), state_timestamp_ms=self.timestamp_ms)
+        group = Group(group_id, self.timestamp_ms)
         group.join.action = partial(on_join, self, group)
         group.sync.action = partial(on_sync, self, group)
         self.groups[group_id] = group
@@ -116,8 +118,8 @@ class Context:
         group: Group,
         value: GroupMetadataValue,
         *,
-        on_appended: Callable[[], None],
-        on_failed: Callable[[ErrorCode], None],
+        on_appended: Callable[[], None] = nothing,
+        on_failed: Callable[[ErrorCode], None] = lambda _: None,
     ) -> None:
         """Add the group's record to the decision, with the actions that follow the append."""
         self.records.append(GroupRecord(GroupMetadataKey(group=group.group_id), value))
@@ -151,7 +153,7 @@ class Context:
     def end_pending(self, timer: Timer) -> None:
         """Stop tracking an assigned id that was used or has expired."""
         self.timers.cancel(timer)
-        timer.action = _nothing  # frees the id while the timer's entry is still in the heap
+        timer.action = nothing  # frees the id while the timer's entry is still in the heap
         self.pending_bytes -= self.pending.pop(timer, 0)
 
     # Answers
@@ -190,9 +192,5 @@ class Context:
         self.answer_join(group, member, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.timers.cancel(member.session)
-        member.session.action = _nothing
+        member.session.action = nothing
         group.remove(member)
-
-
-def _nothing() -> None:
-    """The action of a timer whose owner is not complete yet or is gone."""

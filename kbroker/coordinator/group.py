@@ -15,6 +15,7 @@ Source: ClassicGroup of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -55,6 +56,7 @@ _FROM: Final = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Group:
     """A classic group.
 
@@ -66,50 +68,26 @@ class Group:
     Invariant  awaiting_join_count is the number of members with awaiting_join; every member supports protocol_name
     """
 
-    __slots__ = (
-        "awaiting_join_count",
-        "generation_id",
-        "group_id",
-        "initial_delay_ms",
-        "initial_remaining_ms",
-        "join",
-        "leader_id",
-        "members",
-        "new_member_added",
-        "pending_join",
-        "pending_sync",
-        "previous_state",
-        "protocol_name",
-        "protocol_type",
-        "state",
-        "state_timestamp_ms",
-        "static_members",
-        "subscribed_topics",
-        "supported",
-        "sync",
-    )
-
-    def __init__(self, group_id: str, *, join: Timer, sync: Timer, state_timestamp_ms: int | None) -> None:
-        self.group_id = group_id
-        self.join = join
-        self.sync = sync
-        self.state = EMPTY
-        self.previous_state = DEAD
-        self.state_timestamp_ms = state_timestamp_ms
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-        self.generation_id = 0
-        self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_join: dict[str, Timer] = {}
-        self.pending_sync: set[str] = set()
-        self.awaiting_join_count = 0
-        self.supported: Counter[str] = Counter()
-        self.subscribed_topics: frozenset[str] | None = None
-        self.new_member_added = False
-        self.initial_delay_ms = 0
-        self.initial_remaining_ms = 0
+    group_id: str
+    state_timestamp_ms: int | None
+    join: Timer = field(default_factory=Timer)
+    sync: Timer = field(default_factory=Timer)
+    state: GroupState = EMPTY
+    previous_state: GroupState = DEAD
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    generation_id: int = 0
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_join: dict[str, Timer] = field(default_factory=dict)
+    pending_sync: set[str] = field(default_factory=set)
+    awaiting_join_count: int = 0
+    supported: Counter[str] = field(default_factory=Counter)
+    subscribed_topics: frozenset[str] | None = None
+    new_member_added: bool = False
+    initial_delay_ms: int = 0
+    initial_remaining_ms: int = 0
 
     def __repr__(self) -> str:
         return f"Group({self.group_id!r}, {self.state.value}, {self.generation_id=}, {len(self.members)} members)"

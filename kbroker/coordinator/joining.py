@@ -23,7 +23,7 @@ from kbroker.coordinator.group import (
     Group,
 )
 from kbroker.coordinator.member import Member, protocols_of
-from kbroker.coordinator.refusals import join_error, response_code, sync_error
+from kbroker.coordinator.refusals import join_error, sync_error
 from kbroker.coordinator.timers import Timer
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -83,8 +83,7 @@ def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> A
     context.store_group(
         group,
         value,
-        on_appended=_nothing_follows,
-        on_failed=lambda code: rebalance.give_up_new_group(context, group, response_code(code)),
+        on_failed=lambda code: rebalance.give_up_new_group(context, group, code),
     )
     return answer
 
@@ -155,14 +154,13 @@ def _add(context: Context, group: Group, joining: Joining, member_id: str) -> An
     """Add a new member and park its request."""
     request, caller = joining.request, joining.caller
     member = Member(
-        member_id,
+        member_id=member_id,
         group_instance_id=request.group_instance_id,
         client_id=caller.client_id,
         client_host=caller.client_host,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
         protocols=joining.protocols,
-        session=Timer(_nothing_follows),
     )
     member.session.action = partial(rebalance.on_session_end, context, group, member)
     member.is_new = True
@@ -220,7 +218,7 @@ def _replace_static(context: Context, group: Group, member: Member, joining: Joi
 
         def on_failed(code: ErrorCode) -> None:
             refused = rebalance.joined(group, "", [], leader=leader)
-            refused.error_code = response_code(code)
+            refused.error_code = code
             context.answer_join(group, member, refused)
             group.update(member, before[0], rebalance_timeout_ms=before[1], session_timeout_ms=before[2])
             group.rename(member, old_id)
@@ -256,7 +254,3 @@ def _fence(context: Context, group: Group, member: Member) -> None:
     context.answer_join(group, member, fenced)
     context.answer_sync(member, sync_error(ErrorCode.FENCED_INSTANCE_ID))
     member.is_new = False
-
-
-def _nothing_follows() -> None:
-    pass

@@ -20,25 +20,28 @@ SEVERAL_MEMBERS_VERSION: Final = 3
 def heartbeat(context: Context, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
     """Extend the member's session. The response says whether the member has to rejoin."""
     del caller
-    if not request.group_id:
-        return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    group = context.groups.get(request.group_id)
+    group = _find(context, request.group_id)
     if group is None:
-        return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-    if group.state is DEAD:
-        return HeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    try:
-        member = group.validate_member(request.member_id, request.group_instance_id)
-    except KafkaError as error:
-        return HeartbeatResponse(error_code=error.code)
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    member = group.validate_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation_id:
-        return HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     if group.state is EMPTY:
-        return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     context.extend_session(member)
     if group.state is PREPARING_REBALANCE:
         return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
     return HeartbeatResponse()
+
+
+def _find(context: Context, group_id: str) -> Group | None:
+    """A group, or None. Raises INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE."""
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = context.groups.get(group_id)
+    if group is not None and group.state is DEAD:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return group
 
 
 def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:
@@ -46,16 +49,11 @@ def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) ->
     if caller.api_version >= SEVERAL_MEMBERS_VERSION:
         return _leave(context, request.group_id, request.members)
     response = _leave(context, request.group_id, [MemberIdentity(member_id=request.member_id)])
-    code = response.error_code or response.members[0].error_code
-    return LeaveGroupResponse(error_code=code)
+    return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 
 def _leave(context: Context, group_id: str, identities: list[MemberIdentity]) -> LeaveGroupResponse:
-    if not group_id:
-        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    group = context.groups.get(group_id)
-    if group is not None and group.state is DEAD:
-        return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    group = _find(context, group_id)
     answers = [
         MemberResponse(
             member_id=identity.member_id,

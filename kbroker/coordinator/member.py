@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.timers import Timer
@@ -12,6 +13,7 @@ from wire.messages.join_group import JoinGroupRequestProtocol
 EMPTY_ASSIGNMENT = b""
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Member:
     """A member of a classic group.
 
@@ -21,46 +23,18 @@ class Member:
                awaiting_sync only while it completes one
     """
 
-    __slots__ = (
-        "assignment",
-        "awaiting_join",
-        "awaiting_sync",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "is_new",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session",
-        "session_timeout_ms",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        *,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: dict[str, bytes],
-        session: Timer,
-        assignment: bytes = EMPTY_ASSIGNMENT,
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.session = session
-        self.awaiting_join: Parked | None = None
-        self.awaiting_sync: Parked | None = None
-        self.is_new = False
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: dict[str, bytes]
+    assignment: bytes = EMPTY_ASSIGNMENT
+    session: Timer = field(default_factory=Timer)
+    awaiting_join: Parked | None = None
+    awaiting_sync: Parked | None = None
+    is_new: bool = False
 
     def __repr__(self) -> str:
         return f"Member({self.member_id!r})"

@@ -101,7 +101,7 @@ def complete(context: Context, group: Group) -> None:
     group.begin_generation(timestamp_ms=context.timestamp_ms)
     if group.state is EMPTY:
         # If this append fails, a new coordinator loads the previous generation, and its members time out.
-        context.store_group(group, group.as_value({}), on_appended=_go_on, on_failed=_do_without)
+        context.store_group(group, group.as_value({}))
         return
     for member in group.members.values():
         members = group.joined_members() if group.is_leader(member.member_id) else []
@@ -196,11 +196,3 @@ def give_up_new_group(context: Context, group: Group, code: ErrorCode) -> None:
     context.forget_group(group)
     for member in list(group.members.values()):
         context.answer_join(group, member, join_error(code))
-
-
-def _go_on() -> None:
-    pass
-
-
-def _do_without(code: ErrorCode) -> None:
-    del code

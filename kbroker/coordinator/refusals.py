@@ -8,21 +8,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wire.errors import ErrorCode
-from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
-from wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.messages.offset_commit import OffsetCommitRequest
+from wire.messages.sync_group import SyncGroupResponse
+from wire.refusals import refused
 
+_CODE_IN_EACH_RESULT: Final = (DeleteGroupsRequest, OffsetCommitRequest)
 PROTOCOL_NAME_IS_NULLABLE: Final = 7  # JoinGroup's version
 
 
@@ -61,50 +54,9 @@ _RESPONSE_CODES: Final = {
 
 
 def refuse(request: Any, code: ErrorCode, api_version: int) -> Any:
-    """A response with `code` for every part of the request. Supports all group requests but OffsetFetch."""
+    """A response with `code` for the whole request, or for each of its parts if it has no code for the whole."""
     if isinstance(request, JoinGroupRequest):
         return in_version(join_error(code), api_version)
-    if isinstance(request, SyncGroupRequest):
-        return sync_error(code)
-    if isinstance(request, HeartbeatRequest):
-        # The member cannot be checked while its group is loading; accept the heartbeat.
-        loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return HeartbeatResponse(error_code=ErrorCode.NONE if loading else code)
-    if isinstance(request, OffsetCommitRequest):
-        return refuse_offset_commit(request, code)
-    if isinstance(request, DeleteGroupsRequest):
-        return DeleteGroupsResponse(
-            results=[DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names]
-        )
-    if isinstance(request, DescribeGroupsRequest):
-        return DescribeGroupsResponse(groups=[refuse_described(name, code) for name in request.groups])
-    if isinstance(request, ListGroupsRequest):
-        return ListGroupsResponse(error_code=code, groups=[])
-    if isinstance(request, OffsetDeleteRequest):
-        return OffsetDeleteResponse(error_code=code, topics=[])
-    assert isinstance(request, LeaveGroupRequest), f"{type(request).__name__} is not about groups"
-    return LeaveGroupResponse(error_code=code)
-
-
-def refuse_offset_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """An OffsetCommit response with the code for each partition."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_described(group_id: str, code: ErrorCode) -> DescribedGroup:
-    """A described group that has only an error code."""
-    return DescribedGroup(
-        error_code=code, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
-    )
+    if isinstance(request, HeartbeatRequest) and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return HeartbeatResponse()  # the member cannot be checked while its group is loading
+    return refused(request, code, in_each_result=type(request) in _CODE_IN_EACH_RESULT)

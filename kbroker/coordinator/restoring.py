@@ -11,7 +11,6 @@ from kbroker.coordinator import rebalance
 from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import EMPTY, STABLE
 from kbroker.coordinator.member import Member
-from kbroker.coordinator.timers import Timer
 from wire.stored.groups import GroupMetadataValue
 
 
@@ -31,19 +30,14 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
     for stored in value.members:
         rebalance_timeout_ms = stored.rebalance_timeout
         member = Member(
-            stored.member_id,
+            member_id=stored.member_id,
             group_instance_id=stored.group_instance_id,
             client_id=stored.client_id,
             client_host=stored.client_host,
             rebalance_timeout_ms=stored.session_timeout if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
             session_timeout_ms=stored.session_timeout,
             protocols={value.protocol or "": stored.subscription},
-            session=Timer(_replaced_below),
             assignment=stored.assignment,
         )
         member.session.action = partial(rebalance.on_session_end, context, group, member)
         group.add(member)
-
-
-def _replaced_below() -> None:
-    """A placeholder: member and timer refer to each other, so the action is set afterwards."""

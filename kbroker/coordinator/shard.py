@@ -169,7 +169,7 @@ class GroupShard:
         """
         self._at(now_ms, timestamp_ms)
         for write in outcome.writes:
-            write.on_failed(code)
+            write.on_failed(response_code(code))
         assert not self._context.records, "on_failed must not produce records"
 
     def take_answers(self) -> list[tuple[Parked, JoinGroupResponse | SyncGroupResponse]]:

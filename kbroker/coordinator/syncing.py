@@ -10,7 +10,7 @@ from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, Group
 from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
-from kbroker.coordinator.refusals import response_code, sync_error
+from kbroker.coordinator.refusals import sync_error
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -24,10 +24,7 @@ def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> A
     group = context.groups.get(request.group_id)
     if group is None or group.state is EMPTY:
         return sync_error(ErrorCode.UNKNOWN_MEMBER_ID)
-    try:
-        member = _validate(group, request)
-    except KafkaError as error:
-        return sync_error(error.code)
+    member = _validate(group, request)
     if group.state is PREPARING_REBALANCE:
         return sync_error(ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_sync.discard(member.member_id)
@@ -72,7 +69,7 @@ def _store_assignments(context: Context, group: Group, request: SyncGroupRequest
 
     def on_failed(code: ErrorCode) -> None:
         if is_current():
-            rebalance.reset_assignments(context, group, response_code(code))
+            rebalance.reset_assignments(context, group, code)
             rebalance.prepare(context, group)
 
     context.store_group(group, group.as_value(assignments), on_appended=on_appended, on_failed=on_failed)

@@ -8,21 +8,24 @@ lower bound of the true next deadline, and a loop may wake too early and find no
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 _FEW: Final = 64
 
 
+def nothing() -> None:
+    """The action of a timer whose owner is not complete yet or is gone."""
+
+
+@dataclass(eq=False, slots=True)
 class Timer:
     """A timer that is due at deadline_ms; None while it is not scheduled."""
 
-    __slots__ = ("action", "deadline_ms", "queued_ms")
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self.deadline_ms: int | None = None
-        self.queued_ms: int | None = None
+    action: Callable[[], None] = nothing
+    deadline_ms: int | None = None
+    queued_ms: int | None = None
 
 
 class Timers:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.coordinator.shard import refuse
 from kbroker.handlers import Context, handles
 from wire.errors import KafkaError
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.refusals import refused
 
 FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3
 ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -33,6 +33,5 @@ def _describe(broker: Broker, group_id: str, version: int) -> list[DescribedGrou
     try:
         return broker.groups.shard_of(group_id).describe_groups([group_id], version)
     except KafkaError as error:
-        refused = refuse(DescribeGroupsRequest(groups=[group_id]), error.code, version)
-        assert isinstance(refused, DescribeGroupsResponse)
-        return refused.groups
+        answer: DescribeGroupsResponse = refused(DescribeGroupsRequest(groups=[group_id]), error.code)
+        return answer.groups

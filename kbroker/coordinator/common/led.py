@@ -11,6 +11,7 @@ should rewrite the state at the end of the log and drop everything before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic
 
@@ -40,6 +41,7 @@ class State(Enum):
     UNLOADED = "unloaded"
 
 
+@dataclass(eq=False, slots=True)
 class LedPartition(Generic[S]):
     """A led partition; see the module docstring.
 
@@ -51,30 +53,20 @@ class LedPartition(Generic[S]):
            why
     """
 
-    __slots__ = (
-        "_history_bytes",
-        "bytes_behind",
-        "first_unreadable",
-        "leader_epoch",
-        "must_keep_history",
-        "partition",
-        "rewrite_at_bytes",
-        "shard",
-        "state",
-        "unreadable_records",
-    )
+    partition: Partition
+    shard: S
+    history_bytes: int = HISTORY_BYTES
+    state: State = State.LOADING
+    bytes_behind: int = 0
+    must_keep_history: bool = False
+    unreadable_records: int = 0
+    first_unreadable: str = ""
+    leader_epoch: int = field(init=False)
+    rewrite_at_bytes: int = field(init=False)
 
-    def __init__(self, partition: Partition, shard: S, *, history_bytes: int = HISTORY_BYTES) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.shard = shard
-        self.state = State.LOADING
-        self.bytes_behind = 0
-        self._history_bytes = history_bytes
+    def __post_init__(self) -> None:
+        self.leader_epoch = self.partition.leader_epoch
         self.rewrite_at_bytes = self._floor_bytes
-        self.must_keep_history = False
-        self.unreadable_records = 0
-        self.first_unreadable = ""
 
     def __repr__(self) -> str:
         return f"<LedPartition {self.partition.name} leader_epoch={self.leader_epoch} {self.state.value}>"
@@ -146,4 +138,4 @@ class LedPartition(Generic[S]):
 
     @property
     def _floor_bytes(self) -> int:
-        return min(self._history_bytes, self.partition.log.config.segment_bytes)
+        return min(self.history_bytes, self.partition.log.config.segment_bytes)

@@ -15,6 +15,7 @@ Source: CoordinatorLoaderImpl of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final, Generic
 
 from kbroker.coordinator.common.led import LedPartition
@@ -29,30 +30,24 @@ Values = tuple[bytes, int, "Values | None"]
 """The value of a key, its offset, and the earlier values of the key. The last readable value is used."""
 
 
+@dataclass(eq=False, slots=True)
 class Loading(Generic[S]):
     """The state of loading one partition; see the module docstring.
 
     Shape  next_offset is where the next slice starts; open_transactions are producer ids with records but no marker
     """
 
-    __slots__ = (
-        "_first_unreadable",
-        "_latest",
-        "led",
-        "next_offset",
-        "open_transactions",
-        "record_count",
-        "slice_bytes",
-    )
+    led: LedPartition[S]
+    slice_bytes: int
+    record_count: int = 0
+    open_transactions: set[int] = field(default_factory=set)
+    next_offset: int = field(init=False)
+    _first_unreadable: int = field(init=False)
+    _latest: dict[bytes, Values] = field(default_factory=dict)
 
-    def __init__(self, led: LedPartition[S], *, slice_bytes: int) -> None:
-        self.led = led
-        self.slice_bytes = slice_bytes
-        self.next_offset = led.partition.log.log_start_offset
-        self.record_count = 0
-        self.open_transactions: set[int] = set()
-        self._first_unreadable = led.partition.log.log_end_offset
-        self._latest: dict[bytes, Values] = {}
+    def __post_init__(self) -> None:
+        self.next_offset = self.led.partition.log.log_start_offset
+        self._first_unreadable = self.led.partition.log.log_end_offset
 
     @property
     def is_complete(self) -> bool:
