@@ -11,7 +11,7 @@ Source: Kafka's ConfigAdminManager (the checks before a broker forwards the requ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -50,15 +50,7 @@ def incremental_alter_configs(
     POLICY_VIOLATION if the request needs too many records.
     """
     faults, records = _decide_each(context, request.resources, _incremental_changes)
-    responses = [
-        incremental.AlterConfigsResourceResponse(
-            error_code=code,
-            error_message=text,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource, (code, text) in zip(request.resources, faults, strict=True)
-    ]
+    responses = _responses(request.resources, faults)
     return Outcome(
         [] if request.validate_only else records, incremental.IncrementalAlterConfigsResponse(responses=responses)
     )
@@ -70,19 +62,25 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
     Errors as above.
     """
     faults, records = _decide_each(context, request.resources, _replacing_changes)
-    responses = [
-        legacy.AlterConfigsResourceResponse(
+    responses = _responses(request.resources, faults)
+    return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=responses))
+
+
+Fault = tuple[int, str | None]
+
+
+def _responses(
+    resources: Iterable[incremental.AlterConfigsResource | legacy.AlterConfigsResource], faults: Iterable[Fault]
+) -> list[incremental.AlterConfigsResourceResponse]:
+    return [
+        incremental.AlterConfigsResourceResponse(
             error_code=code,
             error_message=text,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-        for resource, (code, text) in zip(request.resources, faults, strict=True)
+        for resource, (code, text) in zip(resources, faults, strict=True)
     ]
-    return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=responses))
-
-
-Fault = tuple[int, str | None]
 
 
 def _decide_each(

@@ -17,10 +17,9 @@ from wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionData,
 )
+from wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from wire.types import ZERO_UUID
 
 READ_COMMITTED = 1

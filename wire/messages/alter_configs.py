@@ -1,7 +1,8 @@
 """AlterConfigs: replace all settings of resources; superseded by IncrementalAlterConfigs, still sent by librdkafka."""
 
+from wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
 from wire.schema import message, struct
-from wire.types import boolean, int8, int16, int32, string
+from wire.types import boolean, int8, int32, string
 
 
 @struct
@@ -21,14 +22,6 @@ class AlterConfigsResource:
 class AlterConfigsRequest:
     resources: list[AlterConfigsResource]
     validate_only: boolean
-
-
-@struct
-class AlterConfigsResourceResponse:
-    error_code: int16 = 0
-    error_message: string | None
-    resource_type: int8
-    resource_name: string
 
 
 @message(api_key=33, versions="0-2", flexible="2+")

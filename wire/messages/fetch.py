@@ -3,6 +3,7 @@
 aborted_transactions is None for read_uncommitted and a list for read_committed. rack_id is never null, but empty.
 """
 
+from wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from wire.schema import field, message, struct
 from wire.types import ZERO_UUID, int8, int16, int32, int64, records, string, uuid
 
@@ -62,12 +63,6 @@ class EpochEndOffset:
 
 
 @struct
-class LeaderIdAndEpoch:
-    leader_id: int32 = -1
-    leader_epoch: int32 = -1
-
-
-@struct
 class SnapshotId:
     end_offset: int64 = -1
     epoch: int32 = -1
@@ -99,14 +94,6 @@ class FetchableTopicResponse:
     topic: string = field(versions="0-12", default="", ignorable=True)
     topic_id: uuid = field(versions="13+", default=ZERO_UUID, ignorable=True)
     partitions: list[PartitionData]
-
-
-@struct
-class NodeEndpoint:
-    node_id: int32
-    host: string
-    port: int32
-    rack: string | None = None
 
 
 @message(api_key=1, versions="4-18", flexible="12+")
