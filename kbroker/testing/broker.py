@@ -98,7 +98,6 @@ async def memory_broker(
     seed: int = 0,
     latency_ms: int = 0,
     stops_cleanly: bool = True,
-    expects_faults: bool = False,
 ) -> AsyncIterator[MemoryBroker]:
     """Run a node on `disk`, or on a new one, until the block ends.
 
@@ -132,7 +131,7 @@ async def memory_broker(
             else:
                 nursery.cancel_scope.cancel()
     faults = node.metrics.counter("requests.faults").value
-    assert expects_faults or not faults, f"{faults} requests met a fault of the broker, see its log"
+    assert not faults, f"{faults} requests met a fault of the broker, see its log"
 
 
 def killed(broker: MemoryBroker, loss: Loss = Loss.PROCESS_DEATH) -> SimulatedDisk:

@@ -31,9 +31,9 @@ class MemoryEnv:
     wall clock, as if an operator had set it wrongly; it does not affect the monotonic clock.
     """
 
-    def __init__(self, disk: Disk, *, network: MemoryNetwork | None = None, seed: int = 0) -> None:
+    def __init__(self, disk: Disk, *, seed: int = 0) -> None:
         self.disk = disk
-        self.network = network or MemoryNetwork()
+        self.network = MemoryNetwork()
         self.random = Random(seed)
         self.wall_jump_ms = 0
 

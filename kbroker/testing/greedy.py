@@ -80,24 +80,18 @@ class Greedy:
 
 
 def greedy_requests(
-    handlers: Mapping[int, Handler[Any]],
-    world: World,
-    *,
-    max_bytes: int,
-    max_elements: int,
-    lowest_versions: bool = False,
+    handlers: Mapping[int, Handler[Any]], world: World, *, max_bytes: int, max_elements: int
 ) -> Iterator[Greedy]:
     """For every array of every API and every shape a request of at most this many bytes and elements.
 
-    An array appears in the newest version that is served; with `lowest_versions` also in the oldest one that has it.
+    An array appears in the newest version that is served.
     """
     for handler in handlers.values():
         served = range(handler.versions.lowest, handler.versions.highest + 1)
         for path in _array_paths(schema_of(handler.request_class)):
             versions = [version for version in served if all(version in field.versions for field in path)]
-            for version in sorted({versions[-1], versions[0 if lowest_versions else -1]}) if versions else ():
-                for shape in Shape:
-                    yield _fill(handler, version, path, shape, world, max_bytes=max_bytes, max_elements=max_elements)
+            for shape in Shape if versions else ():
+                yield _fill(handler, versions[-1], path, shape, world, max_bytes=max_bytes, max_elements=max_elements)
 
 
 def _array_paths(schema: Schema, above: tuple[Field, ...] = ()) -> Iterator[tuple[Field, ...]]:

@@ -28,10 +28,10 @@ Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redp
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 
 class Function(StrEnum):
@@ -82,20 +82,26 @@ class Event:
     error: str | None = None
 
 
-_OPTIONAL = (("value", "value"), ("offset", "offset"), ("epoch", "epoch"), ("error", "err"))
+_FIELDS: Final[Mapping[str, tuple[str, type[Any]]]] = {
+    "t": ("at_ms", int),
+    "proc": ("process", str),
+    "f": ("function", Function),
+    "key": ("key", str),
+    "value": ("value", str),
+    "offset": ("offset", int),
+    "epoch": ("epoch", int),
+    "err": ("error", str),
+    "acks": ("acks", int),
+    "type": ("type", Type),
+}
+"""A field's name in the line, its attribute and its type. Fields at their defaults are left out."""
 
 
 def to_line(event: Event) -> str:
     """The event as a line of JSON, without the end of line and without absent fields."""
-    line: dict[str, object] = {"t": event.at_ms, "proc": event.process, "f": event.function.value, "key": event.key}
-    for attribute, name in _OPTIONAL:
-        value = getattr(event, attribute)
-        if value is not None:
-            line[name] = value
-    if event.acks != -1:
-        line["acks"] = event.acks
-    line["type"] = event.type.value
-    return json.dumps(line, separators=(",", ":"), ensure_ascii=False)
+    line = {name: getattr(event, attribute) for name, (attribute, _) in _FIELDS.items()}
+    given = {name: value for name, value in line.items() if value is not None and (name, value) != ("acks", -1)}
+    return json.dumps(given, separators=(",", ":"), ensure_ascii=False)
 
 
 def from_line(text: str) -> Event:
@@ -106,29 +112,22 @@ def from_line(text: str) -> Event:
         raise BadHistory(f"not JSON: {error}") from None
     if not isinstance(line, dict):
         raise BadHistory("not a JSON object")
-    unknown = line.keys() - {"t", "proc", "f", "key", "value", "offset", "epoch", "acks", "type", "err"}
-    if unknown:
+    if unknown := line.keys() - _FIELDS.keys():
         raise BadHistory(f"unknown fields {sorted(unknown)}")
+    given = {_FIELDS[name][0]: _typed(name, value) for name, value in line.items() if value is not None}
     try:
-        function, kind = Function(str(line.get("f"))), Type(str(line.get("type")))
-    except ValueError as error:
+        return Event(**given)
+    except TypeError as error:
         raise BadHistory(str(error)) from None
-    return Event(
-        at_ms=_typed(line, "t", int),
-        process=_typed(line, "proc", str),
-        function=function,
-        type=kind,
-        key=_typed({"key": "", **line}, "key", str),
-        value=_typed(line, "value", str) if line.get("value") is not None else None,
-        offset=_typed(line, "offset", int) if line.get("offset") is not None else None,
-        epoch=_typed(line, "epoch", int) if line.get("epoch") is not None else None,
-        acks=_typed({"acks": -1, **line}, "acks", int),
-        error=_typed(line, "err", str) if line.get("err") is not None else None,
-    )
 
 
-def _typed(line: dict[str, Any], name: str, kind: type[Any]) -> Any:
-    value = line.get(name)
+def _typed(name: str, value: object) -> Any:
+    kind = _FIELDS[name][1]
+    if issubclass(kind, StrEnum):
+        try:
+            return kind(str(value))
+        except ValueError as error:
+            raise BadHistory(str(error)) from None
     if type(value) is not kind:  # a bool is an int for isinstance
         raise BadHistory(f"field {name} is {value!r}, not {kind.__name__}")
     return value
@@ -164,9 +163,4 @@ class HistoryWriter:
 
     def write(self, event: Event) -> None:
         self._file.write(to_line(event) + "\n")
-        self._file.flush()
-
-    def write_all(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self._file.write(to_line(event) + "\n")
         self._file.flush()

@@ -74,14 +74,7 @@ def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[st
         size = disk.size(segment.log_path)
         if segment.size != size:
             yield f"{segment.log_path} has {size} bytes, but the log says {segment.size}"
-        upper = min(
-            (other.base_offset for other in log.segments if other.base_offset > segment.base_offset), default=None
-        )
-        own = [
-            batch
-            for batch in found
-            if batch.base_offset >= segment.base_offset and (upper is None or batch.base_offset < upper)
-        ]
+        own = _batches_of(log, segment, found)
         if sum(len(batch.data) for batch in own) != size:
             yield f"{segment.log_path} has {size} bytes, its batches have {sum(len(batch.data) for batch in own)}"
         if previous_end is not None and segment.base_offset != previous_end:

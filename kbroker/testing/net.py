@@ -107,11 +107,11 @@ class MemoryStream:
             self._outgoing.end()
 
 
-def stream_pair(*, client_host: str = "198.51.100.1", client_port: int = 1) -> tuple[MemoryStream, MemoryStream]:
+def stream_pair(*, client_host: str = "198.51.100.1") -> tuple[MemoryStream, MemoryStream]:
     """Both ends of a new connection: the client's and the server's."""
     up, down = _Pipe(), _Pipe()
     client = MemoryStream(down, up, peer_host="192.0.2.1", peer_port=9092)
-    server = MemoryStream(up, down, peer_host=client_host, peer_port=client_port)
+    server = MemoryStream(up, down, peer_host=client_host, peer_port=1)
     return client, server
 
 
@@ -123,7 +123,7 @@ class MemoryListener:
         self.port = port
         self.is_listening = False
         self._network = network
-        self._put, self._get = trio.open_memory_channel[MemoryStream](1024)
+        self.arrivals, self._get = trio.open_memory_channel[MemoryStream](1024)
 
     def listen(self) -> None:
         self.is_listening = True
@@ -133,10 +133,6 @@ class MemoryListener:
 
     async def notice_closed_peers(self) -> None:
         await trio.sleep_forever()  # the pipes call back directly
-
-    def offer(self, stream: MemoryStream) -> None:
-        """Let the next `accept` return `stream`."""
-        self._put.send_nowait(stream)
 
     def close(self) -> None:
         self._network.listeners.pop((self.host, self.port), None)
@@ -165,5 +161,5 @@ class MemoryNetwork:
         if listener is None or not listener.is_listening:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"no listener at {host}:{port}")
         client, server = stream_pair()
-        listener.offer(server)
+        listener.arrivals.send_nowait(server)
         return client

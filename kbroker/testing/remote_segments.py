@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from kbroker.runtime.disk import RealDisk
@@ -60,20 +61,16 @@ def write_segment(
     directory: str,
     *,
     batches: int,
-    disk: Disk | None = None,
-    partition: TopicIdPartition | None = None,
     start_offset: int = 0,
     leader_epochs: tuple[tuple[int, int], ...] | None = None,
     value_bytes: int = 300,
-    transaction_index: bytes | None = None,
-    segment_id: UUID | None = None,
     start_ms: int = START_MS,
-    interval_bytes: int = INTERVAL_BYTES,
+    **how: Any,
 ) -> WrittenSegment:
     """Write a closed segment into its own directory below `directory`, which exists.
 
     Shape   each batch has RECORDS_PER_BATCH records, one of which has `value_bytes` bytes; leader_epochs as in
-            RemoteLogSegmentMetadata, by default epoch 0 only; transaction_index is written unchanged
+            RemoteLogSegmentMetadata, by default epoch 0 only; `how` has other arguments of `write_batches`
     Units   records are one second apart, starting at `start_ms`
     """
     number = next(_numbers)
@@ -97,13 +94,9 @@ def write_segment(
         made,
         start_offset=start_offset,
         end_offset=offset - 1,
-        disk=disk,
-        partition=partition,
         leader_epochs=epochs,
-        transaction_index=transaction_index,
-        segment_id=segment_id,
         start_ms=start_ms,
-        interval_bytes=interval_bytes,
+        **how,
     )
 
 
@@ -124,7 +117,7 @@ def write_batches(
     interval_bytes: int = INTERVAL_BYTES,
 ) -> WrittenSegment:
     """The same for existing batches, as the broker `broker_id` would copy them; `history` has the epochs of its whole
-    log up to the segment's end, if they are not the segment's own.
+    log up to the segment's end, if they are not the segment's own. The transaction index is written unchanged.
     """
     disk = RealDisk() if disk is None else disk
     number = next(_numbers)

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -36,7 +37,7 @@ from kbroker.tiered.api import (
     StoredObject,
 )
 
-ALWAYS_THERE = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH)
+Write: TypeAlias = Callable[..., WrittenSegment]
 LONGEST_TOPIC = "t._-" + "x" * 245  # 249 characters, and every kind of character that a name may have
 
 
@@ -70,64 +71,45 @@ class RemoteStorageConformance:
         made.close()
 
     @pytest.fixture
-    def write(self, tmp_path: Path) -> Callable[..., WrittenSegment]:
+    def write(self, tmp_path: Path) -> Write:
         """Writes segments to copy; see `write_segment`."""
         directory = tmp_path / "log"
         directory.mkdir()
-
-        def write(**what: Any) -> WrittenSegment:
-            return write_segment(str(directory), **what)
-
-        return write
+        return partial(write_segment, str(directory))
 
     # --- copying and reading --------------------------------------------------------------------------------------
 
-    def test_a_copied_segment_reads_back_unchanged(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_copied_segment_reads_back_unchanged(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=40, transaction_index=bytes(range(34)) * 3)
         finished = _copy(manager, segment)
-        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
-        for index_type in IndexType:
-            assert manager.fetch_index(finished, index_type) == segment.index(index_type), index_type
+        _expect_segment(manager, finished, segment)
 
-    def test_a_segment_with_empty_indexes_is_copied(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_segment_with_empty_indexes_is_copied(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=1)
         finished = _copy(manager, segment)
-        assert segment.index(IndexType.OFFSET) == b""
-        assert manager.fetch_index(finished, IndexType.OFFSET) == b""
-        assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
+        assert segment.indexes[IndexType.OFFSET] == b""
+        _expect_segment(manager, finished, segment)
 
-    def test_ranges_include_both_ends(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_ranges_include_both_ends(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=3)
         finished = _copy(manager, segment)
         last = len(segment.log) - 1
         for start, end in [(0, 0), (0, 60), (61, 61), (17, last - 1), (0, last), (last, last), (last - 1, last)]:
             assert read_all(manager.fetch_log_segment(finished, start, end)) == segment.log[start : end + 1]
 
-    def test_a_range_without_an_end_reaches_the_segment_end(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_range_without_an_end_reaches_the_segment_end(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=3)
         finished = _copy(manager, segment)
         for start in (0, 61, len(segment.log) - 1):
             assert read_all(manager.fetch_log_segment(finished, start)) == segment.log[start:]
 
-    def test_a_range_beyond_the_segment_ends_with_it(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_range_beyond_the_segment_ends_with_it(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=3)
         finished = _copy(manager, segment)
         for beyond in (0, 1, 1 << 20, 1 << 40):
             assert read_all(manager.fetch_log_segment(finished, 7, len(segment.log) + beyond)) == segment.log[7:]
 
-    def test_positions_outside_the_segment_are_refused(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_positions_outside_the_segment_are_refused(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=3)
         finished = _copy(manager, segment)
         size = len(segment.log)
@@ -135,9 +117,7 @@ class RemoteStorageConformance:
             with pytest.raises(ValueError):
                 manager.fetch_log_segment(finished, start, end)
 
-    def test_a_stream_can_be_read_in_pieces_of_any_size(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_stream_can_be_read_in_pieces_of_any_size(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=40)
         finished = _copy(manager, segment)
         for piece in (997, 4096, 1 << 24):
@@ -145,9 +125,7 @@ class RemoteStorageConformance:
         with manager.fetch_log_segment(finished, 0) as stream:
             assert stream.read() == segment.log
 
-    def test_closing_a_stream_early_does_no_harm(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_closing_a_stream_early_does_no_harm(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=40, value_bytes=20_000)
         finished = _copy(manager, segment)
         for position in range(200):
@@ -155,9 +133,7 @@ class RemoteStorageConformance:
                 assert stream.read(1) == segment.log[position : position + 1]
         assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
 
-    def test_a_segment_of_several_megabytes_arrives_whole(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_segment_of_several_megabytes_arrives_whole(self, manager: RemoteStorageManager, write: Write) -> None:
         """Larger than any piece in which a manager may move it, and not a multiple of one."""
         segment = write(batches=100, value_bytes=120_001)
         finished = _copy(manager, segment)
@@ -171,14 +147,10 @@ class RemoteStorageConformance:
 
     # --- missing objects --------------------------------------------------------------------------------------------
 
-    def test_a_segment_that_was_never_copied_is_not_found(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_segment_that_was_never_copied_is_not_found(self, manager: RemoteStorageManager, write: Write) -> None:
         _expect_nothing(manager, write(batches=3).metadata)
 
-    def test_a_missing_transaction_index_is_not_found(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_missing_transaction_index_is_not_found(self, manager: RemoteStorageManager, write: Write) -> None:
         """KAFKA-14993: the index is optional; without it no transaction was aborted."""
         segment = write(batches=3)
         finished = _copy(manager, segment)
@@ -188,22 +160,16 @@ class RemoteStorageConformance:
 
     # --- identity -------------------------------------------------------------------------------------------------
 
-    def test_copying_the_same_id_replaces_the_segment(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_copying_the_same_id_replaces_the_segment(self, manager: RemoteStorageManager, write: Write) -> None:
         first = write(batches=40, transaction_index=bytes(34))
         second = write(batches=3, value_bytes=50, segment_id=first.metadata.remote_log_segment_id.id)
         _copy(manager, first)
         finished = _copy(manager, second)
-        assert read_all(manager.fetch_log_segment(finished, 0)) == second.log
-        for index_type in ALWAYS_THERE:
-            assert manager.fetch_index(finished, index_type) == second.index(index_type), index_type
+        _expect_segment(manager, finished, second)
         with pytest.raises(RemoteResourceNotFound):
             manager.fetch_index(finished, IndexType.TRANSACTION)
 
-    def test_copying_twice_is_idempotent(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_copying_twice_is_idempotent(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=3)
         _copy(manager, segment)
         finished = _copy(manager, segment)
@@ -211,20 +177,16 @@ class RemoteStorageConformance:
         manager.delete_log_segment_data(finished)
         _expect_nothing(manager, finished)
 
-    def test_copies_of_the_same_offsets_are_independent(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_copies_of_the_same_offsets_are_independent(self, manager: RemoteStorageManager, write: Write) -> None:
         """KAFKA-15168: two leaders copied the same offsets, and one of the copies is deleted."""
         first, second = write(batches=4, value_bytes=30), write(batches=4, value_bytes=40)
         finished_first, finished_second = _copy(manager, first), _copy(manager, second)
         manager.delete_log_segment_data(finished_first)
         _expect_nothing(manager, finished_first)
-        assert read_all(manager.fetch_log_segment(finished_second, 0)) == second.log
-        for index_type in ALWAYS_THERE:
-            assert manager.fetch_index(finished_second, index_type) == second.index(index_type), index_type
+        _expect_segment(manager, finished_second, second)
 
     def test_topics_of_one_name_and_partitions_are_kept_separate(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+        self, manager: RemoteStorageManager, write: Write
     ) -> None:
         before, again = partition_named("orders", 0, incarnation=1), partition_named("orders", 0, incarnation=2)
         segments = [
@@ -237,7 +199,7 @@ class RemoteStorageConformance:
             assert read_all(manager.fetch_log_segment(metadata, 0)) == segment.log
 
     def test_the_longest_name_of_a_topic_and_the_largest_numbers_fit(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+        self, manager: RemoteStorageManager, write: Write
     ) -> None:
         partition = partition_named(LONGEST_TOPIC, 2**31 - 1)
         segment = write(batches=2, partition=partition, start_offset=2**63 - 1_000)
@@ -247,7 +209,7 @@ class RemoteStorageConformance:
     # --- deleting -------------------------------------------------------------------------------------------------
 
     def test_a_deleted_segment_is_gone_and_deleting_again_succeeds(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+        self, manager: RemoteStorageManager, write: Write
     ) -> None:
         segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
         finished, kept = _copy(manager, segment), _copy(manager, other)
@@ -256,14 +218,10 @@ class RemoteStorageConformance:
             _expect_nothing(manager, finished)
         assert read_all(manager.fetch_log_segment(kept, 0)) == other.log
 
-    def test_deleting_a_missing_segment_succeeds(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_deleting_a_missing_segment_succeeds(self, manager: RemoteStorageManager, write: Write) -> None:
         manager.delete_log_segment_data(write(batches=1).metadata)
 
-    def test_leftovers_of_a_failed_copy_can_be_deleted(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_leftovers_of_a_failed_copy_can_be_deleted(self, manager: RemoteStorageManager, write: Write) -> None:
         """KAFKA-17428: each file in turn is missing when the manager wants to read it."""
         for lost in ("log_segment", "offset_index", "time_index", "transaction_index", "producer_snapshot_index"):
             segment = write(batches=3, transaction_index=bytes(34))
@@ -276,15 +234,13 @@ class RemoteStorageConformance:
 
     # --- concurrency and restarts ------------------------------------------------------------------------------------
 
-    def test_segments_can_be_used_by_several_threads_at_once(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_segments_can_be_used_by_several_threads_at_once(self, manager: RemoteStorageManager, write: Write) -> None:
         segments = [write(batches=4, start_offset=100 * number, value_bytes=3_000) for number in range(12)]
 
         def live(segment: WrittenSegment) -> None:
             finished = _copy(manager, segment)
             assert read_all(manager.fetch_log_segment(finished, 0)) == segment.log
-            assert manager.fetch_index(finished, IndexType.TIMESTAMP) == segment.index(IndexType.TIMESTAMP)
+            assert manager.fetch_index(finished, IndexType.TIMESTAMP) == segment.indexes[IndexType.TIMESTAMP]
             manager.delete_log_segment_data(finished)
             _expect_nothing(manager, finished)
 
@@ -293,9 +249,7 @@ class RemoteStorageConformance:
                 done.result()
         assert [stored.name for stored in _objects(manager)] == []
 
-    def test_one_segment_is_read_by_several_threads_at_once(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_one_segment_is_read_by_several_threads_at_once(self, manager: RemoteStorageManager, write: Write) -> None:
         segment = write(batches=40, value_bytes=3_000)
         finished = _copy(manager, segment)
 
@@ -305,20 +259,18 @@ class RemoteStorageConformance:
         with ThreadPoolExecutor(6) as threads:
             assert all(threads.map(read, range(0, 6_000, 100)))
 
-    def test_copied_segments_survive_a_restart(self, store: Path, write: Callable[..., WrittenSegment]) -> None:
+    def test_copied_segments_survive_a_restart(self, store: Path, write: Write) -> None:
         segment = write(batches=3, transaction_index=bytes(34))
         before = self.make_manager(store)
         finished = _copy(before, segment)
         before.close()
         after = self.make_manager(store)
-        assert read_all(after.fetch_log_segment(finished, 0)) == segment.log
-        for index_type in IndexType:
-            assert after.fetch_index(finished, index_type) == segment.index(index_type), index_type
+        _expect_segment(after, finished, segment)
         after.delete_log_segment_data(finished)
         _expect_nothing(after, finished)
         after.close()
 
-    def test_closing_may_be_repeated(self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]) -> None:
+    def test_closing_may_be_repeated(self, manager: RemoteStorageManager, write: Write) -> None:
         _copy(manager, write(batches=1))
         manager.close()
         manager.close()
@@ -327,19 +279,16 @@ class RemoteStorageConformance:
         with pytest.raises(ValueError, match="no\\.such\\.setting"):
             type(manager)().configure({"no.such.setting": "1"})
 
-    def test_custom_metadata_fits_the_default_bound(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_custom_metadata_fits_the_default_bound(self, manager: RemoteStorageManager, write: Write) -> None:
         """remote.log.metadata.custom.metadata.max.bytes: a copy that returns more is deleted, and copying stops."""
         segment = write(batches=1)
         returned = manager.copy_log_segment_data(segment.metadata, segment.data)
         assert returned is None or 0 < len(returned) <= 128
 
-    # --- listing, if the manager supports it
-    # ---------------------------------------------------------------------------
+    # --- listing, if the manager supports it ------------------------------------------------------------------------
 
     def test_a_list_names_each_object_of_a_segment_with_its_size(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
+        self, manager: RemoteStorageManager, write: Write
     ) -> None:
         if not hasattr(manager, "list_objects"):
             return
@@ -354,16 +303,12 @@ class RemoteStorageConformance:
                 if stored.segment_id == segment_id.id and not stored.is_auxiliary
             }
             assert {stored.topic_id for stored in listed.values()} == {segment_id.topic_id_partition.topic_id}
-            kinds: list[IndexType | None] = [None, *ALWAYS_THERE]
-            if copied.data.transaction_index is not None:
-                kinds.append(IndexType.TRANSACTION)
-            sizes = {kind: len(copied.log if kind is None else copied.index(kind)) for kind in kinds}
+            sizes: dict[IndexType | None, int] = {kind: len(index) for kind, index in copied.indexes.items()}
+            sizes[None] = len(copied.log)
             assert {kind: stored.size for kind, stored in listed.items()} == sizes
             assert all(stored.modified_ms > 0 for stored in listed.values())
 
-    def test_a_list_omits_deleted_segments(
-        self, manager: RemoteStorageManager, write: Callable[..., WrittenSegment]
-    ) -> None:
+    def test_a_list_omits_deleted_segments(self, manager: RemoteStorageManager, write: Write) -> None:
         segment, other = write(batches=3, transaction_index=bytes(34)), write(batches=3, start_offset=900)
         finished = _copy(manager, segment)
         _copy(manager, other)
@@ -376,6 +321,12 @@ def _copy(manager: RemoteStorageManager, segment: WrittenSegment) -> RemoteLogSe
     """Copy, and return the metadata that results."""
     custom = manager.copy_log_segment_data(segment.metadata, segment.data)
     return replace(segment.finished, custom_metadata=custom)
+
+
+def _expect_segment(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, segment: WrittenSegment) -> None:
+    assert read_all(manager.fetch_log_segment(metadata, 0)) == segment.log
+    for index_type, index in segment.indexes.items():
+        assert manager.fetch_index(metadata, index_type) == index, index_type
 
 
 def _expect_nothing(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:

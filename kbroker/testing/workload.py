@@ -16,6 +16,7 @@ from kbroker.runtime.ports import Disk
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.plans import AppendPlan
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
@@ -152,23 +153,22 @@ class LogWorkload:
     # Appends.
 
     def _append_data(self, data: bytes) -> None:
-        log = self.log
-        plan = log.plan_append(bytearray(data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
+        plan = self.log.plan_append(bytearray(data), leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms)
         assert not plan.is_duplicate, "a new batch is taken for a duplicate"
-        self.model.begin_append([Batch.of(view) for view in batches(bytes(plan.data))])
-        self._finish(lambda: log.write(plan))
-        log.commit(plan)
-        self.model.finish_append()
+        self._finish(plan)
 
-    def _finish(self, write: Callable[[], None]) -> None:
+    def _finish(self, plan: AppendPlan) -> None:
+        self.model.begin_append([Batch.of(view) for view in batches(bytes(plan.data))])
         try:
-            write()
+            self.log.write(plan)
         except KafkaError:
             # A refused batch is truncated. In a failed directory the log changes nothing more, so the batch may be
             # found after a restart, like any request without an answer.
             if self.log.state.failure is None:
                 self.model.refuse_append()
             raise
+        self.log.commit(plan)
+        self.model.finish_append()
 
     def _append(self, draws: Draws) -> None:
         self._append_data(build_batch(self._records(draws), codec=self._codec(draws)))
@@ -239,12 +239,7 @@ class LogWorkload:
             records = [record._replace(offset=offset + number) for number, record in enumerate(records)]
             data += build_batch(records, base_offset=offset, partition_leader_epoch=self._epoch)
             offset += len(records)
-        log = self.log
-        plan = log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms)
-        self.model.begin_append([Batch.of(view) for view in batches(data)])
-        self._finish(lambda: log.write(plan))
-        log.commit(plan)
-        self.model.finish_append()
+        self._finish(self.log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms))
 
     # Other steps.
 

@@ -35,9 +35,8 @@ def test_an_event_survives_a_round_trip(event: Event) -> None:
 def text_of(events: list[Event]) -> str:
     file = io.StringIO()
     writer = HistoryWriter(file)
-    for event in events[:3]:
+    for event in events:
         writer.write(event)
-    writer.write_all(events[3:])
     return file.getvalue()
 
 
@@ -65,7 +64,7 @@ def test_any_cut_of_a_history_is_a_prefix_of_it() -> None:
         ("", "line 2: empty"),
         ("[]", "line 2: not a JSON object"),
         ('{"t":1,"proc":"p","f":"sned","type":"ok"}', "line 2: 'sned' is not a valid Function"),
-        ('{"t":1,"proc":"p","f":"send"}', "line 2: 'None' is not a valid Type"),
+        ('{"t":1,"proc":"p","f":"send"}', "line 2: .* missing .* argument: 'type'"),
         ('{"t":"1","proc":"p","f":"send","type":"ok"}', "line 2: field t is '1', not int"),
         ('{"t":true,"proc":"p","f":"send","type":"ok"}', "line 2: field t is True, not int"),
         ('{"t":1,"proc":"p","f":"send","type":"ok","ofset":1}', "line 2: unknown fields"),
