@@ -13,6 +13,8 @@ export ARGS
 run: $(VENV)/run.stamp
 	exec $(BIN)/kbroker serve $(ARGS)
 
+# tests/ runs in two processes of about the same duration, because one process uses one core.
+HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
 SEPARATE_SUITES := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
@@ -20,7 +22,8 @@ SEPARATE_SUITES := compat/spark compat/tiered compat/kafka_tools compat/image co
 test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
-		'eval "$(BIN)/python -m pytest tests $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -61,15 +62,15 @@ class Scene:
 class Lines:
     """Prints a line when the title changes, and about every second."""
 
-    def __init__(self, write: Callable[[str], None] = print) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write or partial(print, flush=True)  # a pipe shows each line at once
         self._last = Scene()
 
     def __enter__(self) -> Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
+        pass
 
     def show(self, scene: Scene) -> None:
         """Print the scene if a line is due."""

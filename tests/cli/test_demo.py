@@ -40,7 +40,7 @@ def demo(temporary: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": ""},
     )
     try:
         yield process
