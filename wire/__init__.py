@@ -14,6 +14,7 @@
     codec.py          encode() and decode(); the parser of a (class, version) is generated at its first use
     constructs.py     with structs.py and codegen.py, behind codec.py: constructs of the wire types, and code from them
     framing.py        FrameBuffer cuts a stream into frames; request and response headers
+    batch_header.py   the layout of the header of a record batch
     record_batch.py   record batches as views over bytes; record_walk.py and record_columns.py check their records
     compression.py    the codecs, with bounded memory
     errors.py         ErrorCode, KafkaError, and Malformed for bytes that do not decode

@@ -4,19 +4,10 @@ A batch stays bytes from the producer's socket to the consumer's. The broker rea
 and patches a few header fields in place. Record objects exist only for tools, for the broker's own logs (metadata,
 groups) and in tests.
 
-Layout (big endian)::
+`wire.batch_header` has the layout of the header. After it come the records, compressed as one block:
 
-    0  base_offset int64             21 attributes int16          43 producer_id int64
-    8  batch_length int32 = size-12  23 last_offset_delta int32   51 producer_epoch int16
-    12 partition_leader_epoch int32  27 base_timestamp int64      53 base_sequence int32
-    16 magic int8                    35 max_timestamp int64       57 record_count int32
-    17 crc uint32 of bytes 21..end                                61 records, compressed as one block
-
-    attributes: bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 base_timestamp is a delete horizon
     record: length varint, attributes int8, timestamp delta varlong, offset delta varint, key, value, headers
             (all varints zigzag; a length of -1 is null)
-
-base_offset and partition_leader_epoch are outside the CRC, because each broker sets them.
 
 Source: KIP-98, DefaultRecordBatch and DefaultRecord of Apache Kafka 4.3.1.
 """
@@ -30,32 +21,31 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
+from wire.batch_header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    FRAME_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    KNOWN_BITS,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    NO_PRODUCER_ID,
+    POSITIONS,
+    TRANSACTIONAL_BIT,
+)
 from wire.compression import Bytes, Codec, compress, decompress
 from wire.errors import Malformed
 
-HEADER_SIZE: Final = 61
-LENGTH_POSITION: Final = 8
-LENGTH_END: Final = 12  # batch_length counts the bytes after itself
-MAGIC: Final = 2
-CRC_POSITION: Final = 17
-ATTRIBUTES_POSITION: Final = 21  # the CRC covers everything from here
-
-CODEC_MASK: Final = 0x07
-LOG_APPEND_TIME_BIT: Final = 0x08
-TRANSACTIONAL_BIT: Final = 0x10
-CONTROL_BIT: Final = 0x20
-DELETE_HORIZON_BIT: Final = 0x40
-KNOWN_BITS: Final = 0x7F
-
 NO_TIMESTAMP: Final = -1
-NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 MAX_SEQUENCE: Final = 0x7FFF_FFFF
 MAX_DECOMPRESSED_BYTES: Final = 128 << 20
 
 WritableBytes: TypeAlias = bytearray | memoryview
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
@@ -119,10 +109,10 @@ class RecordBatch:
             self.producer_epoch,
             self.base_sequence,
             self.record_count,
-        ) = _HEADER.unpack_from(buffer, position)
-        if self.magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
+        ) = HEADER.unpack_from(buffer, position)
+        if self.magic != MAGIC or length < HEADER_SIZE - FRAME_SIZE:
             raise _not_format_2(self.magic, length)
-        self.size = length + LENGTH_END
+        self.size = length + FRAME_SIZE
         self.buffer = buffer
         self.position = position
 
@@ -194,7 +184,7 @@ class RecordBatch:
         end = self.position + self.size
         if end > len(self.buffer):
             return False
-        return self.crc == crc32c(memoryview(self.buffer)[self.position + ATTRIBUTES_POSITION : end])
+        return self.crc == crc32c(memoryview(self.buffer)[self.position + CRC_START : end])
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
         """Decode the records. Raises Malformed at the first invalid one, or if there are not `record_count`."""
@@ -254,14 +244,14 @@ def set_max_timestamp(
 
     As in Kafka, base_timestamp stays, and this clears unused attribute bits (otherwise they are stored as sent).
     """
-    (length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
-    (attributes,) = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)
+    (length,) = _INT32.unpack_from(buffer, position + POSITIONS["batch_length"])
+    (attributes,) = _INT16.unpack_from(buffer, position + POSITIONS["attributes"])
     attributes &= KNOWN_BITS & ~LOG_APPEND_TIME_BIT
     if is_log_append_time:
         attributes |= LOG_APPEND_TIME_BIT
-    _INT16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
-    _INT64.pack_into(buffer, position + 35, max_timestamp)
-    _set_crc(memoryview(buffer)[position : position + LENGTH_END + length])
+    _INT16.pack_into(buffer, position + POSITIONS["attributes"], attributes)
+    _INT64.pack_into(buffer, position + POSITIONS["max_timestamp"], max_timestamp)
+    _set_crc(memoryview(buffer)[position : position + FRAME_SIZE + length])
 
 
 def build_batch(
@@ -311,11 +301,11 @@ def build_batch(
     )
     payload = body if codec is Codec.NONE else compress(codec, body, level)
     batch = bytearray(HEADER_SIZE)
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         base_offset,
-        HEADER_SIZE - LENGTH_END + len(payload),
+        HEADER_SIZE - FRAME_SIZE + len(payload),
         partition_leader_epoch,
         MAGIC,
         0,
@@ -336,15 +326,15 @@ def build_batch(
 def with_payload(batch: RecordBatch, payload: Bytes, codec: int) -> bytes:
     """The batch with other bytes of records, which are compressed with this codec (bits 0-2 of the attributes)."""
     data = bytearray(batch.data[:HEADER_SIZE])
-    _INT32.pack_into(data, LENGTH_POSITION, HEADER_SIZE - LENGTH_END + len(payload))
-    _INT16.pack_into(data, ATTRIBUTES_POSITION, batch.attributes & ~CODEC_MASK | codec)
+    _INT32.pack_into(data, POSITIONS["batch_length"], HEADER_SIZE - FRAME_SIZE + len(payload))
+    _INT16.pack_into(data, POSITIONS["attributes"], batch.attributes & ~CODEC_MASK | codec)
     data += payload
     _set_crc(data)
     return bytes(data)
 
 
 def _set_crc(batch: WritableBytes) -> None:
-    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    _UINT32.pack_into(batch, POSITIONS["crc"], crc32c(memoryview(batch)[CRC_START:]))
 
 
 def encode_record(body: bytearray, record: Record, *, offset_delta: int, timestamp_delta: int) -> None:
@@ -441,7 +431,7 @@ def _decode_record(
 def _too_short(buffer: Bytes, position: int) -> Malformed:
     left = len(buffer) - position
     if left > 16 and buffer[position + 16] in (0, 1):
-        (length,) = _INT32.unpack_from(buffer, position + LENGTH_POSITION)
+        (length,) = _INT32.unpack_from(buffer, position + POSITIONS["batch_length"])
         return _not_format_2(buffer[position + 16], length)
     return Malformed(f"{left} bytes are too few for a batch header of {HEADER_SIZE}")
 

@@ -18,10 +18,10 @@ from kbroker.cli._dump_output import OptionalLong, Printer, Problems
 from kbroker.runtime.ports import Disk, File
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import parse_offsets, read_file
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.producer_state import MAX_SEQUENCE, snapshot_rows
-from kbroker.storage.verifying import TRANSACTION_ENTRY, index_entries
+from kbroker.storage.verifying import index_entries
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
 

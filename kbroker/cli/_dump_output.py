@@ -16,7 +16,8 @@ from kbroker.cli._payloads import Payload, Shown, text
 from kbroker.cli._records import lossless
 from kbroker.cli._say import say, visible_writer
 from kbroker.runtime.visible import visible_json, visible_lines
-from wire.record_batch import CODEC_MASK, MAX_SEQUENCE, Record, RecordBatch
+from wire.batch_header import CODEC_MASK
+from wire.record_batch import MAX_SEQUENCE, Record, RecordBatch
 
 _CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -24,8 +24,9 @@ from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteResour
 from kbroker.tiered.catalogue import Catalogue, name_of, partition_of
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets
 from kbroker.tiered.segment_files import FETCH_BYTES, RemoteFile
+from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch
+from wire.record_batch import RecordBatch
 
 
 class Printed(NamedTuple):

@@ -10,18 +10,17 @@ Blocking, through the disk.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.runtime.ports import Disk, File
+from wire.batch_header import EPOCH_AND_MAGIC, HEADER_SIZE, MAGIC, POSITIONS
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, MAGIC, RecordBatch
+from wire.record_batch import RecordBatch
 
 _WINDOW_BYTES: Final = 4 << 20
-_EPOCH_AND_MAGIC = struct.Struct(">ib")
-_EPOCH_POSITION: Final = 12
+_EPOCH_POSITION: Final = POSITIONS["partition_leader_epoch"]
 _MAX_EPOCHS_SOUGHT: Final = 1_000
 
 
@@ -117,7 +116,7 @@ class Replay:
         """
         latest = max(self._highest_epoch, self.end.epoch)
         for epoch in range(max(self.end.epoch, latest - _MAX_EPOCHS_SOUGHT), latest + 1):
-            pattern = _EPOCH_AND_MAGIC.pack(epoch, MAGIC)
+            pattern = EPOCH_AND_MAGIC.pack(epoch, MAGIC)
             found = data.find(pattern, _EPOCH_POSITION + 1)
             while found >= 0:
                 batch = _batch_at(data, found - _EPOCH_POSITION)

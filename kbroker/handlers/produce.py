@@ -18,6 +18,7 @@ from kbroker.handlers import Context, handles
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.frames import without_frames
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
+from wire.batch_header import HEADER_SIZE
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -29,7 +30,6 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from wire.record_batch import HEADER_SIZE
 
 NO_REPLY, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 PARTITIONS_IN_ONE_GO = 16

@@ -20,9 +20,10 @@ from kbroker.spark.arrow import binary_column, constant_column, header_column, n
 from kbroker.spark.errors import DamagedObject, KbrokerSourceError, UnknownCodec, UnrepresentableRecord
 from kbroker.spark.pieces import Piece
 from kbroker.spark.walk import Fields, Ints, find_records, read_fields, read_headers
+from wire.batch_header import CODEC_MASK, HEADER_SIZE
 from wire.compression import Bytes, Codec, decompress
 from wire.errors import Malformed
-from wire.record_batch import CODEC_MASK, HEADER_SIZE, MAX_DECOMPRESSED_BYTES, RecordBatch
+from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),

@@ -30,7 +30,8 @@ from kbroker.spark.errors import (
 )
 from kbroker.spark.pieces import Piece, TailPiece
 from kbroker.spark.positions import Partition
-from wire.record_batch import HEADER_SIZE, Batches, RecordBatch, batches
+from wire.batch_header import HEADER_SIZE
+from wire.record_batch import Batches, RecordBatch, batches
 from wire.types import ZERO_UUID, uuid_to_text
 
 EMPTY_ANSWERS: Final = 60  # the broker waits for records before each of them

@@ -24,8 +24,9 @@ from kbroker.spark.errors import DamagedObject, KbrokerSourceError, error_of_sto
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.ranges import read_ranges
 from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
+from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, MAX_DECOMPRESSED_BYTES, RecordBatch
+from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
 DEFAULT_CHUNK_BYTES: Final = 8 << 20
 MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE

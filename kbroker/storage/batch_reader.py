@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.runtime.ports import ReadableFile
+from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch
+from wire.record_batch import RecordBatch
 
 CHUNK_BYTES: Final = 4 << 20
 NO_LIMIT: Final = 0x7FFF_FFFF

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer, File
+from wire.batch_header import (
+    CONTROL_BIT,
+    CRC_START,
+    FRAME_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    POSITIONS,
+    TRANSACTIONAL_BIT,
+)
 
-HEADER: Final = Struct(">qiiBIhiqqqhii")
-HEADER_SIZE: Final = 61
-FRAME_SIZE: Final = 12  # base_offset and batch_length; batch_length does not include them
-CRC_START: Final = 21
-MAGIC: Final = 2
-NO_PRODUCER_ID: Final = -1
-CONTROL_BIT: Final = 0x20
-TRANSACTIONAL_BIT: Final = 0x10
-LOG_APPEND_TIME_BIT: Final = 0x08
+WritableBuffer: TypeAlias = bytearray | memoryview
 
-BASE_OFFSET: Final = Struct(">q")  # at position 0; the log writes this field and the leader epoch
-LEADER_EPOCH: Final = Struct(">i")  # at LEADER_EPOCH_POSITION
-LEADER_EPOCH_POSITION: Final = 12
+_BASE_OFFSET: Final = Struct(">q")
+_LEADER_EPOCH: Final = Struct(">i")
+_LEADER_EPOCH_POSITION: Final = POSITIONS["partition_leader_epoch"]
 SCAN_BYTES: Final = 16_384
 
 
@@ -78,6 +80,12 @@ class BatchHeader(NamedTuple):
     def is_plausible(self) -> bool:
         """Whether this can be a header; only the CRC shows whether the batch is intact."""
         return self.magic == MAGIC and self.batch_length >= HEADER_SIZE - FRAME_SIZE and self.last_offset_delta >= 0
+
+
+def stamp(batches: WritableBuffer, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Write the two fields that the leader assigns into the batch at `position`; the CRC does not cover them."""
+    _BASE_OFFSET.pack_into(batches, position, base_offset)
+    _LEADER_EPOCH.pack_into(batches, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -26,6 +26,8 @@ from kbroker.storage.files import FilePool, OpenFile
 
 OFFSET_ENTRY: Final = Struct(">ii")
 TIME_ENTRY: Final = Struct(">qi")
+TRANSACTION_ENTRY: Final = Struct(">hqqqq")
+"""Version 0, producer_id, first_offset, last_offset, last_stable_offset of an aborted transaction (`.txnindex`)."""
 BLOCK_ENTRIES: Final = 512
 
 Entry = tuple[int, int]

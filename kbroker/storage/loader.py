@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader, scan_headers
+from kbroker.storage.batches import BatchHeader, scan_headers
 from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import FilePool
@@ -40,6 +40,7 @@ from kbroker.storage.segment import (
 )
 from kbroker.storage.segment_recovery import RecoveredSegment, producer_headers
 from kbroker.storage.segments import SegmentList
+from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 _OFFSET_DIGITS: Final = 20

@@ -25,16 +25,7 @@ from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage import flushing, loader, maintenance, planning, rolling
-from kbroker.storage.batches import (
-    BASE_OFFSET,
-    CONTROL_BIT,
-    FRAME_SIZE,
-    HEADER,
-    LEADER_EPOCH,
-    LEADER_EPOCH_POSITION,
-    NO_PRODUCER_ID,
-    BatchHeader,
-)
+from kbroker.storage.batches import BatchHeader, stamp
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
@@ -48,6 +39,7 @@ from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segments import SegmentList
+from wire.batch_header import CONTROL_BIT, FRAME_SIZE, HEADER, NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
 
 _MAKE_HEADER: Final = BatchHeader._make
@@ -229,8 +221,7 @@ class Log(LogView):
         state.spare_bytes = spare_bytes
         if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
             batches = bytearray(batches)
-        BASE_OFFSET.pack_into(batches, 0, self.log_end_offset)
-        LEADER_EPOCH.pack_into(batches, LEADER_EPOCH_POSITION, leader_epoch)
+        stamp(batches, 0, self.log_end_offset, leader_epoch)
         header = _MAKE_HEADER(HEADER.unpack_from(batches, 0))
         if header.batch_length + FRAME_SIZE != size:
             return planning.plan_several(self, batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)

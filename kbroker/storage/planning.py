@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BASE_OFFSET, HEADER, LEADER_EPOCH, LEADER_EPOCH_POSITION, BatchHeader, headers_in
+from kbroker.storage.batches import BatchHeader, headers_in, stamp
 from kbroker.storage.plans import AppendPlan
 from kbroker.storage.producer_state import ProducerEntry
+from wire.batch_header import HEADER
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def plan_several(log: Log, batches: bytearray | memoryview, *, leader_epoch: int
     offset, position = log.log_end_offset, 0
     pending: dict[int, ProducerEntry] = {}
     while position < len(batches):
-        BASE_OFFSET.pack_into(batches, position, offset)
-        LEADER_EPOCH.pack_into(batches, position + LEADER_EPOCH_POSITION, leader_epoch)
+        stamp(batches, position, offset, leader_epoch)
         header = _MAKE_HEADER(HEADER.unpack_from(batches, position))
         original = log.producers.check(header, pending)
         if original is not None:

@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from kbroker.storage.batches import BatchHeader
+from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import RecordBatch
 

@@ -17,10 +17,11 @@ from array import array
 from bisect import bisect_right
 from typing import Final, TypeAlias
 
-from kbroker.storage.batches import HEADER_SIZE, header_at
+from kbroker.storage.batches import header_at
 from kbroker.storage.files import FileRange
 from kbroker.storage.segment import Segment
 from kbroker.storage.segments import SegmentList
+from wire.batch_header import HEADER_SIZE
 
 TAIL_BATCHES: Final = 256
 REMEMBERED_READS: Final = 8

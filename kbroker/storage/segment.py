@@ -15,10 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kbroker.storage.batches import FRAME_SIZE, HEADER_SIZE, BatchHeader, header_at, scan_headers
+from kbroker.storage.batches import BatchHeader, header_at, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
+from wire.batch_header import FRAME_SIZE, HEADER_SIZE
 from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF

@@ -15,36 +15,42 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
 
 from kbroker.runtime.ports import File
-from kbroker.storage.batches import (
+from kbroker.storage.batches import BatchHeader, header_at
+from kbroker.storage.leader_epoch import LeaderEpochs
+from kbroker.storage.producer_state import REMEMBERED_BATCHES
+from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from wire.batch_header import (
     CONTROL_BIT,
     CRC_START,
+    EPOCH_AND_MAGIC,
     FRAME_SIZE,
     HEADER_SIZE,
     MAGIC,
     NO_PRODUCER_ID,
+    POSITIONS,
     TRANSACTIONAL_BIT,
-    BatchHeader,
-    header_at,
+    header_struct,
 )
-from kbroker.storage.leader_epoch import LeaderEpochs
-from kbroker.storage.producer_state import REMEMBERED_BATCHES
-from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 
 CHUNK_BYTES: Final = 1 << 20
 MAX_PRODUCERS: Final = 4096
 _SMALL_BYTES: Final = 4096  # below this size a copy is cheaper than a memoryview
 _MIN_LENGTH: Final = HEADER_SIZE - FRAME_SIZE
-_ATTRIBUTES_LOW: Final = 22  # position of the attributes byte with both bits
-# The header up to producer_id without attributes and base_timestamp. The epoch and the magic are one field of bytes, so
-# that one comparison finds a change of either. Length and last_offset_delta are unsigned: a negative one is too large.
-_FIELDS: Final = Struct(">qI5sI2xI8xqq")
-_EPOCH_AND_MAGIC: Final = Struct(">iB")
+_ATTRIBUTES_LOW: Final = POSITIONS["attributes"] + 1  # the byte with both bits
+_FIELDS: Final = header_struct(
+    base_offset="q",
+    batch_length="I",
+    partition_leader_epoch="5s",
+    crc="I",
+    last_offset_delta="I",
+    max_timestamp="q",
+    producer_id="q",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                 is_damaged = True
                 break
             if last >= known_until or epoch_and_magic != checked:
-                epoch, magic = _EPOCH_AND_MAGIC.unpack(epoch_and_magic)
+                epoch, magic = EPOCH_AND_MAGIC.unpack(epoch_and_magic)
                 if magic != MAGIC or last > max_offset:
                     is_damaged = True
                     break

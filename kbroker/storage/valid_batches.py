@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.storage.log import Log
+from wire.batch_header import HEADER_SIZE
 from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.record_batch import HEADER_SIZE, RecordBatch
+from wire.record_batch import RecordBatch
 
 Pread: TypeAlias = Callable[[int, int], bytes]
 """Reads this many bytes at a position; fewer only at the end."""

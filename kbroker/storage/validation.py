@@ -42,6 +42,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kbroker.storage.log_config import LogConfig
+from wire.batch_header import CODEC_MASK, HEADER_SIZE, MAGIC
 from wire.compression import (
     MAX_WORKING_BYTES,
     Codec,
@@ -53,9 +54,6 @@ from wire.compression import (
 )
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import (
-    CODEC_MASK,
-    HEADER_SIZE,
-    MAGIC,
     MAX_DECOMPRESSED_BYTES,
     NO_TIMESTAMP,
     LegacyMagic,

@@ -21,15 +21,15 @@ from kbroker.runtime.ports import ReadableDisk
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.control_records import read_control
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from wire.batch_header import CODEC_MASK
 from wire.compression import decompress_pieces
 from wire.errors import Malformed
-from wire.record_batch import CODEC_MASK, MAX_DECOMPRESSED_BYTES, RecordBatch
+from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from wire.record_walk import RecordWalk, walk_pieces
 
-TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 PROGRESS_BYTES: Final = 4 << 20
 Progress = Callable[[int], None]
 

@@ -15,16 +15,17 @@ Source  record batch, magic 2; known bugs elsewhere: a batch that spans two piec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, BatchHeader
+from kbroker.storage.batches import BatchHeader
+from wire.batch_header import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, header_struct
 
-_RUN_HEADER: Final = Struct(">qiibI2xi")
-"""base_offset, length, partition_leader_epoch, magic, crc, (attributes,) last_offset_delta."""
+_RUN_HEADER: Final = header_struct(
+    base_offset="q", batch_length="i", partition_leader_epoch="i", magic="b", crc="I", last_offset_delta="i"
+)
 
 
 class DamagedBatch(Exception):

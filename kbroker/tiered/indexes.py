@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import BinaryIO, Final, NamedTuple
 
-from kbroker.storage.batches import HEADER_SIZE, BatchHeader, header_at
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex
+from kbroker.storage.batches import BatchHeader, header_at
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
+from wire.batch_header import HEADER_SIZE
 
-ABORTED_ENTRY: Final = Struct(">hqqqq")
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -114,7 +114,7 @@ class RemoteIndexes:
         return self.position_for(start_offset if found is None else max(start_offset, found.offset))
 
     def aborted_transactions(self) -> Iterator[AbortedTransaction]:
-        for _, *fields in ABORTED_ENTRY.iter_unpack(self.transactions):
+        for _, *fields in TRANSACTION_ENTRY.iter_unpack(self.transactions):
             yield AbortedTransaction._make(fields)
 
     def _offset_entry(self, number: int) -> OffsetPosition:
@@ -165,10 +165,10 @@ def checked_times(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
 
 def checked_transactions(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
     """The same for the transaction index; all its abort markers are in the segment."""
-    if len(data) % ABORTED_ENTRY.size:
-        raise CorruptIndex(f"transaction index: {len(data)} bytes, not a multiple of {ABORTED_ENTRY.size}")
+    if len(data) % TRANSACTION_ENTRY.size:
+        raise CorruptIndex(f"transaction index: {len(data)} bytes, not a multiple of {TRANSACTION_ENTRY.size}")
     previous = metadata.start_offset - 1
-    for version, _, first_offset, last_offset, _ in ABORTED_ENTRY.iter_unpack(data):
+    for version, _, first_offset, last_offset, _ in TRANSACTION_ENTRY.iter_unpack(data):
         if version != 0 or first_offset > last_offset or not previous < last_offset <= metadata.end_offset:
             raise CorruptIndex(f"transaction index: version {version}, {first_offset} to {last_offset}")
         previous = last_offset

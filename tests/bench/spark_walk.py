@@ -29,7 +29,8 @@ from kbroker.spark.arrow import binary_column, number_column
 from kbroker.spark.columns import COLUMNS, TYPES, RowsBuilder
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.walk import read_fields
-from wire.record_batch import HEADER_SIZE, Record, RecordBatch, batches, build_batch
+from wire.batch_header import HEADER_SIZE
+from wire.record_batch import Record, RecordBatch, batches, build_batch
 from wire.types import ZERO_UUID
 
 TOTAL_BYTES = 8 << 20

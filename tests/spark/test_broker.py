@@ -26,7 +26,8 @@ from kbroker.tiered.catalogue import METADATA_TOPIC, STARTED, Catalogue
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import encode_event
 from tests.spark.segments import rows_of
-from wire.record_batch import HEADER_SIZE, RecordBatch, batches, set_max_timestamp
+from wire.batch_header import HEADER_SIZE
+from wire.record_batch import RecordBatch, batches, set_max_timestamp
 
 with warnings.catch_warnings():
     # The client reads its schemas with a function that is deprecated in Python 3.11.

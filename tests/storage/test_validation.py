@@ -23,9 +23,10 @@ from kbroker.storage.validation import (
     validate_produced,
 )
 from tests.wire.test_compression import bomb
+from wire.batch_header import HEADER_SIZE
 from wire.compression import Codec, compress
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch, with_payload
+from wire.record_batch import Record, RecordBatch, build_batch, with_payload
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.storage.batches import headers_in
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex
+from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.remote_segments import INTERVAL_BYTES, START_MS, WrittenSegment, write_segment
 from kbroker.tiered.api import IndexType, RemoteStorageError
 from kbroker.tiered.indexes import (
-    ABORTED_ENTRY,
     AbortedTransaction,
     RemoteIndexes,
     checked_offsets,
@@ -188,7 +187,7 @@ def test_a_time_index_that_does_not_fit_is_refused(damage) -> None:
 
 
 def aborted(*transactions: AbortedTransaction, version: int = 0) -> bytes:
-    return b"".join(ABORTED_ENTRY.pack(version, *transaction) for transaction in transactions)
+    return b"".join(TRANSACTION_ENTRY.pack(version, *transaction) for transaction in transactions)
 
 
 FIRST, SECOND = AbortedTransaction(7, START - 5, START + 4, START - 5), AbortedTransaction(8, START + 1, START + 9, 0)

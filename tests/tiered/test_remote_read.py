@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.replication.partition import Partition
-from kbroker.storage.index import OFFSET_ENTRY
+from kbroker.storage.index import OFFSET_ENTRY, TRANSACTION_ENTRY
 from kbroker.testing.remote_metadata import DELETED, DELETING, copy, update_to
 from kbroker.tiered.api import (
     IndexType,
@@ -17,7 +17,6 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from kbroker.tiered.indexes import ABORTED_ENTRY
 from kbroker.tiered.partition import RemotePartition
 from kbroker.tiered.tools import id_of
 from tests.tiered.reading_site import CHUNK, Change, ReadingSite, reader_settings
@@ -141,8 +140,10 @@ async def test_aborted_transactions_come_from_the_tiers_indexes(autojump_clock: 
         first, _, third, fourth = segments[:4]
         # A transaction of producer 7 over the first three segments, one of producer 8 within the fourth.
         site.watched.transactions = {
-            third.start_offset: ABORTED_ENTRY.pack(0, 7, 1, third.start_offset + 1, 1),
-            fourth.start_offset: ABORTED_ENTRY.pack(0, 8, fourth.start_offset, fourth.end_offset, fourth.start_offset),
+            third.start_offset: TRANSACTION_ENTRY.pack(0, 7, 1, third.start_offset + 1, 1),
+            fourth.start_offset: TRANSACTION_ENTRY.pack(
+                0, 8, fourth.start_offset, fourth.end_offset, fourth.start_offset
+            ),
         }
         for one in (third, fourth):
             new_id = one.remote_log_segment_id._replace(id=site.env.new_uuid())

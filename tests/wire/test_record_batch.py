@@ -7,12 +7,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wire.batch_header import CRC_START, HEADER_SIZE, POSITIONS
 from wire.compression import Codec
 from wire.errors import Malformed
 from wire.record_batch import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    HEADER_SIZE,
     LegacyMagic,
     Record,
     RecordBatch,
@@ -83,7 +81,7 @@ def test_every_header_field_is_at_its_place() -> None:
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence) == (11, 12, 13, 14)
     assert bytes(batch.data) == built
     assert bytes(batch.payload) == built[HEADER_SIZE:]
-    assert batch.crc == crc32c(built[ATTRIBUTES_POSITION:])
+    assert batch.crc == crc32c(built[CRC_START:])
     assert batch.crc_is_valid()
     # A consumer gives every record of such a batch the broker's time.
     assert [record.timestamp for record in batch.records()] == [NOW + 7, NOW + 7]
@@ -170,7 +168,7 @@ def test_a_changed_byte_is_found_by_crc_or_header(records: list[Record], data: s
     try:
         assert not RecordBatch(built).crc_is_valid()
     except Malformed:
-        assert position < CRC_POSITION
+        assert position < POSITIONS["crc"]
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -9,9 +9,10 @@ from itertools import chain
 
 import pytest
 
+from wire.batch_header import HEADER_SIZE
 from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
-from wire.record_batch import HEADER_SIZE, Record, RecordBatch, build_batch
+from wire.record_batch import Record, RecordBatch, build_batch
 from wire.record_columns import AT_ONCE, prove_alike
 from wire.record_walk import BadRecord, RecordWalk, shallow_records, walk_pieces
 
