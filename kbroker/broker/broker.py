@@ -167,6 +167,10 @@ class Broker:
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
         self.tier.reconfigure(settings.tier)
 
+    def wake(self, key: TopicPartition) -> None:
+        """Wake every request that waits on a partition."""
+        self.purgatory.wake(key)
+
     def wake_all(self) -> None:
         """Wake every request that waits on a partition: the log directory has failed."""
         self.purgatory.wake_many(self.replicas.partitions)
@@ -266,6 +270,10 @@ class Broker:
         if self.image.partition(topic, index) is not None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not on this broker")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
+
+    def find_partition(self, key: TopicPartition) -> Partition | None:
+        """This broker's replica of a partition, if it has one."""
+        return self.replicas.partitions.get(key)
 
     def find_fetched(self, asked: FetchedPartition) -> Partition:
         """The partition of a Fetch, found by topic id if the request has one.

@@ -19,8 +19,6 @@ Source  KIP-405; `BrokerMetadataPublisher`, `RemoteLogManager` of Apache Kafka 4
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -38,8 +36,6 @@ from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, is_tierable
 from kbroker.replication.partition import Partition
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.worker import Workers
-from kbroker.storage.checkpoint import TopicPartition
-from kbroker.storage.log import Log
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
@@ -84,37 +80,6 @@ def refuse_tiered_topics_without_system(image: Image, tier: TierSettings) -> Non
             "You have to delete all topics with the property remote.storage.enable=true before disabling tiered "
             f"storage cluster-wide: {shown}"
         )
-
-
-class HeldPartitions:
-    """The partitions of a broker as the tier sees them; satisfies `kbroker.tiered.ports.PartitionWriter`."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def find_partition(self, key: TopicPartition) -> Partition | None:
-        """The partition that this broker holds under this topic name and index."""
-        return self._broker.replicas.partitions.get(key)
-
-    def held_partitions(self) -> Iterable[Partition]:
-        """All of them."""
-        return list(self._broker.replicas.partitions.values())
-
-    def locked(self, held: Log) -> AbstractAsyncContextManager[object]:
-        """Block appends to a log, and its removal."""
-        return self._broker.locked(held)
-
-    def kept(self, held: Log) -> AbstractAsyncContextManager[object]:
-        """Block the removal of a log; appends continue."""
-        return self._broker.kept(held)
-
-    def wake(self, key: TopicPartition) -> None:
-        """Wake the waiters of a partition."""
-        self._broker.purgatory.wake(key)
-
-    async def write_log_starts(self) -> None:
-        """Make the log start offsets durable. Errors: KAFKA_STORAGE_ERROR."""
-        await self._broker.write_log_starts()
 
 
 class Tier:
@@ -415,7 +380,7 @@ class Tier:
             storage=storage,
             metadata=metadata,
             indexes=indexes,
-            partitions=HeldPartitions(broker),
+            partitions=broker,
             broker_id=broker.node_id,
             directory=directory,
             run=self._workers.run,

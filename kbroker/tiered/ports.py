@@ -6,7 +6,6 @@ with nothing but logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from uuid import UUID
@@ -46,8 +45,6 @@ class PartitionWriter(Protocol):
     def find_partition(self, key: TopicPartition) -> PartitionReader | None:
         """The partition that this broker holds under this topic name and index."""
         ...
-
-    def held_partitions(self) -> Iterable[PartitionReader]: ...
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
         """Block appends, multi-step truncations and the like, and the removal of the log."""

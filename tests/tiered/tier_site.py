@@ -6,7 +6,7 @@ killed, and opened again on the resulting disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -173,9 +173,6 @@ class Site:
 
     def find_partition(self, key: TopicPartition) -> Partition | None:
         return self.partitions.get(key)
-
-    def held_partitions(self) -> Iterable[Partition]:
-        return list(self.partitions.values())
 
     def locked(self, log: Log) -> AbstractAsyncContextManager[object]:
         return self._locks.holding((log.topic, log.partition))
