@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from kbroker.metadata.image import Image, PartitionImage, TopicImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,6 @@ class PartitionChange:
     index: int
     before: PartitionImage | None
     after: PartitionImage | None
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerChange:
-    """One changed broker registration: before is None for a new one, after is None for one that was removed."""
-
-    id: int
-    before: BrokerImage | None
-    after: BrokerImage | None
 
 
 @dataclass(frozen=True)
@@ -90,16 +81,6 @@ class Delta:
             return []
         gone = [resource for resource in before if resource not in after]
         return gone + [resource for resource, keys in after.items() if before.get(resource) != keys]
-
-    @cached_property
-    def changed_brokers(self) -> list[BrokerChange]:
-        """Brokers that were registered, changed (fenced, shutting down, directories) or unregistered, by id."""
-        before, after = self.before.brokers, self.after.brokers
-        if before is after:
-            return []
-        ids = sorted(before.keys() | after.keys())
-        pairs = [BrokerChange(broker, before.get(broker), after.get(broker)) for broker in ids]
-        return [change for change in pairs if change.before is not change.after]
 
     @property
     def features_changed(self) -> bool:

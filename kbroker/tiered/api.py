@@ -282,16 +282,8 @@ class RemoteLogMetadataManager(Protocol):
         """The last offset of this epoch in a finished segment."""
         ...
 
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, leader_epoch: int | None = None
-    ) -> list[RemoteLogSegmentMetadata]:
-        """The segments that are not deleted, in every state, including unreferenced ones. Those of one epoch are sorted
-        by start_offset; those of all epochs are unsorted.
-        """
-        ...
-
-    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        """The total bytes of the segments that list_remote_log_segments returns for the epoch."""
+    def list_remote_log_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """The segments that are not deleted, in every state and any order, including unreferenced ones."""
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:

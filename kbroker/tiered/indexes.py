@@ -95,9 +95,6 @@ class RemoteIndexes:
         at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 1, position)
         return self._offset_entry(at - 1) if at else None
 
-    def last_offset_entry(self) -> OffsetPosition | None:
-        return self._offset_entry(self._offset_count - 1) if self._offset_count else None
-
     def floor_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The last entry whose timestamp is at most `timestamp`. The first record with `timestamp` or later is at or
         after its offset. None if all entries are later.

@@ -59,13 +59,12 @@ class _EpochSegments:
     """The segments with records of one leader epoch.
 
     Shape      starts, ends and ids are parallel: the ranges that are looked up, both ends inclusive
-    Shape      covered are finished segments whose range lies within another one; others are segments that are not
-               finished, are being deleted, or have no record of this epoch
+    Shape      covered are finished segments whose range lies within another one
     Invariant  starts and ends both rise strictly
     Note       highest_offset never falls: records that were copied once are not copied again after their deletion
     """
 
-    __slots__ = ("covered", "ends", "highest_offset", "ids", "others", "ranks", "starts")
+    __slots__ = ("covered", "ends", "highest_offset", "ids", "ranks", "starts")
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -73,13 +72,7 @@ class _EpochSegments:
         self.ids: list[UUID] = []
         self.ranks: list[_Rank] = []
         self.covered: dict[UUID, tuple[int, int, _Rank]] = {}
-        self.others: dict[UUID, None] = {}
         self.highest_offset: int | None = None
-
-    def __iter__(self) -> Iterator[UUID]:
-        yield from self.ids
-        yield from self.covered
-        yield from self.others
 
     def put(self, segment_id: UUID, start: int, end: int, rank: _Rank) -> None:
         """Add a finished segment. Of two with the same range, the one of higher rank is looked up."""
@@ -100,14 +93,10 @@ class _EpochSegments:
         self.ranks[first:last] = [rank]
 
     def remove(self, segment_id: UUID, start: int) -> None:
-        if segment_id in self.others:
-            del self.others[segment_id]
-            return
-        if segment_id in self.covered:
-            del self.covered[segment_id]
-            return
+        """Remove a segment, if it is a finished one with records of this epoch."""
         at = bisect_left(self.starts, start)
-        assert self.ids[at] == segment_id
+        if self.covered.pop(segment_id, None) or self.ids[at : at + 1] != [segment_id]:
+            return
         del self.starts[at], self.ends[at], self.ids[at], self.ranks[at]
         covered, self.covered = self.covered, {}
         for other_id, (other_start, other_end, rank) in covered.items():
@@ -187,8 +176,6 @@ class RemoteLogMetadataCache:
             epoch = self._epochs.setdefault(leader_epoch, _EpochSegments())
             if is_finished and end >= start:
                 epoch.put(segment_id, start, end, (metadata.event_timestamp_ms, segment_id))
-            else:
-                epoch.others[segment_id] = None
 
     def _unlist(self, metadata: RemoteLogSegmentMetadata) -> None:
         for leader_epoch, start, _ in ranges(metadata):
@@ -226,18 +213,9 @@ class RemoteLogMetadataCache:
         epoch = self._epochs.get(leader_epoch)
         return None if epoch is None else epoch.highest_offset
 
-    def list_remote_log_segments(self, leader_epoch: int | None = None) -> list[RemoteLogSegmentMetadata]:
-        """The segments that are not deleted, in every state; those of one epoch are sorted by start_offset."""
-        if leader_epoch is None:
-            return list(self.segments.values())
-        epoch = self._epochs.get(leader_epoch)
-        if epoch is None:
-            return []
-        return sorted((self.segments[each] for each in epoch), key=lambda metadata: metadata.start_offset)
-
-    def remote_log_size(self, leader_epoch: int) -> int:
-        """Bytes of the segments of an epoch, in every state."""
-        return sum(self.segments[each].segment_size_in_bytes for each in self._epochs.get(leader_epoch, ()))
+    def list_remote_log_segments(self) -> list[RemoteLogSegmentMetadata]:
+        """The segments that are not deleted, in every state."""
+        return list(self.segments.values())
 
     # --- snapshot -----------------------------------------------------------------------------------------------------
 

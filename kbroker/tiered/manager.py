@@ -169,12 +169,6 @@ class RemoteLogManager:
         tools.copy_threads.resize(copiers)
         tools.delete_threads.resize(expirers)
 
-    def request_copy(self, key: TopicPartition) -> None:
-        """Start a round of a partition now, to copy and expire: after a roll, for example."""
-        running = self._held.get(key)
-        if running is not None:
-            running.wake()
-
     # Running
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -288,15 +288,9 @@ class TopicRemoteLogMetadataManager:
         """The last offset of this epoch that was ever in a finished segment."""
         return self._cache(partition).highest_offset_for_epoch(leader_epoch)
 
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, leader_epoch: int | None = None
-    ) -> list[RemoteLogSegmentMetadata]:
-        """The segments that are not deleted. Those of one epoch are sorted by start_offset."""
-        return self._cache(partition).list_remote_log_segments(leader_epoch)
-
-    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: int) -> int:
-        """The total bytes of the segments that list_remote_log_segments returns for the epoch."""
-        return self._cache(partition).remote_log_size(leader_epoch)
+    def list_remote_log_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """The segments that are not deleted."""
+        return self._cache(partition).list_remote_log_segments()
 
 
 def _name(partition: TopicIdPartition) -> str:

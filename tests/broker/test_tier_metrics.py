@@ -39,13 +39,11 @@ SLOW_MS = 250
 class SlowToList(TopicRemoteLogMetadataManager):
     """A plug-in that takes SLOW_MS to list the segments of a partition."""
 
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, leader_epoch: int | None = None
-    ) -> list[RemoteLogSegmentMetadata]:
+    def list_remote_log_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, MockClock)
         clock.jump(SLOW_MS / 1000)
-        return super().list_remote_log_segments(partition, leader_epoch)
+        return super().list_remote_log_segments(partition)
 
 
 def page(broker: MemoryBroker) -> dict[tuple[str, ...], float]:

@@ -280,7 +280,6 @@ def test_a_delta_has_created_changed_and_deleted_items() -> None:
     changed = [(one.topic.id, one.index, one.before is None, one.after is None) for one in delta.changed_partitions]
     assert changed == [(OTHER, 0, False, True), (TOPIC, 0, False, False), (born, 0, True, False)]
     assert delta.changed_configs == [(2, "gone"), (4, "")]
-    assert [broker.id for broker in delta.changed_brokers] == [1]
     assert delta.features_changed
 
 
@@ -291,5 +290,4 @@ def test_a_delta_between_equal_images_is_empty() -> None:
     assert not delta.deleted_topics
     assert not delta.changed_partitions
     assert not delta.changed_configs
-    assert not delta.changed_brokers
     assert not delta.features_changed

@@ -101,13 +101,6 @@ def test_a_lookup_before_all_entries_gives_the_start() -> None:
     assert indexes.position_for(START) == indexes.position_for_timestamp(START_MS - 1, START) == 0
 
 
-def test_the_last_entry_is_known() -> None:
-    entry = indexes_of(SEGMENT).last_offset_entry()
-    assert entry is not None
-    assert entry.position in POSITIONS
-    assert RemoteIndexes(START, b"", b"", b"").last_offset_entry() is None
-
-
 @settings(deadline=None)
 @given(
     batches=st.integers(1, 50), value_bytes=st.integers(0, 3_000), interval_bytes=st.sampled_from([0, 500, 4096, 10**6])

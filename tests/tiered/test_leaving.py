@@ -164,7 +164,7 @@ async def test_all_threads_delete_segments_of_a_deleted_topic(autojump_clock: Mo
         site.delete_topic(orders)
         await site.changed()
         site.reconfigure(others, retention_bytes=800)
-        site.manager.request_copy(others.key)
+        await site.changed()
         await trio.sleep(4 * 60 + 30)
         assert len(site.finished(others)) == 1
         assert site.objects() == {one.remote_log_segment_id.id for one in site.segments(others)}
