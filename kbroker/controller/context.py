@@ -5,11 +5,12 @@ Decisions are functions ``decide(context, request) -> Outcome``. They read nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
+from kbroker.config.rules import ConfigRules
 from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
@@ -29,50 +30,6 @@ class TooManyRecords(KafkaError):
 
     def __init__(self, message: str = "Unable to perform excessively large batch operation.") -> None:
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
-
-
-class DescribedConfig(Protocol):
-    """One entry of a topic's effective configuration, as CreateTopics v5+ returns it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def value(self) -> str | None: ...
-
-    @property
-    def read_only(self) -> bool: ...
-
-    @property
-    def source(self) -> int: ...
-
-    @property
-    def is_sensitive(self) -> bool: ...
-
-
-class ConfigRules(Protocol):
-    """What the controller needs to know about settings; kbroker.config implements it."""
-
-    def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        """Raise KafkaError(INVALID_CONFIG) unless these are valid overrides of one topic."""
-
-    def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
-        """Raise KafkaError unless these are valid dynamic settings of one broker, or of all (per_broker false)."""
-
-    def validate_group(self, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError unless these are valid settings of one group."""
-
-    def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError unless these are valid settings of one client metrics subscription."""
-
-    def is_list(self, resource_type: int, key: str) -> bool:
-        """Whether the key is a list, so that APPEND and SUBTRACT apply to it."""
-
-    def default(self, resource_type: int, key: str) -> str | None:
-        """The value that APPEND or SUBTRACT starts from if the resource has no override."""
-
-    def describe_topic(self, configs: Mapping[str, str], image: Image) -> Sequence[DescribedConfig]:
-        """The effective settings of a topic with these overrides, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from kbroker.controller.context import ConfigRules, Context, ControllerSettings
+from kbroker.config.rules import ConfigRules
+from kbroker.controller.context import Context, ControllerSettings
 from kbroker.controller.decisions import discover
 from kbroker.controller.port import NEWEST_VERSION
 from kbroker.controller.sessions import BrokerSessions

@@ -21,9 +21,10 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 
+from kbroker.config.rules import ConfigRules
 from kbroker.controller import snapshots
 from kbroker.controller.bootstrap import write_bootstrap
-from kbroker.controller.context import ConfigRules, ControllerSettings
+from kbroker.controller.context import ControllerSettings
 from kbroker.controller.controller import Controller
 from kbroker.controller.decisions import Decision
 from kbroker.controller.metadata_leader import MetadataLeader, Staged

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
+from kbroker.config import Settings
+from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.controller import Controller
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
-from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerFeatureRange, BrokerListener, BrokerRegistrationRequest
 from wire.messages.create_topics import (
@@ -27,52 +28,7 @@ R = TypeVar("R")
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 SETTINGS = ControllerSettings(cluster_id=CLUSTER_ID, num_partitions=3)
-
-
-class Described(NamedTuple):
-    name: str
-    value: str | None
-    read_only: bool = False
-    source: int = 5
-    is_sensitive: bool = False
-
-
-class Rules:
-    """Five known keys: retention.ms and cleanup.policy (a list) of topics, log.retention.ms of brokers,
-    consumer.session.timeout.ms of groups, interval.ms of client metrics subscriptions.
-    """
-
-    def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
-        for key, value in configs.items():
-            if key not in {"retention.ms", "cleanup.policy"}:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {key}")
-            if key == "retention.ms" and not value.removeprefix("-").isdigit():
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {key}")
-
-    def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
-        for key in configs:
-            if key != "log.retention.ms":
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown broker config name: {key}")
-
-    def validate_group(self, configs: Mapping[str, str]) -> None:
-        for key in configs:
-            if key != "consumer.session.timeout.ms":
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
-
-    def validate_client_metrics(self, configs: Mapping[str, str]) -> None:
-        for key in configs:
-            if key != "interval.ms":
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {key}")
-
-    def is_list(self, resource_type: int, key: str) -> bool:
-        return key == "cleanup.policy"
-
-    def default(self, resource_type: int, key: str) -> str | None:
-        return {"cleanup.policy": "delete"}.get(key)
-
-    def describe_topic(self, configs: Mapping[str, str], image: Image) -> list[Described]:
-        retention = Described("retention.ms", configs.get("retention.ms", "604800000"), source=1)
-        return [retention, Described("secret", "hidden", is_sensitive=True)]
+RULES = ConfigRules(Settings.load())
 
 
 def topic(
@@ -102,7 +58,7 @@ class Cluster:
         self.controller = Controller(
             Image(),
             settings=replace(SETTINGS, **settings),
-            rules=Rules(),
+            rules=RULES,
             new_uuid=self.new_uuid,
             now_ms=self.now_ms,
         )

@@ -19,7 +19,7 @@ from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Endpoint, Image
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from tests.controller.cluster import CLUSTER_ID, SETTINGS, Rules, topic
+from tests.controller.cluster import CLUSTER_ID, RULES, SETTINGS, topic
 from tests.controller.injected import inject
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -41,7 +41,7 @@ async def create(client: EmbeddedController, *topics: CreatableTopic) -> CreateT
 
 
 async def open_client(disk: SimulatedDisk, config: MetadataLogConfig | None = None) -> EmbeddedController:
-    return await open_controller(MemoryEnv(disk), "/data", settings=SETTINGS, rules=Rules(), config=config)
+    return await open_controller(MemoryEnv(disk), "/data", settings=SETTINGS, rules=RULES, config=config)
 
 
 @asynccontextmanager
