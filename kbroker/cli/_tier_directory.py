@@ -137,7 +137,7 @@ class DirectorySource:
         newest = known[-1] if known else snapshots.SnapshotId(0, 0)
         builder = ImageBuilder(Image())
         if known:
-            for one in snapshots.read_snapshot(self.disk, f"{directory}/{newest.file_name}").records:
+            for one in snapshots.read_snapshot(self.disk, f"{directory}/{newest.file_name}"):
                 builder.replay(one)
         quorum_state = f"{directory}/{QUORUM_STATE}"
         epoch = parse_quorum_state(read_file(self.disk, quorum_state), quorum_state).leader_epoch

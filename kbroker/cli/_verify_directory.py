@@ -20,7 +20,7 @@ from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.controller.replay import LogSegment, Replay
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import Image, ImageBuilder
+from kbroker.metadata.image import Image, ImageBuilder, Record
 from kbroker.metadata.parts import (
     CLUSTER_METADATA_TOPIC_ID,
     LOST_DIRECTORY,
@@ -221,22 +221,22 @@ class DirectoryCheck:
 
     def _newest_snapshot(self, path: str, names: list[str]) -> tuple[ImageBuilder, snapshots.SnapshotId] | None:
         """The image of the newest readable snapshot, or an empty image if there is none. This reads all snapshots."""
-        newest, found = snapshots.SnapshotId(0, 0), snapshots.Snapshot([], 0)
+        newest, found = snapshots.SnapshotId(0, 0), list[Record]()
         for snapshot in snapshots.snapshot_ids(names):
             contents = self._read_snapshot(f"{path}/{snapshot.file_name}", snapshot.epoch)
             if contents is not None:
                 newest, found = snapshot, contents
         builder = ImageBuilder(Image())
         try:
-            for record in found.records:
+            for record in found:
                 builder.replay(record)
         except (UnusableMetadata, Malformed) as error:
             self._report.add(f"{path}/{newest.file_name}", f"cannot be applied: {error}")
             return None
         return builder, newest
 
-    def _read_snapshot(self, path: str, epoch: int | None = None) -> snapshots.Snapshot | None:
-        """The contents of a snapshot; None, after a report, if it is damaged. `epoch` is the epoch in its file name."""
+    def _read_snapshot(self, path: str, epoch: int | None = None) -> list[Record] | None:
+        """The records of a snapshot; None, after a report, if it is damaged. `epoch` is the epoch in its file name."""
         before = self._report.count
         with closing(self._disk.open(path, writable=False)) as file:
             next_offset = 0

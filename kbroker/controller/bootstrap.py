@@ -22,7 +22,7 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
     if path is None or not disk.exists(path):
         return [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)]
     try:
-        contents = snapshots.read_snapshot(disk, path).records
+        contents = snapshots.read_snapshot(disk, path)
     except Malformed as error:
         raise UnusableMetadata(f"the bootstrap records cannot be read: {error}") from error
     for record in contents:

@@ -11,7 +11,7 @@ Source: Kafka's ConfigAdminManager (the checks before a broker forwards the requ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from wire.messages import incremental_alter_configs as incremental
 from wire.stored.metadata import ConfigRecord
 
 Resource = tuple[int, str]
-ResourceChange = TypeVar("ResourceChange", incremental.AlterConfigsResource, legacy.AlterConfigsResource)
+Change = TypeVar("Change", incremental.AlterConfigsResource, legacy.AlterConfigsResource)
 
 
 class Operation(IntEnum):
@@ -49,10 +49,9 @@ def incremental_alter_configs(
     broker's id), INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
     POLICY_VIOLATION if the request needs too many records.
     """
-    faults, records = _decide_each(context, request.resources, _incremental_changes)
-    responses = _responses(request.resources, faults)
+    answers, records = _decide_each(context, request.resources, _incremental_changes)
     return Outcome(
-        [] if request.validate_only else records, incremental.IncrementalAlterConfigsResponse(responses=responses)
+        [] if request.validate_only else records, incremental.IncrementalAlterConfigsResponse(responses=answers)
     )
 
 
@@ -61,38 +60,25 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
     """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
     Errors as above.
     """
-    faults, records = _decide_each(context, request.resources, _replacing_changes)
-    responses = _responses(request.resources, faults)
-    return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=responses))
-
-
-Fault = tuple[int, str | None]
-
-
-def _responses(
-    resources: Iterable[incremental.AlterConfigsResource | legacy.AlterConfigsResource], faults: Iterable[Fault]
-) -> list[incremental.AlterConfigsResourceResponse]:
-    return [
-        incremental.AlterConfigsResourceResponse(
-            error_code=code,
-            error_message=text,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource, (code, text) in zip(resources, faults, strict=True)
-    ]
+    answers, records = _decide_each(context, request.resources, _replacing_changes)
+    return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=answers))
 
 
 def _decide_each(
     context: Context,
-    resources: Sequence[ResourceChange],
-    changes: Callable[[Context, ResourceChange], list[ConfigRecord]],
-) -> tuple[list[Fault], list[Any]]:
-    """An error code and message for each resource, and the records of the resources that succeed."""
-    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    faults: list[Fault] = []
+    resources: Sequence[Change],
+    changes: Callable[[Context, Change], list[ConfigRecord]],
+) -> tuple[list[incremental.AlterConfigsResourceResponse], list[Any]]:
+    """The answer for each resource, and the records of the resources that succeed."""
+    answers = [
+        incremental.AlterConfigsResourceResponse(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        for resource in resources
+    ]
+    times = Counter((answer.resource_type, answer.resource_name) for answer in answers)
     records: list[Any] = []
-    for resource in resources:
+    for resource, answer in zip(resources, answers, strict=True):
         name = (resource.resource_type, resource.resource_name)
         try:
             if times[name] > 1:
@@ -102,13 +88,14 @@ def _decide_each(
             decided = changes(context, resource)
             context.require_room(records, len(decided))
         except TooManyRecords as error:
-            return [(error.code, error_text(error))] * len(resources), []
+            for every in answers:
+                every.error_code, every.error_message = error.code, error_text(error)
+            return answers, []
         except KafkaError as error:
-            faults.append((error.code, error_text(error)))
+            answer.error_code, answer.error_message = error.code, error_text(error)
         else:
             records += decided
-            faults.append((ErrorCode.NONE, None))
-    return faults, records
+    return answers, records
 
 
 def _check_keys(names: list[str], missing: list[str]) -> None:

@@ -74,7 +74,7 @@ class MetadataLeader:
 
     def fits(self, values: list[bytes], *, onto: Staged) -> bool:
         """Whether the records of one more decision fit into the staged batch."""
-        return len(onto.batches) == 1 and _size(onto.batches[0]) + _size(values) <= self._max_batch_bytes
+        return len(onto.batches) == 1 and records.size(onto.batches[0]) + records.size(values) <= self._max_batch_bytes
 
     def stage(self, values: list[bytes], *, metadata_version: int, onto: Staged | None = None) -> Staged:
         """Assign offsets to the encoded records of one decision, without writing anything.
@@ -87,10 +87,10 @@ class MetadataLeader:
             self._end_offset = onto.end_offset = onto.end_offset + len(values)
             return onto
         batches = [values]
-        if _size(values) > self._max_batch_bytes:
+        if records.size(values) > self._max_batch_bytes:
             begin, end = BeginTransactionRecord(name="Large decision"), EndTransactionRecord()
             framed = [encode_value(begin, metadata_version), *values, encode_value(end, metadata_version)]
-            batches = _split(framed, self._max_batch_bytes)
+            batches = list(records.split(framed, self._max_batch_bytes))
         self._end_offset += sum(map(len, batches))
         return Staged(batches, self._end_offset)
 
@@ -102,7 +102,7 @@ class MetadataLeader:
         start = offset = self.log.log_end_offset
         try:
             if len(staged.batches) > 1:
-                self.log.expect_room(sum(map(_size, staged.batches)))
+                self.log.expect_room(sum(map(records.size, staged.batches)))
             for values in staged.batches:
                 batch = records.data_batch(values, base_offset=offset, epoch=self.log.epoch, timestamp_ms=timestamp_ms)
                 self.log.append(batch, timestamp_ms=timestamp_ms)
@@ -113,20 +113,3 @@ class MetadataLeader:
             self._end_offset = start
             raise
         assert offset == staged.end_offset, f"{offset=}, staged to {staged.end_offset}"
-
-
-def _size(values: list[bytes]) -> int:
-    return sum(map(len, values)) + records.RECORD_OVERHEAD_BYTES * len(values)
-
-
-def _split(values: list[bytes], limit: int) -> list[list[bytes]]:
-    batches: list[list[bytes]] = [[]]
-    size = 0
-    for value in values:
-        more = len(value) + records.RECORD_OVERHEAD_BYTES
-        if batches[-1] and size + more > limit:
-            batches.append([])
-            size = 0
-        batches[-1].append(value)
-        size += more
-    return batches

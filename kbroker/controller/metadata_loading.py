@@ -164,7 +164,7 @@ def _newest_snapshot(
             with suppress(FileNotFoundError):
                 disk.rename(path, path.removesuffix(snapshots.SUFFIX) + snapshots.DELETED_SUFFIX)
             continue
-        for record in contents.records:
+        for record in contents:
             builder.replay(record)
         return builder, snapshot
     return ImageBuilder(Image()), SnapshotId(0, 0)

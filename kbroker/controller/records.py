@@ -10,13 +10,13 @@ Source: MetadataRecordSerde, MetadataVersion, ControlRecordUtils of Apache Kafka
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
 from wire import record_batch
-from wire.codec import decode, encode
+from wire.codec import encode
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch, build_batch
 from wire.stored import metadata as stored
@@ -86,6 +86,25 @@ def data_batch(values: Iterable[bytes], *, base_offset: int, epoch: int, timesta
     )
 
 
+def size(values: list[bytes]) -> int:
+    """An upper bound of the bytes of these framed records in a batch."""
+    return sum(map(len, values)) + RECORD_OVERHEAD_BYTES * len(values)
+
+
+def split(values: Iterable[bytes], limit: int) -> Iterator[list[bytes]]:
+    """Split framed records into batches of at most `limit` bytes; a larger record gets a batch of its own."""
+    batch: list[bytes] = []
+    used = 0
+    for value in values:
+        if batch and used + size([value]) > limit:
+            yield batch
+            batch, used = [], 0
+        batch.append(value)
+        used += size([value])
+    if batch:
+        yield batch
+
+
 def batch_records(batch: RecordBatch) -> list[Record]:
     """The metadata records of a batch; empty for a control batch. Raises UnusableMetadata."""
     if batch.is_control:
@@ -130,10 +149,3 @@ def control_type(batch: RecordBatch) -> int | None:
         if record.key is not None and len(record.key) >= _CONTROL_KEY.size:
             return int(_CONTROL_KEY.unpack_from(record.key)[1])
     return None
-
-
-def last_contained_log_timestamp(batch: RecordBatch) -> int:
-    """The timestamp in a snapshot's header. Raises Malformed."""
-    for record in batch.records():
-        return decode(SnapshotHeaderRecord, 0, record.value or b"").last_contained_log_timestamp
-    raise Malformed("an empty snapshot header")

@@ -46,13 +46,6 @@ class SnapshotId(NamedTuple):
         return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
 
 
-class Snapshot(NamedTuple):
-    """The contents of a complete snapshot file."""
-
-    records: list[Record]
-    last_contained_log_timestamp: int
-
-
 def snapshot_ids(names: Iterable[str]) -> list[SnapshotId]:
     """The snapshots among a directory's names, oldest first. Excludes 0-0, which only dynamic quorums have."""
     found = [SnapshotId(int(match[1]), int(match[2])) for name in names if (match := _NAME.fullmatch(name))]
@@ -68,8 +61,8 @@ def write_snapshot(
     epoch: int,
     last_contained_log_timestamp: int,
     timestamp_ms: int,
-) -> int:
-    """Write a snapshot file atomically and durably; returns its size in bytes. Blocking. OSError."""
+) -> None:
+    """Write a snapshot file atomically and durably. Blocking. OSError."""
     part = path.removesuffix(SUFFIX) + PART_SUFFIX
     file = disk.open(part, create=True)
     try:
@@ -79,7 +72,8 @@ def write_snapshot(
         )
         file.pwrite(data, 0)
         position, offset = len(data), 1
-        for values in _in_batches(contents, metadata_version):
+        encoded = (records.encode_value(record, metadata_version) for record in contents)
+        for values in records.split(encoded, _BATCH_BYTES):
             data = records.data_batch(values, base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
             file.pwrite(data, position)
             position, offset = position + len(data), offset + len(values)
@@ -94,30 +88,14 @@ def write_snapshot(
         file.close()
     disk.rename(part, path)
     disk.sync_directory(path.rpartition("/")[0])
-    return position + len(data)
 
 
-def _in_batches(contents: Iterable[Record], metadata_version: int) -> Iterable[list[bytes]]:
-    values: list[bytes] = []
-    size = 0
-    for record in contents:
-        value = records.encode_value(record, metadata_version)
-        if values and size + len(value) > _BATCH_BYTES:
-            yield values
-            values, size = [], 0
-        values.append(value)
-        size += len(value) + records.RECORD_OVERHEAD_BYTES
-    if values:
-        yield values
-
-
-def read_snapshot(disk: Disk, path: str) -> Snapshot:
-    """Read a snapshot file. Raises Malformed if it is damaged or incomplete, UnusableMetadata for an unknown record.
-    Blocking.
+def read_snapshot(disk: Disk, path: str) -> list[Record]:
+    """The records of a snapshot file. Raises Malformed if it is damaged or incomplete, UnusableMetadata for an unknown
+    record. Blocking.
     """
     data = read_file(disk, path)
     found: list[Record] = []
-    timestamp = 0
     whole = opened = False
     position = 0
     while position < len(data):
@@ -127,7 +105,6 @@ def read_snapshot(disk: Disk, path: str) -> Snapshot:
         kind = records.control_type(batch)
         if kind == records.SNAPSHOT_HEADER and not opened:
             opened = True
-            timestamp = records.last_contained_log_timestamp(batch)
         elif not opened:
             raise Malformed(f"{path} does not start with a snapshot header")
         elif kind == records.SNAPSHOT_FOOTER:
@@ -137,4 +114,4 @@ def read_snapshot(disk: Disk, path: str) -> Snapshot:
         position += batch.size
     if not whole:
         raise Malformed(f"{path} has no footer")
-    return Snapshot(found, timestamp)
+    return found
