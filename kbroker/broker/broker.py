@@ -24,9 +24,9 @@ from kbroker.config import Settings
 from kbroker.config.describe import ConfigEntry
 from kbroker.controller.port import ControllerPort
 from kbroker.coordinator.group_coordinator import GroupCoordinator
-from kbroker.metadata.answers import Viewpoint
+from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
-from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Endpoint, Image
+from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
@@ -189,12 +189,10 @@ class Broker:
 
     def nodes(self, listener: str) -> list[AdvertisedNode]:
         """The brokers that are not fenced, with their addresses for this listener, ordered by id."""
-        found = []
-        for broker_id, broker in sorted(self.image.brokers.items()):
-            endpoint: Endpoint | None = broker.endpoints.get(listener)
-            if endpoint is not None and not broker.fenced:
-                found.append(AdvertisedNode(broker_id, endpoint.host, endpoint.port, broker.rack))
-        return found
+        return [
+            AdvertisedNode(broker.id, endpoint.host, endpoint.port, broker.rack)
+            for broker, endpoint in visible_brokers(self.image, listener)
+        ]
 
     def viewpoint(self, listener: str) -> Viewpoint:
         """This cluster and broker as clients of this listener see them."""

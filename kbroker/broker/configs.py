@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import Final
 
 from kbroker.config import Settings
 from kbroker.config.describe import (
@@ -23,6 +22,7 @@ from kbroker.config.describe import (
     describe_logger,
     describe_topic,
 )
+from kbroker.controller.configs import Operation, check_keys, known_operation, parse_node_id
 from kbroker.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
@@ -40,9 +40,6 @@ from wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
 )
-
-_SET, _DELETE = 0, 1
-_LIST_OPERATIONS: Final = {2: "APPEND", 3: "SUBTRACT"}
 
 
 def describe_resource(
@@ -120,29 +117,21 @@ def alter_loggers(
 def _wanted_levels(resource: AlterConfigsResource, node_id: int) -> dict[str, str | None]:
     """Logger -> level that a resource requests; None means the parent logger's level."""
     name, changes = resource.resource_name, resource.configs
-    if len({change.name for change in changes}) != len(changes):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    empty = [change.name for change in changes if change.value is None and change.config_operation != _DELETE]
-    if empty:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(empty)}")
-    if not (name.isascii() and name.isdigit()) or len(name) > NODE_ID_DIGITS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-    if int(name) != node_id:
+    check_keys(changes)
+    if parse_node_id(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")
     known = logs.levels()
     return {change.name: _wanted_level(change, known) for change in changes}
 
 
 def _wanted_level(change: AlterableConfig, known: Collection[str]) -> str | None:
-    name, operation, level = change.name, change.config_operation, change.value
-    if operation in _LIST_OPERATIONS:
-        text = f"{_LIST_OPERATIONS[operation]} operation is not allowed for the BROKER_LOGGER resource"
+    name, operation, level = change.name, known_operation(change.config_operation), change.value
+    if operation in (Operation.APPEND, Operation.SUBTRACT):
+        text = f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
-    if operation not in (_SET, _DELETE):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
     if name not in known:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
-    if operation == _DELETE:
+    if operation is Operation.DELETE:
         if name == logs.ROOT:
             text = "Removing the log level of the root logger is not allowed"
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)

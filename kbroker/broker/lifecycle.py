@@ -14,6 +14,7 @@ from uuid import UUID
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.image import Endpoint
+from kbroker.metadata.parts import copied, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import (
@@ -47,19 +48,8 @@ class BrokerLifecycle:
             broker_id=self.broker_id,
             cluster_id=self._cluster_id,
             incarnation_id=incarnation_id,
-            listeners=[
-                BrokerListener(
-                    name=endpoint.name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=endpoint.security_protocol,
-                )
-                for endpoint in endpoints
-            ],
-            features=[
-                BrokerFeatureRange(name=name, min_supported_version=lowest, max_supported_version=highest)
-                for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
-            ],
+            listeners=[copied(BrokerListener, endpoint) for endpoint in endpoints],
+            features=feature_ranges(BrokerFeatureRange, SUPPORTED_FEATURES),
             rack=rack,
             log_dirs=list(log_dirs),
         )

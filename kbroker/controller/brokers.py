@@ -41,6 +41,7 @@ from kbroker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from kbroker.metadata.parts import copied, feature_ranges
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -91,18 +92,8 @@ def register_broker(context: Context, request: BrokerRegistrationRequest) -> Out
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
         broker_epoch=image.end_offset + len(records),
-        end_points=[
-            BrokerEndpoint(name=point.name, host=point.host, port=point.port, security_protocol=point.security_protocol)
-            for point in request.listeners
-        ],
-        features=[
-            BrokerFeature(
-                name=feature.name,
-                min_supported_version=feature.min_supported_version,
-                max_supported_version=feature.max_supported_version,
-            )
-            for feature in request.features
-        ],
+        end_points=[copied(BrokerEndpoint, listener) for listener in request.listeners],
+        features=[copied(BrokerFeature, feature) for feature in request.features],
         rack=request.rack,
         log_dirs=list(request.log_dirs),
     )
@@ -228,10 +219,7 @@ def _controller_record(context: Context, incarnation_id: UUID) -> RegisterContro
         incarnation_id=incarnation_id,
         zk_migration_ready=False,
         end_points=[],
-        features=[
-            ControllerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
-            for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items())
-        ],
+        features=feature_ranges(ControllerFeature, SUPPORTED_FEATURES),
     )
 
 

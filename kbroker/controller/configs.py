@@ -98,30 +98,26 @@ def _decide_each(
     return answers, records
 
 
-def _check_keys(names: list[str], missing: list[str]) -> None:
-    if len(set(names)) != len(names):
+def check_keys(configs: Sequence[Any]) -> None:
+    """Raise INVALID_REQUEST for a key that is given twice, or without a value that its operation needs."""
+    if len({config.name for config in configs}) != len(configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    missing = [
+        config.name
+        for config in configs
+        if config.value is None and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
+    ]
     if missing:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
 
 
 def _incremental_changes(context: Context, resource: incremental.AlterConfigsResource) -> list[ConfigRecord]:
     name = (resource.resource_type, resource.resource_name)
-    _check_keys(
-        [config.name for config in resource.configs],
-        [
-            config.name
-            for config in resource.configs
-            if config.value is None and config.config_operation != Operation.DELETE
-        ],
-    )
+    check_keys(resource.configs)
     current = context.image.configs.get(name, {})
     wanted: dict[str, str | None] = {}
     for config in resource.configs:
-        try:
-            operation = Operation(config.config_operation)
-        except ValueError:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {config.config_operation}") from None
+        operation = known_operation(config.config_operation)
         if operation is Operation.DELETE:
             wanted[config.name] = None
             continue
@@ -138,6 +134,14 @@ def _incremental_changes(context: Context, resource: incremental.AlterConfigsRes
     return _validated(context, name, wanted)
 
 
+def known_operation(code: int) -> Operation:
+    """The operation with this code. Raises INVALID_REQUEST."""
+    try:
+        return Operation(code)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {code}") from None
+
+
 def _edited_list(start: str, operation: Operation, value: str) -> str:
     parts = [part for part in start.split(",") if part]
     for part in value.split(","):
@@ -150,10 +154,7 @@ def _edited_list(start: str, operation: Operation, value: str) -> str:
 
 def _replacing_changes(context: Context, resource: legacy.AlterConfigsResource) -> list[ConfigRecord]:
     name = (resource.resource_type, resource.resource_name)
-    _check_keys(
-        [config.name for config in resource.configs],
-        [config.name for config in resource.configs if config.value is None],
-    )
+    check_keys(resource.configs)
     wanted: dict[str, str | None] = dict.fromkeys(context.image.configs.get(name, {}))
     wanted.update({config.name: config.value for config in resource.configs})
     return _validated(context, name, wanted)
@@ -199,10 +200,9 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
 
 def _check_broker(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     if name:
-        if not _is_node_id(name):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-        if int(name) not in context.image.brokers:
-            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {int(name)} found.")
+        node_id = parse_node_id(name)
+        if node_id not in context.image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {node_id} found.")
     context.rules.validate_broker(configs, current, per_broker=bool(name))
 
 
@@ -210,6 +210,13 @@ def _check_own_broker(node_id: int, resource_type: int, name: str) -> None:
     """A broker accepts changes of its own settings only; clients send them to the broker that they name."""
     if resource_type == BROKER_RESOURCE and _is_node_id(name) and int(name) != node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def parse_node_id(name: str) -> int:
+    """The node that a broker resource names. Raises INVALID_REQUEST."""
+    if not _is_node_id(name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    return int(name)
 
 
 def _is_node_id(name: str) -> bool:

@@ -31,9 +31,9 @@ METADATA_VERSION: Final = 21
 """3.9-IV0, the level of a new cluster."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION), "kraft.version": (0, 0)}
+    {"kraft.version": (0, 0), METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION)}
 )
-"""The supported levels, lowest and highest."""
+"""The supported levels, lowest and highest, by name in order."""
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2

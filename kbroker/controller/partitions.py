@@ -11,7 +11,6 @@ from typing import Any
 from kbroker.controller import placement
 from kbroker.controller.context import Context, TooManyRecords
 from kbroker.controller.decisions import decides
-from kbroker.metadata.image import PartitionImage
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_partitions import (
@@ -90,18 +89,7 @@ def _grow(context: Context, request: CreatePartitionsTopic, records: list[Any]) 
         placed = [tuple(assignment.broker_ids) for assignment in request.assignments]
         for replicas in placed:
             placement.check_manual_assignment(context.image, replicas, replication_factor)
-    return list(placement.partition_records(topic.id, present, _usable(context, placed, present)))
-
-
-def _usable(context: Context, placed: list[tuple[int, ...]], first: int) -> list[PartitionImage]:
-    partitions = []
-    for step, replicas in enumerate(placed):
-        partition = placement.new_partition(context.image, replicas)
-        if partition is None:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"All brokers specified in the manual partition assignment for partition {first + step} are fenced or "
-                "in controlled shutdown.",
-            )
-        partitions.append(partition)
-    return partitions
+    partitions = [
+        placement.new_partition(context.image, index, replicas) for index, replicas in enumerate(placed, present)
+    ]
+    return list(placement.partition_records(topic.id, present, partitions))

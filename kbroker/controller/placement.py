@@ -69,11 +69,18 @@ def check_manual_assignment(image: Image, replicas: Sequence[int], replication_f
         )
 
 
-def new_partition(image: Image, replicas: Sequence[int]) -> PartitionImage | None:
-    """A new partition, led by its first usable replica; None if no replica is usable."""
+def new_partition(image: Image, index: int, replicas: Sequence[int]) -> PartitionImage:
+    """The new partition with this index, led by its first usable replica.
+
+    Raises INVALID_REPLICA_ASSIGNMENT if no replica is usable.
+    """
     isr = tuple(broker for broker in replicas if image.brokers[broker].active)
     if not isr:
-        return None
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown.",
+        )
     return PartitionImage(
         replicas=tuple(replicas),
         isr=isr,

@@ -186,8 +186,7 @@ def _new_partitions(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): {error.message}",
         ) from None
-    partitions = [placement.new_partition(context.image, replicas) for replicas in placed]
-    return [partition for partition in partitions if partition is not None]
+    return [placement.new_partition(context.image, index, replicas) for index, replicas in enumerate(placed)]
 
 
 def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[PartitionImage]:
@@ -212,14 +211,7 @@ def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[Partit
             )
         placement.check_manual_assignment(context.image, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
-        partition = placement.new_partition(context.image, assignment.broker_ids)
-        if partition is None:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
-                "controlled shutdown.",
-            )
-        partitions[index] = partition
+        partitions[index] = placement.new_partition(context.image, index, assignment.broker_ids)
     if set(partitions) != set(range(len(partitions))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"

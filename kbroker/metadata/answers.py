@@ -78,10 +78,12 @@ class MetadataAnswer:
     to_create: list[str]
 
 
-def _visible_brokers(image: Image, listener: str) -> list[tuple[BrokerImage, Endpoint]]:
-    brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
+def visible_brokers(image: Image, listener: str, *, with_fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
+    """The brokers that clients of a listener can reach, with their addresses there, ordered by id."""
     return [
-        (broker, broker.endpoints[listener]) for broker in brokers if not broker.fenced and listener in broker.endpoints
+        (broker, broker.endpoints[listener])
+        for _, broker in sorted(image.brokers.items())
+        if (with_fenced or not broker.fenced) and listener in broker.endpoints
     ]
 
 
@@ -89,7 +91,7 @@ def controller_id(image: Image, viewpoint: Viewpoint) -> int:
     """The broker to which clients send controller requests: this one, which handles or forwards them, if clients can
     see it.
     """
-    visible = [broker.id for broker, _ in _visible_brokers(image, viewpoint.listener)]
+    visible = [broker.id for broker, _ in visible_brokers(image, viewpoint.listener)]
     if viewpoint.node_id in visible:
         return viewpoint.node_id
     return visible[0] if visible else -1
@@ -155,8 +157,7 @@ def answer_metadata(
                 continue
             if request.allow_auto_topic_creation and may_create(name):
                 to_create.append(name)
-            code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            unknown = _topic(name, ZERO_UUID, code, internal=is_internal(name))
+            unknown = _topic(name, ZERO_UUID, _why_unknown(name), internal=is_internal(name))
             if with_operations:
                 unknown.topic_authorized_operations = ALL_TOPIC_OPERATIONS
             yield unknown
@@ -171,7 +172,7 @@ def answer_metadata(
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            for broker, endpoint in _visible_brokers(image, viewpoint.listener)
+            for broker, endpoint in visible_brokers(image, viewpoint.listener)
         ],
         cluster_id=viewpoint.cluster_id,
         controller_id=controller_id(image, viewpoint),
@@ -180,6 +181,10 @@ def answer_metadata(
     if 8 <= version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
     return MetadataAnswer(response, topics, to_create)
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _is_faulty(topic: MetadataRequestTopic, version: int) -> bool:
@@ -229,7 +234,7 @@ def _partition(
     code = ErrorCode.NONE
     replicas, isr = list(partition.replicas), list(partition.isr)
     if version == 0:  # these old clients cannot handle a replica that is not among the brokers
-        alive = {broker.id for broker, _ in _visible_brokers(image, listener)}
+        alive = {broker.id for broker, _ in visible_brokers(image, listener)}
         replicas = [replica for replica in replicas if replica in alive]
         isr = [replica for replica in isr if replica in alive]
         if len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr):
@@ -267,23 +272,13 @@ def answer_describe_cluster(
             code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             text = f"Unsupported endpoint type {request.endpoint_type}"
         return DescribeClusterResponse(error_code=code, error_message=text, cluster_id="", brokers=[])
-    listener = viewpoint.listener
-    shown = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
-    if version < 2 or not request.include_fenced_brokers:
-        shown = [broker for broker in shown if not broker.fenced]
-    brokers = []
-    for broker in shown:
-        endpoint = broker.endpoints.get(listener)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterBroker(
-                    broker_id=broker.id,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    rack=broker.rack,
-                    is_fenced=broker.fenced if version >= 2 else False,
-                )
-            )
+    with_fenced = version >= 2 and request.include_fenced_brokers
+    brokers = [
+        DescribeClusterBroker(
+            broker_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack, is_fenced=broker.fenced
+        )
+        for broker, endpoint in visible_brokers(image, viewpoint.listener, with_fenced=with_fenced)
+    ]
     response = DescribeClusterResponse(
         cluster_id=viewpoint.cluster_id, controller_id=controller_id(image, viewpoint), brokers=brokers
     )
@@ -317,24 +312,19 @@ def answer_describe_topic_partitions(
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = image.topics_by_name.get(name)
+        answered = _described(name, ErrorCode.NONE if topic is not None else _why_unknown(name))
+        answered.is_internal = is_internal(name)
+        answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+        response.topics.append(answered)
         if topic is None:
-            code = ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_fault(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answered = _described(name, code)
-            answered.is_internal = is_internal(name)
-            answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
-            response.topics.append(answered)
             remaining -= 1
             continue
         start = cursor.partition_index if cursor is not None and name == first else 0
         end = min(len(topic.partitions), start + remaining)
-        answered = _described(name, ErrorCode.NONE)
         answered.topic_id = topic.id
-        answered.is_internal = is_internal(name)
-        answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
         answered.partitions = [
             _described_partition(image, index, topic.partitions[index], listener) for index in range(start, end)
         ]
-        response.topics.append(answered)
         if end < len(topic.partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break

@@ -314,17 +314,20 @@ class ImageBuilder:
     # -- configs, features, producer ids
 
     def _config(self, record: stored.ConfigRecord) -> None:
-        resource = (record.resource_type, record.resource_name)
-        configs = self._writable("configs")
-        keys = dict(configs.get(resource, {}))
-        if record.value is None:
-            keys.pop(record.name, None)
+        self._set("configs", (record.resource_type, record.resource_name), record.name, record.value)
+
+    def _set(self, name: str, owner: Any, key: str, value: object) -> None:
+        """Set a key of one resource or entity, or delete it if the value is None."""
+        owners = self._writable(name)
+        keys = dict(owners.get(owner, {}))
+        if value is None:
+            keys.pop(key, None)
         else:
-            keys[record.name] = record.value
+            keys[key] = value
         if keys:
-            configs[resource] = keys
+            owners[owner] = keys
         else:
-            configs.pop(resource, None)
+            owners.pop(owner, None)
 
     def _feature_level(self, record: stored.FeatureLevelRecord) -> None:
         if record.feature_level == 0:
@@ -344,16 +347,7 @@ class ImageBuilder:
         entity: QuotaEntity = tuple(
             sorted(((part.entity_type, part.entity_name) for part in record.entity), key=lambda pair: pair[0])
         )
-        quotas = self._writable("client_quotas")
-        keys = dict(quotas.get(entity, {}))
-        if record.remove:
-            keys.pop(record.key, None)
-        else:
-            keys[record.key] = record.value
-        if keys:
-            quotas[entity] = keys
-        else:
-            quotas.pop(entity, None)
+        self._set("client_quotas", entity, record.key, None if record.remove else record.value)
 
     def _access_control_entry(self, record: stored.AccessControlEntryRecord) -> None:
         self._writable("acls")[record.id] = record

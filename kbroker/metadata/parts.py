@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from wire.schema import schema_of
 from wire.stored.metadata import PartitionChangeRecord, PartitionRecord
+
+Message = TypeVar("Message")
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
@@ -117,6 +120,19 @@ class ControllerImage:
     endpoints: Mapping[str, Endpoint]
     features: Mapping[str, tuple[int, int]]
     zk_migration_ready: bool = False
+
+
+def copied(kind: type[Message], source: Any) -> Message:
+    """A message with the fields of an object that has the same ones: an endpoint, a range of feature levels."""
+    return kind(**{field.name: getattr(source, field.name) for field in schema_of(kind).fields})
+
+
+def feature_ranges(kind: Callable[..., Message], features: Mapping[str, tuple[int, int]]) -> list[Message]:
+    """Messages with the lowest and the highest supported level of each feature."""
+    return [
+        kind(name=name, min_supported_version=lowest, max_supported_version=highest)
+        for name, (lowest, highest) in features.items()
+    ]
 
 
 def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:

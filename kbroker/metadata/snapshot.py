@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.metadata.image import METADATA_VERSION_FEATURE, BrokerImage, Endpoint, Image, Record
-from kbroker.metadata.parts import partition_record
+from kbroker.metadata.image import METADATA_VERSION_FEATURE, BrokerImage, Image, Record
+from kbroker.metadata.parts import copied, feature_ranges, partition_record
 from wire.stored import metadata as stored
 
 
@@ -59,22 +59,13 @@ def register_broker_record(broker: BrokerImage) -> stored.RegisterBrokerRecord:
         is_migrating_zk_broker=broker.is_migrating_zk_broker,
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.epoch,
-        end_points=[_broker_endpoint(endpoint) for endpoint in broker.endpoints.values()],
-        features=[
-            stored.BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
-            for name, (lowest, highest) in broker.features.items()
-        ],
+        end_points=[copied(stored.BrokerEndpoint, endpoint) for endpoint in broker.endpoints.values()],
+        features=feature_ranges(stored.BrokerFeature, broker.features),
         rack=broker.rack,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=list(broker.log_dirs),
         cordoned_log_dirs=None if broker.cordoned_log_dirs is None else list(broker.cordoned_log_dirs),
-    )
-
-
-def _broker_endpoint(endpoint: Endpoint) -> stored.BrokerEndpoint:
-    return stored.BrokerEndpoint(
-        name=endpoint.name, host=endpoint.host, port=endpoint.port, security_protocol=endpoint.security_protocol
     )
 
 
@@ -84,17 +75,6 @@ def _controllers(image: Image) -> Iterator[Record]:
             controller_id=controller.id,
             incarnation_id=controller.incarnation_id,
             zk_migration_ready=controller.zk_migration_ready,
-            end_points=[
-                stored.ControllerEndpoint(
-                    name=endpoint.name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=endpoint.security_protocol,
-                )
-                for endpoint in controller.endpoints.values()
-            ],
-            features=[
-                stored.ControllerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
-                for name, (lowest, highest) in controller.features.items()
-            ],
+            end_points=[copied(stored.ControllerEndpoint, endpoint) for endpoint in controller.endpoints.values()],
+            features=feature_ranges(stored.ControllerFeature, controller.features),
         )
