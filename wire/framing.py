@@ -31,10 +31,10 @@ import struct
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from wire.codec import decode, decode_prefix, encode_parts
+from wire.codec import decode_prefix, encode_parts
 from wire.codegen import skip_tags
 from wire.errors import Malformed
-from wire.schema import NEVER_FLEXIBLE, first_flexible, request_class, schema_of
+from wire.schema import NEVER_FLEXIBLE, first_flexible, schema_of
 from wire.types import Opaque
 from wire.varint import Buffer, decode_uvarint
 
@@ -276,15 +276,6 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"a request header that is cut or wrong: {error}") from error
     return _new(RequestHeader, (api_key, api_version, correlation_id, client_id)), memoryview(frame)[position:]
-
-
-def decode_request(frame: Buffer) -> tuple[RequestHeader, object]:
-    """The header and the message of a request frame whose api key's module is loaded."""
-    header, body = decode_request_header(frame)
-    cls = request_class(header.api_key)
-    if cls is None:
-        raise Malformed(f"no API has the key {header.api_key}")
-    return header, decode(cls, header.api_version, body)
 
 
 def _response_tags(cls: type, version: int) -> bytes:

@@ -32,6 +32,7 @@ from wire.types import Primitive
 NOT_DECLARED = {
     r"(Controlled|LeaderAndIsr|StopReplica|UpdateMetadata)\w*": "of ZooKeeper's time: no valid version is left",
     r"(RequestHeader|ResponseHeader)": "written by hand in wire/framing.py",
+    r"(ProducerSnapshot|ControlRecordTypeSchema)": "written by hand in producer_state.py and control_records.py",
     r"\w*Share\w*|Streams\w*": "share groups and streams groups are not served",
     r"\w*DelegationToken(Request|Response)": "delegation tokens are not served",
     r"(GetTelemetrySubscriptions|PushTelemetry)\w*": "telemetry is not served",

@@ -83,8 +83,7 @@ class LogMetadataTopic:
     def commit_all(self) -> None:
         """Commit everything appended."""
         self._high_watermarks = [held.log_end_offset for held in self.logs]
-        for index in range(len(self.logs)):
-            self._purgatory.wake(index)
+        self._wake(len(self.logs))
 
     def log(self, partition: int) -> Log | None:
         """The log of a partition, None while it has no leader."""
@@ -105,15 +104,12 @@ class LogMetadataTopic:
     def set_reachable(self, is_reachable: bool) -> None:
         """Take the leader from all partitions, or give it back."""
         self.is_reachable = is_reachable
-        for index in range(len(self.logs)):
-            self._purgatory.wake(index)
+        self._wake(len(self.logs))
 
     def reopen(self, *, topic_id: UUID | None = None) -> None:
         """Reopen the logs from the disk, as after a restart; another id makes it another topic."""
         self._topic_id = topic_id or self._topic_id
         self._open(len(self.logs))
-        for index in range(len(self.logs)):
-            self._purgatory.wake(index)
 
     def delete(self, *, topic_id: UUID) -> None:
         """Delete the topic; its next incarnation has this id."""
@@ -124,13 +120,16 @@ class LogMetadataTopic:
             self._env.disk.remove_directory(self._path(index))
         self._env.disk.remove_directory(self._directory)
         self._topic_id, count, self.logs = topic_id, len(self.logs), []
-        for index in range(count):
-            self._purgatory.wake(index)
+        self._wake(count)
 
     def close(self) -> None:
         """Close the logs."""
         for held in self.logs:
             held.close()
+
+    def _wake(self, count: int) -> None:
+        for index in range(count):
+            self._purgatory.wake(index)
 
     def _require_leader(self) -> None:
         if not self.is_reachable:

@@ -8,7 +8,7 @@ import pytest
 
 from wire.client import ClientProtocol, UnsupportedApi
 from wire.errors import Malformed
-from wire.framing import decode_request, encode_response_frame
+from wire.framing import decode_request_header, encode_response_frame
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.produce import ProduceRequest
@@ -28,7 +28,7 @@ def knowing(api_key: int, lowest: int, highest: int) -> ClientProtocol:
 def sent(protocol: ClientProtocol, request: object = REQUEST, *, is_answered: bool = True) -> tuple[int, int]:
     """Send a request; the version and the correlation id of its frame."""
     frame = b"".join(protocol.request(request, is_answered=is_answered))[4:]
-    header, _ = decode_request(frame)
+    header, _ = decode_request_header(frame)
     return header.api_version, header.correlation_id
 
 

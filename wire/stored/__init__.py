@@ -1,4 +1,4 @@
-"""Stored records: those of internal topics and of the metadata log, and the bodies of small files.
+"""Stored records: those of internal topics and of the metadata log.
 
 `frame.record_types(module)` finds the classes of a module by the numbers in their frames.
 """

@@ -8,11 +8,6 @@ from wire.types import ZERO_UUID, int16, int32, int64, string, uint16, uuid
 
 
 @stored(versions="0", flexible="none")
-class ControlRecordTypeSchema:
-    type: int16
-
-
-@stored(versions="0", flexible="none")
 class EndTxnMarker:
     coordinator_epoch: int32
 
