@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import (
-    MAX_INT32,
-    MB,
-    MINUTE,
-    setting,
-    settings,
-)
+from kbroker.config.settings import MAX_INT32, MB, MINUTE, setting, settings
 from kbroker.config.values import Kind
 
 

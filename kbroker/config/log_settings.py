@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import (
-    GB,
-    HOUR,
-    KB,
-    MAX_INT64,
-    MB,
-    MINUTE,
-    Dynamic,
-    setting,
-    settings,
-)
+from kbroker.config.settings import GB, HOUR, KB, MAX_INT64, MB, MINUTE, Dynamic, setting, settings
 from kbroker.config.values import Kind
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import (
-    setting,
-    settings,
-)
+from kbroker.config.settings import setting, settings
 from kbroker.config.values import Kind
 
 _LOOPBACK = "127.0.0.1"

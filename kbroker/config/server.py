@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from kbroker.config.settings import (
-    KB,
-    MAX_INT32,
-    MB,
-    MINUTE,
-    Dynamic,
-    setting,
-    settings,
-)
+from kbroker.config.settings import KB, MAX_INT32, MB, MINUTE, Dynamic, setting, settings
 from kbroker.config.values import Kind
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE

@@ -13,18 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from kbroker.config.settings import (
-    GB,
-    MAX_INT64,
-    MB,
-    MINUTE,
-    SECOND,
-    Dynamic,
-    Effect,
-    Setting,
-    setting,
-    settings,
-)
+from kbroker.config.settings import GB, MAX_INT64, MB, MINUTE, SECOND, Dynamic, Effect, Setting, setting, settings
 from kbroker.config.values import Kind, Value
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE

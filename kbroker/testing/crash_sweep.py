@@ -248,14 +248,6 @@ def _state(log: Log, disk: SimulatedDisk) -> tuple[object, ...]:
     )
 
 
-def sweep(seeds: Sequence[int], options: Options) -> Report:
-    """Sweep one workload for each seed."""
-    report = Report()
-    for seed in seeds:
-        report.add(Sweep(seed, options).run())
-    return report
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; exit status 1 with failures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
