@@ -14,11 +14,10 @@ from uuid import UUID
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
 )
-from kbroker.tiered.lifecycle import MetadataEvent
+from kbroker.tiered.lifecycle import NEXT_STATES, MetadataEvent, updated
 from kbroker.tiered.metadata_topic import decode_event
 from wire.errors import Malformed
 from wire.types import uuid_to_text
@@ -29,13 +28,6 @@ STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-_FOLLOWS: Final = {
-    STARTED: {STARTED, FINISHED, DELETING},
-    FINISHED: {FINISHED, DELETING},
-    DELETING: {DELETING, DELETED},
-    DELETED: {DELETED},
-}
 
 Partition = tuple[str, int]
 
@@ -76,10 +68,10 @@ class Catalogue:
                 self.strays += 1
             else:
                 self.segments[event.remote_log_segment_id.id] = event
-        elif known is None or event.state not in _FOLLOWS[known.state]:
+        elif known is None or event.state not in NEXT_STATES[known.state]:
             self.strays += 1
         else:
-            self.segments[event.remote_log_segment_id.id] = _updated(known, event)
+            self.segments[event.remote_log_segment_id.id] = updated(known, event)
             if event.state is FINISHED:
                 self.copied.add(event.remote_log_segment_id.id)
 
@@ -112,14 +104,6 @@ class Catalogue:
             if each.state is FINISHED and each.start_offset <= offset <= each.end_offset
         ]
         return max(holding, key=lambda each: (epoch_at(each, offset), each.event_timestamp_ms), default=None)
-
-
-def _updated(known: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
-    custom = known.custom_metadata if update.custom_metadata is None else update.custom_metadata
-    return replace(
-        known, state=update.state, event_timestamp_ms=update.event_timestamp_ms, custom_metadata=custom,
-        broker_id=update.broker_id,
-    )  # fmt: skip
 
 
 def partition_of(segment: RemoteLogSegmentMetadata) -> Partition:

@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from kbroker.tiered.api import (
@@ -36,7 +36,11 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     TopicIdPartition,
 )
-from wire.stored.tiered import RemoteLogSegmentMetadataSnapshotRecord, SegmentLeaderEpochEntry
+from wire.stored.tiered import (
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataSnapshotRecord,
+    SegmentLeaderEpochEntry,
+)
 
 MetadataEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 
@@ -45,12 +49,14 @@ _FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
-_NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
+NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
     None: frozenset({_STARTED}),
     _STARTED: frozenset({_STARTED, _FINISHED, _DELETING}),
     _FINISHED: frozenset({_FINISHED, _DELETING}),
     _DELETING: frozenset({_DELETING, _DELETED}),
+    _DELETED: frozenset({_DELETED}),
 }
+"""The states that may follow a state of a segment; None is that of an unknown one."""
 
 _Rank: TypeAlias = tuple[int, UUID]
 
@@ -142,7 +148,7 @@ class RemoteLogMetadataCache:
         elif event.state is _STARTED:
             raise ValueError(f"remote segment {segment_id}: an update cannot begin a copy")
         state = None if existing is None else existing.state
-        if event.state not in _NEXT_STATES[state]:
+        if event.state not in NEXT_STATES[state]:
             raise ValueError(f"remote segment {segment_id}: {_state(state)} -> {event.state.name}")
 
     def replay(self, event: MetadataEvent) -> str | None:
@@ -165,7 +171,7 @@ class RemoteLogMetadataCache:
             self._list(event)
         elif event.state is not _DELETED:
             assert existing is not None
-            self._list(_updated(existing, event))
+            self._list(updated(existing, event))
         return None
 
     def _list(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -253,38 +259,39 @@ def ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]
         yield leader_epoch, max(start, metadata.start_offset), min(end, metadata.end_offset)
 
 
-def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataSnapshotRecord:
-    """A segment in the format of a local snapshot, without its partition."""
-    return RemoteLogSegmentMetadataSnapshotRecord(
-        segment_id=metadata.remote_log_segment_id.id,
-        start_offset=metadata.start_offset,
-        end_offset=metadata.end_offset,
-        broker_id=metadata.broker_id,
-        max_timestamp_ms=metadata.max_timestamp_ms,
-        event_timestamp_ms=metadata.event_timestamp_ms,
-        segment_leader_epochs=[
+def segment_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    """The fields that all records of a segment share: those of the topic and those of a local snapshot."""
+    return {
+        "start_offset": metadata.start_offset,
+        "end_offset": metadata.end_offset,
+        "broker_id": metadata.broker_id,
+        "max_timestamp_ms": metadata.max_timestamp_ms,
+        "event_timestamp_ms": metadata.event_timestamp_ms,
+        "segment_leader_epochs": [
             SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
             for epoch, offset in metadata.segment_leader_epochs
         ],
-        segment_size_in_bytes=metadata.segment_size_in_bytes,
-        custom_metadata=metadata.custom_metadata,
-        remote_log_segment_state=metadata.state,
-        txn_index_empty=metadata.txn_index_empty,
-    )
+        "segment_size_in_bytes": metadata.segment_size_in_bytes,
+        "custom_metadata": metadata.custom_metadata,
+        "remote_log_segment_state": metadata.state,
+        "txn_index_empty": metadata.txn_index_empty,
+    }
 
 
-def from_snapshot_record(
-    partition: TopicIdPartition, record: RemoteLogSegmentMetadataSnapshotRecord
+def segment_from(
+    segment_id: RemoteLogSegmentId, record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataSnapshotRecord
 ) -> RemoteLogSegmentMetadata:
-    """The reverse. Errors: ValueError for an unknown state."""
+    """The segment of a record with these fields. Errors: ValueError for an unknown state."""
+    # Kafka reads the entries into a sorted map: their order does not matter, and later duplicates win.
+    epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
     return RemoteLogSegmentMetadata(
-        remote_log_segment_id=RemoteLogSegmentId(partition, record.segment_id),
+        remote_log_segment_id=segment_id,
         start_offset=record.start_offset,
         end_offset=record.end_offset,
         max_timestamp_ms=record.max_timestamp_ms,
         broker_id=record.broker_id,
         event_timestamp_ms=record.event_timestamp_ms,
-        segment_leader_epochs=tuple((entry.leader_epoch, entry.offset) for entry in record.segment_leader_epochs),
+        segment_leader_epochs=tuple(sorted(epochs.items())),
         segment_size_in_bytes=record.segment_size_in_bytes,
         state=RemoteLogSegmentState(record.remote_log_segment_state),
         custom_metadata=record.custom_metadata,
@@ -292,7 +299,22 @@ def from_snapshot_record(
     )
 
 
-def _updated(existing: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataSnapshotRecord:
+    """A segment in the format of a local snapshot, without its partition."""
+    return RemoteLogSegmentMetadataSnapshotRecord(
+        segment_id=metadata.remote_log_segment_id.id, **segment_fields(metadata)
+    )
+
+
+def from_snapshot_record(
+    partition: TopicIdPartition, record: RemoteLogSegmentMetadataSnapshotRecord
+) -> RemoteLogSegmentMetadata:
+    """The reverse. Errors: ValueError for an unknown state."""
+    return segment_from(RemoteLogSegmentId(partition, record.segment_id), record)
+
+
+def updated(existing: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+    """The metadata after an update; custom metadata are kept if it has none."""
     custom = existing.custom_metadata if update.custom_metadata is None else update.custom_metadata
     return replace(
         existing,

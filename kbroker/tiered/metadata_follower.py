@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
 from kbroker.tiered.metadata_reading import read_new, read_on
+from kbroker.tiered.metadata_snapshot import Snapshot
 from kbroker.tiered.metadata_topic import Events, partition_of
 from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
@@ -160,17 +162,19 @@ class FollowedPartition:
         self._log = None
         self._late = set(self._targets)
         self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
-        snapshot = await self._env.run_blocking(self._load, found)
-        if snapshot is not None:
-            self.caches, self.position, self._last_batch = snapshot.caches, snapshot.position, snapshot.last_batch
+        loaded = await self._env.run_blocking(self._load, found)
+        if loaded is not None:
+            snapshot, self.caches = loaded
+            self.position, self._last_batch = snapshot.position, snapshot.last_batch
         self._snapshot_position, self._events_since_snapshot = self.position, 0
         self._log = found
         self._targets = dict.fromkeys(self._targets, found.log_end_offset)
         self._note_progress()
 
-    def _load(self, found: Log) -> metadata_snapshot.Snapshot | None:
+    def _load(self, found: Log) -> tuple[Snapshot, dict[UserPartition, RemoteLogMetadataCache]] | None:
         try:
-            return metadata_snapshot.read(self._env.disk, found, partition_count=self.partition_count)
+            snapshot = metadata_snapshot.read(self._env.disk, found, partition_count=self.partition_count)
+            return snapshot, snapshot.restore()
         except FileNotFoundError:
             return None
         except (metadata_snapshot.Unusable, OSError) as error:
@@ -186,9 +190,11 @@ class FollowedPartition:
             if topic.high_watermark(self.index) <= position:
                 await self._env.sleep_ms(self._retry_ms)  # the partition is no longer on this broker
             return
-        events = read_new(found, position, end_offset=end_offset, partition_count=self.partition_count)
+        count = self.partition_count
+        events = read_new(found, position, end_offset=end_offset, partition_count=count)
         if events is None:
-            events = await self._env.run_blocking(self._read, found, position, end_offset)
+            read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=count)
+            events = await self._env.run_blocking(read, found, position)
         if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
             return
         if events.next_offset == position:
@@ -198,15 +204,6 @@ class FollowedPartition:
         self._note_progress()
         if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
             await self.write_snapshot()
-
-    def _read(self, found: Log, position: int, end_offset: int) -> Events:
-        return read_on(
-            found,
-            position,
-            end_offset=end_offset,
-            max_bytes=SLICE_BYTES,
-            partition_count=self.partition_count,
-        )
 
     def _take_in(self, events: Events) -> None:
         dropped: list[str] = []
@@ -263,22 +260,15 @@ class FollowedPartition:
                 await self._write_snapshot(self._log)
 
     async def _write_snapshot(self, found: Log) -> None:
-        position, last_batch = self.position, self._last_batch
         # A partition that has no segments and is not held belongs to a deleted topic, so it is left out.
         kept = [cache for key, cache in self.caches.items() if key in self._targets or not cache.is_empty]
         self._events_since_snapshot = 0
+        snapshot = Snapshot(self.partition_count, self.position, self._last_batch, metadata_snapshot.contents(kept))
         try:
-            await self._env.run_blocking(self._write, found, position, last_batch, metadata_snapshot.contents(kept))
-            self._snapshot_position = position
+            await self._env.run_blocking(metadata_snapshot.write, self._env.disk, found, snapshot)
+            self._snapshot_position = snapshot.position
         except OSError as error:
             logger.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)
-
-    def _write(
-        self, found: Log, position: int, last_batch: tuple[int, int], of: list[metadata_snapshot.CacheContents]
-    ) -> None:
-        metadata_snapshot.write(
-            self._env.disk, found, partition_count=self.partition_count, position=position, last_batch=last_batch, of=of
-        )
 
 
 class Broadcast:

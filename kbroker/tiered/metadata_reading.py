@@ -6,6 +6,7 @@ is reported.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from kbroker.storage.log import Log
@@ -44,24 +45,14 @@ def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition
     found.skip_to(start, "the log starts later")
     if start >= end_offset:
         return found
+    read = partial(read_events, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
     data = read_undamaged(log, start, max_bytes=max_bytes, end_offset=end_offset) or b""
     first = next(batches(data), None)
     # After a damaged header the log continues with the next segment.
-    if first is not None and first.base_offset <= start:
-        events = read_events(
-            data, start, end_offset=end_offset, partition=log.partition, partition_count=partition_count
-        )
-    else:
-        events = Events(start)
+    events = read(data if first is not None and first.base_offset <= start else b"", start)
     if events.next_offset == start:
         behind = read_behind_damage(log, start, max_bytes=max_bytes, end_offset=end_offset)
         found.skip_to(behind.base_offset, "damaged")
-        events = read_events(
-            behind.data,
-            found.next_offset,
-            end_offset=end_offset,
-            partition=log.partition,
-            partition_count=partition_count,
-        )
+        events = read(behind.data, found.next_offset)
     events.skipped[:0] = found.skipped
     return events

@@ -40,20 +40,12 @@ _LENGTH: Final = struct.Struct(">I")
 _NO_STATE: Final = -1
 _TYPES: Final = {3: RemoteLogSegmentMetadataSnapshotRecord}
 
+
 UserPartition = tuple[UUID, int]
 
 
 class Unusable(Exception):
     """The snapshot cannot be used; the text says why."""
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """The caches before `position` of the log; the last batch before it is (base_offset, crc)."""
-
-    position: int
-    last_batch: tuple[int, int]
-    caches: dict[UserPartition, RemoteLogMetadataCache]
 
 
 @dataclass(slots=True)
@@ -66,6 +58,25 @@ class CacheContents:
     segments: Sequence[RemoteLogSegmentMetadata]
 
 
+@dataclass(slots=True)
+class Snapshot:
+    """The caches before `position` of the log; the last batch before it is (base_offset, crc)."""
+
+    partition_count: int
+    position: int
+    last_batch: tuple[int, int]
+    caches: list[CacheContents]
+
+    def restore(self) -> dict[UserPartition, RemoteLogMetadataCache]:
+        """The caches by topic id and partition."""
+        return {
+            (one.partition.topic_id, one.partition.partition): RemoteLogMetadataCache.restore(
+                one.partition, one.segments, highest_offsets=one.highest_offsets, delete_state=one.delete_state
+            )
+            for one in self.caches
+        }
+
+
 def contents(caches: Iterable[RemoteLogMetadataCache]) -> list[CacheContents]:
     """The current content of these caches."""
     return [
@@ -74,21 +85,16 @@ def contents(caches: Iterable[RemoteLogMetadataCache]) -> list[CacheContents]:
     ]
 
 
-def write(
-    disk: Disk, log: Log, *, partition_count: int, position: int, last_batch: tuple[int, int], of: list[CacheContents]
-) -> None:
+def write(disk: Disk, log: Log, snapshot: Snapshot) -> None:
     """Replace the snapshot in the directory of this log. Blocking. Errors: OSError."""
-    data = encode(
-        _topic_id(log), log.partition, partition_count=partition_count, position=position, last_batch=last_batch, of=of
-    )
-    write_atomically(disk, f"{log.directory}/{FILE_NAME}", data)
+    write_atomically(disk, f"{log.directory}/{FILE_NAME}", encode(log, snapshot))
 
 
 def read(disk: Disk, log: Log, *, partition_count: int) -> Snapshot:
     """The snapshot, if it fits this log. Blocking. Errors: Unusable, OSError (FileNotFoundError if there is none)."""
     data = read_file(disk, f"{log.directory}/{FILE_NAME}")
     try:
-        snapshot = decode(data, _topic_id(log), log.partition, partition_count=partition_count)
+        snapshot = decode(data, log, partition_count)
     except (Malformed, ValueError, IndexError, struct.error) as error:
         raise Unusable(f"it is damaged: {error}") from error
     if snapshot.position > log.log_end_offset:
@@ -117,18 +123,14 @@ def _topic_id(log: Log) -> UUID:
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def encode(
-    topic_id: UUID,
-    partition: int,
-    *,
-    partition_count: int,
-    position: int,
-    last_batch: tuple[int, int],
-    of: list[CacheContents],
-) -> bytes:
+def encode(log: Log, snapshot: Snapshot) -> bytes:
     """The bytes of the file."""
-    body = bytearray(_HEADER.pack(_VERSION, topic_id.bytes, partition, partition_count, position, *last_batch, len(of)))
-    for cache in of:
+    count, position, caches = snapshot.partition_count, snapshot.position, snapshot.caches
+    topic_id = _topic_id(log).bytes
+    body = bytearray(
+        _HEADER.pack(_VERSION, topic_id, log.partition, count, position, *snapshot.last_batch, len(caches))
+    )
+    for cache in caches:
         name = cache.partition.topic.encode()
         body += _PARTITION.pack(
             cache.partition.topic_id.bytes,
@@ -147,7 +149,7 @@ def encode(
     return _CRC.pack(crc32c(body)) + body
 
 
-def decode(data: bytes, topic_id: UUID, partition: int, *, partition_count: int) -> Snapshot:
+def decode(data: bytes, log: Log, partition_count: int) -> Snapshot:
     """The reverse. Errors: Unusable; Malformed, ValueError or struct.error for a damaged file."""
     body = memoryview(data)[_CRC.size :]
     if len(data) < _CRC.size + _HEADER.size or crc32c(body) != _CRC.unpack_from(data)[0]:
@@ -155,17 +157,17 @@ def decode(data: bytes, topic_id: UUID, partition: int, *, partition_count: int)
     version, of_topic, of_partition, of_count, position, base_offset, crc, count = _HEADER.unpack_from(body)
     if version != _VERSION:
         raise Unusable(f"it has version {version}")
-    if (of_topic, of_partition, of_count) != (topic_id.bytes, partition, partition_count):
+    if (of_topic, of_partition, of_count) != (_topic_id(log).bytes, log.partition, partition_count):
         raise Unusable("it is of another topic, partition, or number of partitions")
-    caches: dict[UserPartition, RemoteLogMetadataCache] = {}
+    caches: list[CacheContents] = []
     at = _HEADER.size
     for _ in range(count):
         cache, at = _decode_cache(body, at)
-        caches[cache.partition.topic_id, cache.partition.partition] = cache
-    return Snapshot(position, (base_offset, crc), caches)
+        caches.append(cache)
+    return Snapshot(partition_count, position, (base_offset, crc), caches)
 
 
-def _decode_cache(body: memoryview, at: int) -> tuple[RemoteLogMetadataCache, int]:
+def _decode_cache(body: memoryview, at: int) -> tuple[CacheContents, int]:
     topic_id, name_length, index, delete_state, epoch_count, segment_count = _PARTITION.unpack_from(body, at)
     at += _PARTITION.size
     partition = TopicIdPartition(UUID(bytes=topic_id), bytes(body[at : at + name_length]).decode(), index)
@@ -178,10 +180,5 @@ def _decode_cache(body: memoryview, at: int) -> tuple[RemoteLogMetadataCache, in
         record, _ = decode_record(body[at + _LENGTH.size : end], _TYPES)
         segments.append(from_snapshot_record(partition, record))
         at = end
-    cache = RemoteLogMetadataCache.restore(
-        partition,
-        segments,
-        highest_offsets=highest_offsets,
-        delete_state=None if delete_state == _NO_STATE else RemotePartitionDeleteState(delete_state),
-    )
-    return cache, at
+    state = None if delete_state == _NO_STATE else RemotePartitionDeleteState(delete_state)
+    return CacheContents(partition, state, highest_offsets, segments), at

@@ -15,14 +15,13 @@ from uuid import UUID
 
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     TopicIdPartition,
 )
-from kbroker.tiered.lifecycle import MetadataEvent
+from kbroker.tiered.lifecycle import MetadataEvent, segment_fields, segment_from
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch, batches
 from wire.stored import tiered
@@ -99,22 +98,7 @@ def _to_record(event: MetadataEvent) -> object:
             custom_metadata=event.custom_metadata,
             remote_log_segment_state=event.state,
         )
-    return tiered.RemoteLogSegmentMetadataRecord(
-        remote_log_segment_id=segment_id,
-        start_offset=event.start_offset,
-        end_offset=event.end_offset,
-        broker_id=event.broker_id,
-        max_timestamp_ms=event.max_timestamp_ms,
-        event_timestamp_ms=event.event_timestamp_ms,
-        segment_leader_epochs=[
-            tiered.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
-            for epoch, offset in event.segment_leader_epochs
-        ],
-        segment_size_in_bytes=event.segment_size_in_bytes,
-        custom_metadata=event.custom_metadata,
-        remote_log_segment_state=event.state,
-        txn_index_empty=event.txn_index_empty,
-    )
+    return tiered.RemoteLogSegmentMetadataRecord(remote_log_segment_id=segment_id, **segment_fields(event))
 
 
 def _to_entry(partition: TopicIdPartition) -> tiered.TopicIdPartitionEntry:
@@ -140,21 +124,7 @@ def _from_record(record: Any) -> MetadataEvent:
             custom_metadata=record.custom_metadata,
         )
     if isinstance(record, tiered.RemoteLogSegmentMetadataRecord):
-        # Kafka reads the entries into a sorted map: their order does not matter, and later duplicates win.
-        epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
-        return RemoteLogSegmentMetadata(
-            remote_log_segment_id=_from_segment_entry(record.remote_log_segment_id),
-            start_offset=record.start_offset,
-            end_offset=record.end_offset,
-            max_timestamp_ms=record.max_timestamp_ms,
-            broker_id=record.broker_id,
-            event_timestamp_ms=record.event_timestamp_ms,
-            segment_leader_epochs=tuple(sorted(epochs.items())),
-            segment_size_in_bytes=record.segment_size_in_bytes,
-            state=RemoteLogSegmentState(record.remote_log_segment_state),
-            custom_metadata=record.custom_metadata,
-            txn_index_empty=record.txn_index_empty,
-        )
+        return segment_from(_from_segment_entry(record.remote_log_segment_id), record)
     if isinstance(record, tiered.RemotePartitionDeleteMetadataRecord):
         return RemotePartitionDeleteMetadata(
             topic_id_partition=_from_entry(record.topic_id_partition),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,12 +32,6 @@ class Indexes(Protocol):
         ...
 
 
-class Finishing(Protocol):
-    """Shields an operation from cancellation until the tier is stopped."""
-
-    def __call__(self) -> AbstractContextManager[object]: ...
-
-
 @dataclass(slots=True)
 class TierTools:
     """See the module's docstring.
@@ -44,7 +39,7 @@ class TierTools:
     Shape  copy_threads and delete_threads are separate threads for calls of the storage manager: neither waits for the
            other, and appends wait for neither
     Shape  run executes CPU-bound work of those threads, perhaps in another process
-    Shape  clock is the wall clock for deletions
+    Shape  clock is the wall clock for deletions; finishing shields an operation from cancellation until the tier stops
     """
 
     env: Env
@@ -58,7 +53,7 @@ class TierTools:
     run: Runner
     delete_threads: Threads
     clock: CautiousClock
-    finishing: Finishing
+    finishing: Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(slots=True, eq=False)

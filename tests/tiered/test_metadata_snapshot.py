@@ -18,6 +18,7 @@ from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS, NO_BATCH
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
+from kbroker.tiered.metadata_snapshot import Snapshot
 from tests.tiered.metadata_site import (
     PARTITIONS,
     append_all,
@@ -145,7 +146,7 @@ async def test_a_snapshot_without_batches_is_checked_by_the_log_end() -> None:
     await topic.ensure()
     log = topic.logs[HOME]
     for position in (0, 1):
-        metadata_snapshot.write(disk, log, partition_count=PARTITIONS, position=position, last_batch=NO_BATCH, of=[])
+        metadata_snapshot.write(disk, log, Snapshot(PARTITIONS, position, NO_BATCH, []))
         if position:
             with pytest.raises(metadata_snapshot.Unusable, match="the log ends at 0"):
                 metadata_snapshot.read(disk, log, partition_count=PARTITIONS)
