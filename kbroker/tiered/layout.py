@@ -27,10 +27,12 @@ from uuid import UUID
 
 from kbroker.tiered.api import (
     IndexType,
+    LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemoteStorageError,
+    StoredObject,
     TopicIdPartition,
 )
 from wire.types import uuid_from_text, uuid_to_text
@@ -101,6 +103,30 @@ def parse_object_name(name: str) -> ObjectName | None:
     return ObjectName(
         found["topic"], topic_id, int(found["partition"]), int(found["start_offset"]), segment_id, found["kind"]
     )
+
+
+def stored_object(name: str, size: int, modified_ms: int) -> StoredObject:
+    """A listed object, described by what its name says."""
+    parsed = parse_object_name(name)
+    if parsed is None:
+        return StoredObject(name, size, modified_ms, None, None, None)
+    segment_id = parsed.segment_id if parsed.kind in KINDS else None
+    is_manifest = parsed.kind == MANIFEST
+    return StoredObject(name, size, modified_ms, parsed.topic_id, segment_id, parsed.index_type, is_manifest)
+
+
+def sources(data: LogSegmentData) -> dict[str, str | bytes]:
+    """The objects of a segment by kind: the path or the content of each."""
+    found: dict[str, str | bytes] = {
+        SEGMENT: data.log_segment,
+        IndexType.OFFSET.value: data.offset_index,
+        IndexType.TIMESTAMP.value: data.time_index,
+        IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+        IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
+    }
+    if data.transaction_index is not None:
+        found[IndexType.TRANSACTION.value] = data.transaction_index
+    return found
 
 
 class StoredFile(NamedTuple):

@@ -50,8 +50,9 @@ from kbroker.tiered.layout import (
     StoredFile,
     kind_of,
     object_name,
-    parse_object_name,
     partition_prefix,
+    sources,
+    stored_object,
 )
 from kbroker.tiered.moving import Publication, move_files, publish_files, unlink_files
 from kbroker.tiered.streams import FileStream
@@ -136,18 +137,9 @@ class LocalRemoteStorage:
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
         """See RemoteStorageManager. There are no custom metadata: names and manifest are sufficient."""
-        sources: dict[str, str | bytes] = {
-            SEGMENT: data.log_segment,
-            IndexType.OFFSET.value: data.offset_index,
-            IndexType.TIMESTAMP.value: data.time_index,
-            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
-            IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
-        }
-        if data.transaction_index is not None:
-            sources[IndexType.TRANSACTION.value] = data.transaction_index
         try:
             with self._alone_with(metadata):
-                self._copy(metadata, sources)
+                self._copy(metadata, sources(data))
         except OSError as error:
             raise _classified(error, f"copying {_describe(metadata)}") from error
         return None
@@ -327,20 +319,15 @@ class LocalRemoteStorage:
         """See ListingRemoteStorageManager."""
         try:
             for name in self._walk(""):
-                parsed = parse_object_name(name.removesuffix(TEMPORARY_SUFFIX))
                 path = f"{self._root}/{name}"
                 try:
                     size, modified_ms = self._disk.size(path), self._disk.modified_ms(path)
                 except FileNotFoundError:
                     continue
-                if parsed is None:
-                    yield StoredObject(name, size, modified_ms, None, None, None)
-                    continue
-                is_auxiliary = name.endswith(TEMPORARY_SUFFIX) or parsed.kind == MANIFEST
-                index_type = None if is_auxiliary else parsed.index_type
-                yield StoredObject(
-                    name, size, modified_ms, parsed.topic_id, parsed.segment_id, index_type, is_auxiliary
-                )
+                known = stored_object(name.removesuffix(TEMPORARY_SUFFIX), size, modified_ms)
+                if known.name != name and known.segment_id is not None:
+                    known = known._replace(index_type=None, is_auxiliary=True)
+                yield known._replace(name=name)
         except OSError as error:
             raise _classified(error, f"listing {self._root}") from error
 

@@ -40,7 +40,8 @@ from kbroker.tiered.api import (
     StoredObject,
     StoreMisconfigured,
 )
-from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, parse_object_name
+from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, sources
+from kbroker.tiered.minio_connections import Body
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_objects import Objects
 from kbroker.tiered.minio_settings import MinioSettings
@@ -86,36 +87,29 @@ class MinioRemoteStorage:
             raise RetriableRemoteStorageError(f"{error} (rsm.config.endpoint)") from error
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
-        sources: dict[str, str | None] = {
-            SEGMENT: data.log_segment,
-            IndexType.OFFSET.value: data.offset_index,
-            IndexType.TIMESTAMP.value: data.time_index,
-            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
-            IndexType.TRANSACTION.value: data.transaction_index,
-        }
-        opened: dict[str, File] = {}
+        opened: dict[str, File | bytes] = {}
         try:
-            for kind, path in sources.items():
-                if path is not None:
-                    opened[kind] = self._disk.open(path, writable=False)
-            self._copy(metadata, opened, data.leader_epoch_index)
+            for kind, source in sources(data).items():
+                opened[kind] = source if isinstance(source, bytes) else self._disk.open(source, writable=False)
+            self._copy(metadata, opened)
         except OSError as error:
             raise RemoteStorageError(f"A file of the segment cannot be read: {error}") from error
         finally:
             for file in opened.values():
-                file.close()
+                if not isinstance(file, bytes):
+                    file.close()
         return None
 
-    def _copy(self, metadata: RemoteLogSegmentMetadata, files: Mapping[str, File], leader_epochs: bytes) -> None:
+    def _copy(self, metadata: RemoteLogSegmentMetadata, files: dict[str, File | bytes]) -> None:
         objects, settings = self._store(), self._configured()
         segment, name = files[SEGMENT], object_name(metadata, SEGMENT)
+        assert not isinstance(segment, bytes)
         size = segment.size()
         deadline = objects.deadline(f"copying {name}", size=size)
-        sources: dict[str, File | bytes] = {**files, IndexType.LEADER_EPOCH.value: leader_epochs}
         upload = None
         steps: list[Callable[[], object]] = []
         if size > settings.part_size(size):
-            del sources[SEGMENT]
+            files = {kind: source for kind, source in files.items() if kind != SEGMENT}
             upload = objects.upload(name, segment, deadline)
             steps = [partial(upload.send, part) for part in upload.parts]
         stored: dict[str, StoredFile] = {}
@@ -125,12 +119,12 @@ class MinioRemoteStorage:
             stored[kind] = StoredFile(len(body), body.crc32c)
 
         # Remove objects of an earlier copy with this id that this copy does not replace.
-        outdated = [object_name(metadata, kind) for kind in KINDS if kind not in sources and kind != SEGMENT]
+        outdated = [object_name(metadata, kind) for kind in KINDS if kind not in files and kind != SEGMENT]
         steps.append(partial(objects.delete, outdated, deadline))
-        self._all([*steps, *(partial(put, kind, source) for kind, source in sources.items())])
+        self._all([*steps, *(partial(put, kind, source) for kind, source in files.items())])
         if upload is not None:
             upload.complete()
-            stored[SEGMENT] = StoredFile(size, objects.checksum(segment))
+            stored[SEGMENT] = StoredFile(size, Body(segment).crc32c)
         manifest = Manifest(metadata, self._cluster_id, {kind: stored[kind] for kind in KINDS if kind in stored})
         objects.put(object_name(metadata, MANIFEST), manifest.to_bytes(), deadline)
 
@@ -166,14 +160,14 @@ class MinioRemoteStorage:
         return cast(BinaryIO, self._store().read(object_name(metadata, SEGMENT), start_position, end, size))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        manifest_name = object_name(metadata, MANIFEST)
+
         def stored(manifest: bytes) -> StoredFile | None:
             with suppress(RemoteStorageError):
-                return Manifest.parse_named(manifest, object_name(metadata, MANIFEST)).files.get(index_type.value)
+                return Manifest.parse_named(manifest, manifest_name).files.get(index_type.value)
             return None
 
-        return self._store().read_whole(
-            object_name(metadata, index_type.value), stored, described_by=object_name(metadata, MANIFEST)
-        )
+        return self._store().read_whole(object_name(metadata, index_type.value), (manifest_name, stored))
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         objects, name = self._store(), object_name(metadata, SEGMENT)
@@ -182,21 +176,10 @@ class MinioRemoteStorage:
         objects.delete([object_name(metadata, kind) for kind in KINDS], deadline)
 
     def list_objects(self) -> Iterator[StoredObject]:
-        for found in self._store().listed():
-            parsed = parse_object_name(found.name)
-            known = parsed is not None and parsed.kind in KINDS
-            yield StoredObject(
-                found.name,
-                found.size,
-                found.modified_ms,
-                parsed.topic_id if parsed is not None else None,
-                parsed.segment_id if parsed is not None and known else None,
-                parsed.index_type if parsed is not None else None,
-                is_auxiliary=parsed is not None and parsed.kind == MANIFEST,
-            )
+        return self._store().listed()
 
     def read_manifest(self, name: str) -> bytes:
-        return self._store().read_alone(name)
+        return self._store().read_whole(name)
 
     def close(self) -> None:
         with self._lock:

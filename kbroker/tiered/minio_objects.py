@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
@@ -20,24 +19,18 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoredObject,
 )
-from kbroker.tiered.layout import StoredFile
+from kbroker.tiered.layout import StoredFile, stored_object
 from kbroker.tiered.minio_client import Client, StoredState, Unsure, checksum_text
 from kbroker.tiered.minio_connections import TRANSPORT_ERRORS, Answer, Body, Deadline, Refused
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
+from kbroker.tiered.streams import RangeReader
 
 _CONTENT: Final = {"content-type": "application/octet-stream"}
 _XML: Final = {"content-type": "application/xml"}
 _NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
-
-
-class ListedObject(NamedTuple):
-    """Shape: name is without the prefix. Units: size in bytes, modified_ms wall time."""
-
-    name: str
-    size: int
-    modified_ms: int
 
 
 class Objects:
@@ -68,15 +61,17 @@ class Objects:
         """Start to store an object in parts."""
         return Upload(self.client, self._settings, self._prefix + name, source, deadline)
 
-    def read(self, name: str, start: int, end: int, size: int) -> io.RawIOBase:
+    def read(self, name: str, start: int, end: int, size: int) -> RangeStream:
         """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""
         return RangeStream(self.client, self._prefix + name, (start, end), size)
 
-    def read_whole(self, name: str, stored: Callable[[bytes], StoredFile | None], described_by: str) -> bytes:
+    def read_whole(
+        self, name: str, described_by: tuple[str, Callable[[bytes], StoredFile | None]] | None = None
+    ) -> bytes:
         """A whole small object, verified against the checksum that the store keeps.
 
-        The store has no checksum of objects that another tool wrote, for example into a copied bucket. Then `stored`
-        extracts the expected size and checksum from the object `described_by`.
+        The store has no checksum of objects that another tool wrote, for example into a copied bucket. `described_by`
+        is the name of an object that describes this one, and how to extract the size and checksum from it.
         Errors  RemoteStorageError, not retriable, if neither checksum confirms the object
         """
         deadline = self.client.deadline(f"reading {name}")
@@ -86,13 +81,13 @@ class Objects:
             nonlocal is_another
             is_another = False
             data, checksum = self._whole(name, deadline)
-            if checksum is None:
-                known = self._known(described_by, stored, deadline)
+            if checksum is None and described_by is not None:
+                known = self._known(*described_by, deadline)
                 if known == StoredFile(len(data), crc32c(data)):
                     return data
                 is_another = True
                 raise self.client.unsure(deadline, f"{len(data)} bytes without a checksum, expected {known}")
-            if checksum != checksum_text(crc32c(data)):
+            if checksum is not None and checksum != checksum_text(crc32c(data)):
                 raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {checksum}")
             return data
 
@@ -102,18 +97,6 @@ class Objects:
             if is_another:
                 raise RemoteStorageError(str(error)) from None
             raise
-
-    def read_alone(self, name: str) -> bytes:
-        """A whole small object that no other object describes, verified against the store's checksum if it has one."""
-        deadline = self.client.deadline(f"reading {name}")
-
-        def read() -> bytes:
-            data, checksum = self._whole(name, deadline)
-            if checksum is not None and checksum != checksum_text(crc32c(data)):
-                raise self.client.unsure(deadline, f"{len(data)} bytes that do not fit their checksum {checksum}")
-            return data
-
-        return self.client.attempt(deadline, read)
 
     def _known(self, name: str, stored: Callable[[bytes], StoredFile | None], deadline: Deadline) -> StoredFile | None:
         """The size and checksum that another object gives, within `attempt`; None if it gives none."""
@@ -164,12 +147,7 @@ class Objects:
 
         self.client.attempt(deadline, delete)
 
-    @staticmethod
-    def checksum(source: File) -> int:
-        """The CRC-32C of a file."""
-        return Body(source).crc32c
-
-    def listed(self) -> Iterator[ListedObject]:
+    def listed(self) -> Iterator[StoredObject]:
         """All objects below the prefix, by name; one request per page."""
         after = ""
         while True:
@@ -183,12 +161,12 @@ class Objects:
         """List at most one name, to check endpoint, keys and bucket."""
         self._page("", 1, self.client.deadline("checking the store"))
 
-    def _page(self, after: str, size: int, deadline: Deadline) -> list[ListedObject]:
+    def _page(self, after: str, size: int, deadline: Deadline) -> list[StoredObject]:
         query = {"list-type": "2", "max-keys": str(size), "prefix": self._prefix}
         if after:
             query["start-after"] = after
 
-        def ask() -> list[ListedObject]:
+        def ask() -> list[StoredObject]:
             try:
                 return [self._listed(found) for found in self._list(deadline, query).findall("{*}Contents")]
             except ValueError as error:
@@ -196,10 +174,10 @@ class Objects:
 
         return self.client.attempt(deadline, ask)
 
-    def _listed(self, found: ElementTree.Element) -> ListedObject:
+    def _listed(self, found: ElementTree.Element) -> StoredObject:
         modified = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
         name, size = _name(found).removeprefix(self._prefix), int(found.findtext("{*}Size", ""))
-        return ListedObject(name, size, int(modified.timestamp() * 1000))
+        return stored_object(name, size, int(modified.timestamp() * 1000))
 
     def _list(self, deadline: Deadline, query: Mapping[str, str]) -> ElementTree.Element:
         """One page of a list, within `attempt`; names in it are encoded, because XML has no control characters."""
@@ -288,44 +266,23 @@ def _name(found: ElementTree.Element) -> str:
     return unquote_plus(found.findtext("{*}Key", ""))
 
 
-class RangeStream(io.RawIOBase):
+class RangeStream(RangeReader):
     """A range of an object as a stream. If the connection breaks, the rest is requested again.
 
     Errors  RemoteStorageError from every read
     """
 
     def __init__(self, client: Client, name: str, span: tuple[int, int], size: int) -> None:
-        super().__init__()
-        self._client, self._name = client, name
-        self._position, self._end, self._size = span[0], span[1], size
+        super().__init__(span[0], span[1] + 1)
+        self._client, self._name, self._size = client, name, size
         self._deadline = client.deadline(f"reading {name}", size=span[1] - span[0] + 1)
-        self._answer: Answer | None = client.attempt(self._deadline, self._ask)
+        self._answer: Answer | None = None
+        self._answer = client.attempt(self._deadline, self._ask)
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self.fill(memoryview(buffer).cast("B"))
-
-    def fill(self, view: memoryview) -> int:
-        """Fill the view directly from the connection; fewer bytes only at the end of the range."""
-        if self.closed:
-            raise ValueError("read of a closed stream")
-        start = self._position
-        end = min(self._end + 1, start + len(view))
+    def _fill(self, view: memoryview) -> None:
+        start, end = self._position, self._position + len(view)
         while self._position < end:
-            self._client.attempt(self._deadline, lambda: self._read_on(end, view[self._position - start : end - start]))
-        return end - start
-
-    def read(self, size: int | None = -1) -> bytes:
-        """`size` bytes, fewer only at the end of the range; all the rest for -1."""
-        left = self._end + 1 - self._position
-        buffer = bytearray(left if size is None or size < 0 else min(size, left))
-        self.fill(memoryview(buffer))
-        return bytes(buffer)
-
-    def readall(self) -> bytes:
-        return self.read()
+            self._client.attempt(self._deadline, lambda: self._read_on(end, view[self._position - start :]))
 
     def _read_on(self, end: int, view: memoryview) -> None:
         """Read up to `end`, or as far as possible. Only a request that returned no bytes counts as failed."""
@@ -336,7 +293,7 @@ class RangeStream(io.RawIOBase):
             while self._position < end:
                 received = answer.receive_into(view[self._position - begin :], self._deadline)
                 if not received:
-                    raise self._client.unsure(self._deadline, f"ended {self._end + 1 - self._position} bytes early")
+                    raise self._client.unsure(self._deadline, f"ended {self._end - self._position} bytes early")
                 self._position += received
         except (Unsure, *TRANSPORT_ERRORS):
             answer.discard()
@@ -350,11 +307,11 @@ class RangeStream(io.RawIOBase):
 
     def _ask(self) -> Answer:
         """Request the rest of the range, within `attempt`."""
-        asked = f"bytes={self._position}-{self._end}"
+        asked = f"bytes={self._position}-{self._end - 1}"
         answer = self._client.request(self._deadline, "GET", self._name, headers={"range": asked})
         content_range = answer.headers.get("content-range", "")
-        wanted = f"bytes {self._position}-{self._end}/{self._size}"
-        if (content_range, answer.left_bytes) == (wanted, self._end + 1 - self._position):
+        wanted = f"bytes {self._position}-{self._end - 1}/{self._size}"
+        if (content_range, answer.left_bytes) == (wanted, self._end - self._position):
             return answer
         answer.discard()
         whole = content_range.rpartition("/")[2]

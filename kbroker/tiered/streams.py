@@ -1,9 +1,8 @@
-"""A byte range of a file as a stream, for storage managers that use files."""
+"""Byte ranges as streams that read directly into given memory, and the range of a file."""
 
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,66 +19,64 @@ class FillsMemory(Protocol):
         ...
 
 
-class FileStream(io.RawIOBase):
-    """The bytes from `start` up to `end`, exclusive. The stream owns the file.
+class RangeReader(io.RawIOBase):
+    """The stream of a byte range. A read returns as many bytes as requested, fewer only at the range's end.
 
-    Promise  a read returns as many bytes as requested until the end
-    Errors   RemoteObjectDamaged if the file ends before `end`; disk errors as converted by `classified`
+    Shape  `end` is exclusive
     """
 
-    def __init__(self, file: File, start: int, end: int, classified: Callable[[OSError], RemoteStorageError]) -> None:
+    def __init__(self, start: int, end: int) -> None:
         super().__init__()
-        self._file = file
-        self._position = start
-        self._end = end
-        self._classified = classified
+        self._position, self._end = start, end
+
+    def fill(self, view: memoryview) -> int:
+        """See FillsMemory."""
+        if self.closed:
+            raise ValueError("this stream is closed")
+        size = min(len(view), self._end - self._position)
+        if size:
+            self._fill(view[:size])
+        return size
+
+    def _fill(self, view: memoryview) -> None:
+        """Fill the view, which is not larger than the rest, and advance the position."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
 
+    def readinto(self, buffer: Any) -> int:
+        return self.fill(memoryview(buffer).cast("B"))
+
     def read(self, size: int | None = -1) -> bytes:
-        """Read directly from the file: io's implementation would make another copy."""
-        if self.closed:
-            raise ValueError("this stream is closed")
         left = self._end - self._position
-        wanted = left if size is None or size < 0 else min(size, left)
-        if wanted == 0:
-            return b""
-        try:
-            data = self._file.pread(wanted, self._position)
-        except OSError as error:
-            raise self._classified(error) from error
-        if len(data) < wanted:
-            raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position + len(data)}, not at {self._end}")
-        self._position += wanted
-        return data
+        buffer = bytearray(left if size is None or size < 0 else min(size, left))
+        self.fill(memoryview(buffer))
+        return bytes(buffer)
 
     def readall(self) -> bytes:
         return self.read()
 
-    def readinto(self, buffer: Any) -> int:
-        return self.fill(memoryview(buffer).cast("B"))
 
-    def fill(self, view: memoryview) -> int:
-        """Read directly into the view, if the file has a descriptor."""
+class FileStream(RangeReader):
+    """A range of a file. The stream owns the file.
+
+    Errors   RemoteObjectDamaged if the file ends before `end`; disk errors as converted by `classified`
+    """
+
+    def __init__(self, file: File, start: int, end: int, classified: Callable[[OSError], RemoteStorageError]) -> None:
+        super().__init__(start, end)
+        self._file = file
+        self._classified = classified
+
+    def _fill(self, view: memoryview) -> None:
         try:
-            descriptor = self._file.fileno()
-        except OSError:
-            data = self.read(len(view))
-            view[: len(data)] = data
-            return len(data)
-        if self.closed:
-            raise ValueError("this stream is closed")
-        begin, end = self._position, min(self._end, self._position + len(view))
-        while self._position < end:
-            try:
-                got = os.preadv(descriptor, [view[self._position - begin : end - begin]], self._position)
-            except OSError as error:
-                raise self._classified(error) from error
-            if not got:
-                raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position}, not at {self._end}")
-            self._position += got
-        return end - begin
+            got = self._file.pread_into(view, self._position)
+        except OSError as error:
+            raise self._classified(error) from error
+        self._position += got
+        if got < len(view):
+            raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position}, not at {self._end}")
 
     def close(self) -> None:
         if not self.closed:
