@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.runtime.ports import Disk
@@ -18,20 +19,13 @@ _NAMES = (
 )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Keys:
     """An access key with its secret key and token; its representation shows nothing."""
 
-    __slots__ = ("access_key", "secret_key", "session_token")
-
-    def __init__(self, access_key: str, secret_key: str, session_token: str | None = None) -> None:
-        self.access_key, self.secret_key, self.session_token = access_key, secret_key, session_token
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Keys):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
+    access_key: str
+    secret_key: str
+    session_token: str | None = None
 
     def __repr__(self) -> str:
         return "Keys(hidden)"
