@@ -31,8 +31,6 @@ from kbroker.tiered.api import (
     LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -147,15 +145,7 @@ async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata
         with suppress(RetriableRemoteStorageError):
             await _clean_up(tools, held, metadata, error)
         raise
-    update = RemoteLogSegmentMetadataUpdate(
-        remote_log_segment_id=metadata.remote_log_segment_id,
-        event_timestamp_ms=tools.env.timestamp_ms(),
-        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-        broker_id=tools.broker_id,
-        custom_metadata=custom_metadata,
-    )
-    with plugin_errors("update_remote_log_segment_metadata"):
-        await tools.metadata.update_remote_log_segment_metadata(update)
+    await tools.record(metadata, FINISHED, custom_metadata)
     held.unfinished.discard(metadata.remote_log_segment_id)
     counters.copy_bytes += metadata.segment_size_in_bytes
     held.note_copied(metadata.end_offset)

@@ -23,7 +23,6 @@ from kbroker.storage.retention import local_limits
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemoteResourceNotFound,
     RemoteStorageError,
@@ -274,13 +273,5 @@ def _delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
 
 
 async def _update(tools: TierTools, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
-    update = RemoteLogSegmentMetadataUpdate(
-        remote_log_segment_id=metadata.remote_log_segment_id,
-        event_timestamp_ms=tools.env.timestamp_ms(),
-        state=state,
-        broker_id=tools.broker_id,
-        custom_metadata=metadata.custom_metadata,
-    )
-    with plugin_errors("update_remote_log_segment_metadata"), suppress(RemoteResourceNotFound):
-        # An unknown segment was deleted by another task or broker.
-        await tools.metadata.update_remote_log_segment_metadata(update)
+    with suppress(RemoteResourceNotFound):  # another task or broker deleted the segment
+        await tools.record(metadata, state, metadata.custom_metadata)

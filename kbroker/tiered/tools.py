@@ -16,9 +16,12 @@ from kbroker.tiered.api import (
     RemoteLogMetadataManager,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
     RemoteStorageManager,
     TopicIdPartition,
 )
+from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.partition import NOTHING, RemotePartition
 from kbroker.tiered.plan import Lineage, copy_lag, covered_end, highest_remote_offset
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
@@ -54,6 +57,20 @@ class TierTools:
     delete_threads: Threads
     clock: CautiousClock
     finishing: Callable[[], AbstractContextManager[object]]
+
+    async def record(
+        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, custom_metadata: bytes | None
+    ) -> None:
+        """Record a later state of a segment. Errors: RemoteStorageError, as update_remote_log_segment_metadata."""
+        update = RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=metadata.remote_log_segment_id,
+            event_timestamp_ms=self.env.timestamp_ms(),
+            state=state,
+            broker_id=self.broker_id,
+            custom_metadata=custom_metadata,
+        )
+        with plugin_errors("update_remote_log_segment_metadata"):
+            await self.metadata.update_remote_log_segment_metadata(update)
 
 
 @dataclass(slots=True, eq=False)
