@@ -265,11 +265,16 @@ def _take_run(
 
 
 class Probe(NamedTuple):
-    """The progress of a search. Shape: batch is the found one, or None; ends: the segment has no match."""
+    """The progress of a search.
+
+    Shape  batch is the found one, or None; ends: the segment has no match; largest is the largest timestamp of the
+           batches that were passed over, -1 for none
+    """
 
     position: int
     batch: memoryview | None = None
     ends: bool = False
+    largest: int = -1
 
 
 def find_batch(window: Window, start: Start, *, timestamp: int, from_offset: int, end_offset: int) -> Probe:
@@ -279,38 +284,19 @@ def find_batch(window: Window, start: Start, *, timestamp: int, from_offset: int
     Errors  BytesMissing if not even one header is available; DamagedBatch
     """
     position = first = start.position
-    try:
-        for at, header in window.headers(position):
-            position = at
-            if header.base_offset >= end_offset:
-                return Probe(at, ends=True)
-            if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
-                return Probe(at, window.batch(at, header))
-            position = at + header.size
-    except BytesMissing:
-        if position == first:
-            raise
-        return Probe(position)
-    return Probe(position, ends=True)
-
-
-def largest_timestamp(window: Window, start: Start, *, from_offset: int, end_offset: int) -> tuple[int, Probe]:
-    """The largest timestamp of the available batches that overlap [from_offset, end_offset), -1 for none.
-
-    Errors  as `find_batch`
-    """
-    position = first = start.position
     largest = -1
     try:
         for at, header in window.headers(position):
             position = at
             if header.base_offset >= end_offset:
-                return largest, Probe(at, ends=True)
+                break
             if header.last_offset >= from_offset:
+                if header.max_timestamp >= timestamp:
+                    return Probe(at, window.batch(at, header), largest=largest)
                 largest = max(largest, header.max_timestamp)
             position = at + header.size
     except BytesMissing:
         if position == first:
             raise
-        return largest, Probe(position)
-    return largest, Probe(position, ends=True)
+        return Probe(position, largest=largest)
+    return Probe(position, ends=True, largest=largest)

@@ -51,7 +51,6 @@ from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.chunks import Chunk, ChunkKey, Loans
 from kbroker.tiered.quota import ByteQuota
 
-LONGEST_PAUSE_MS: Final = 1_000
 UNREAD_MS: Final = 10_000
 """A sequential consumer asks for chunks that were read ahead within this time."""
 
@@ -331,14 +330,10 @@ class ChunkCache:
             self._fail(chunk, RetriableRemoteStorageError("the tier's reader is not running"))
 
     async def _read(self, chunks: list[Chunk]) -> None:
-        now_ms = began_ms = self._env.now_ms()
         memory = [chunk.memory for chunk in chunks if chunk.memory is not None]
         arrived: list[Chunk] = []
         try:
-            while pause_ms := self._quota.wait_ms(now_ms):
-                await self._env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may change while this waits
-                now_ms = self._env.now_ms()
-            self._quota.take(sum(map(len, memory)), now_ms=now_ms, since_ms=began_ms)
+            await self._quota.admit(sum(map(len, memory)), self._env)
             self.reading += 1
             try:
                 first = chunks[0]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -65,16 +64,6 @@ class _Entry:
     used_ms: int
 
 
-class _Load:
-    """A running load. is_wanted becomes False when the segment is removed; then its files are not kept."""
-
-    __slots__ = ("is_wanted", "result")
-
-    def __init__(self) -> None:
-        self.is_wanted = True
-        self.result: Future[RemoteIndexes] = Future()
-
-
 class RemoteIndexCache:
     """See the module's docstring. All methods but `resident` may block; all are thread-safe.
 
@@ -108,7 +97,7 @@ class RemoteIndexCache:
         self._tables = threading.Lock()  # held for moments, never over I/O
         self._entries: OrderedDict[UUID, _Entry] = OrderedDict()  # least recently used first
         self._resident: OrderedDict[UUID, RemoteIndexes] = OrderedDict()
-        self._loads: dict[UUID, _Load] = {}
+        self._loads: dict[UUID, Load] = {}
         self._unwritten = UnwrittenIndexes()
         self._size_bytes = self._resident_bytes = self._writes = 0
         self._is_started = False
@@ -153,7 +142,7 @@ class RemoteIndexCache:
         with self._tables:
             running = self._loads.get(segment_id)
             if running is None:
-                mine = self._loads[segment_id] = _Load()
+                mine = self._loads[segment_id] = Load()
         if running is not None:
             return running.result.result()
         return self._run(mine, metadata, partial(self._found, on_found=on_found))
@@ -164,7 +153,7 @@ class RemoteIndexCache:
         Errors  as for `indexes`
         """
         segment_id = metadata.remote_log_segment_id.id
-        mine = _Load()
+        mine = Load()
         with self._tables:
             self._disown(segment_id)
             self._loads[segment_id] = mine
@@ -173,9 +162,9 @@ class RemoteIndexCache:
 
     def _run(
         self,
-        mine: _Load,
+        mine: Load,
         metadata: RemoteLogSegmentMetadata,
-        load: Callable[[_Load, RemoteLogSegmentMetadata], RemoteIndexes],
+        load: Callable[[Load, RemoteLogSegmentMetadata], RemoteIndexes],
     ) -> RemoteIndexes:
         segment_id = metadata.remote_log_segment_id.id
         try:
@@ -193,7 +182,7 @@ class RemoteIndexCache:
         return made
 
     def _found(
-        self, mine: _Load, metadata: RemoteLogSegmentMetadata, *, on_found: Callable[[RemoteIndexes], object] | None
+        self, mine: Load, metadata: RemoteLogSegmentMetadata, *, on_found: Callable[[RemoteIndexes], object] | None
     ) -> RemoteIndexes:
         found = self._from_disk(metadata)
         if found is None:
@@ -225,7 +214,7 @@ class RemoteIndexCache:
                     self._hold(one.metadata.remote_log_segment_id.id, one.indexes)
                 self._unwritten.written(one)
 
-    def _rebuilt(self, mine: _Load, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
+    def _rebuilt(self, mine: Load, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
         offsets, times = self._from_segment(metadata)
         made = RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
         self._keep(mine, metadata, made)
@@ -416,7 +405,7 @@ class RemoteIndexCache:
         self._unwritten.forget(segment_id)
         self._let_go(segment_id)
 
-    def _end(self, segment_id: UUID, load: _Load) -> None:
+    def _end(self, segment_id: UUID, load: Load) -> None:
         if self._loads.get(segment_id) is load:
             del self._loads[segment_id]
 

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, cast
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from crc32c import crc32c
 
@@ -98,7 +99,9 @@ class LocalRemoteStorage:
         self._durable: set[str] = set()  # directories whose own names have been synced
         self._was_there = False  # whether the root was seen; before that it may be created, and has nothing to delete
         self._guard = threading.Lock()
-        self._in_use: dict[UUID, tuple[threading.Lock, int]] = {}
+        self._in_use: WeakValueDictionary[UUID, threading.Lock] = (
+            WeakValueDictionary()
+        )  # while a thread has or awaits it
 
     def __repr__(self) -> str:
         return f"LocalRemoteStorage({self._root!r})"
@@ -361,20 +364,10 @@ class LocalRemoteStorage:
     @contextmanager
     def _alone_with(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
         """Hold the lock of a segment, for writers."""
-        segment_id = metadata.remote_log_segment_id.id
         with self._guard:
-            lock, users = self._in_use.get(segment_id, (threading.Lock(), 0))
-            self._in_use[segment_id] = lock, users + 1
-        try:
-            with lock:
-                yield
-        finally:
-            with self._guard:
-                lock, users = self._in_use[segment_id]
-                if users == 1:
-                    del self._in_use[segment_id]
-                else:
-                    self._in_use[segment_id] = lock, users - 1
+            lock = self._in_use.setdefault(metadata.remote_log_segment_id.id, threading.Lock())
+        with lock:
+            yield
 
 
 def _describe(metadata: RemoteLogSegmentMetadata) -> str:

@@ -20,7 +20,7 @@ Source  KIP-405; TopicBasedRemoteLogMetadataManager of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -49,15 +49,12 @@ MAX_RETRY_MS: Final = 5_000
 logger = get_logger(__name__)
 
 
-class _Followed:
+class _Followed(NamedTuple):
     """One partition of the topic: its reader, its writer, and the scope that ends them."""
 
-    __slots__ = ("partition", "publisher", "scope")
-
-    def __init__(self, partition: FollowedPartition, publisher: MetadataPublisher) -> None:
-        self.partition = partition
-        self.publisher = publisher
-        self.scope = trio.CancelScope()
+    partition: FollowedPartition
+    publisher: MetadataPublisher
+    scope: trio.CancelScope
 
 
 class TopicRemoteLogMetadataManager:
@@ -152,7 +149,7 @@ class TopicRemoteLogMetadataManager:
         for held in self._held.values():
             if self._index(held) == index:
                 partition.hold(held)
-        self._followed[index] = followed = _Followed(partition, publisher)
+        self._followed[index] = followed = _Followed(partition, publisher, trio.CancelScope())
         nursery.start_soon(self._follow, followed)
 
     async def _follow(self, followed: _Followed) -> None:

@@ -209,15 +209,11 @@ class PartitionTasks:
 
     async def _wait_for_quota(self, size: int) -> None:
         """Wait for a turn until the copy quota allows another copy, and charge it."""
-        env, quota, remote = self.manager.env, self.manager.copy_quota, self.held.remote
+        quota, remote = self.manager.copy_quota, self.held.remote
         remote.waits_for_quota = not quota.is_unlimited
         try:
             async with self.manager.copy_turn:
-                now_ms = began_ms = env.now_ms()
-                while wait_ms := quota.wait_ms(now_ms):
-                    await env.sleep_ms(min(wait_ms, 1000))  # the quota may be raised while this waits
-                    now_ms = env.now_ms()
-                quota.take(size, now_ms=now_ms, since_ms=began_ms)
+                await quota.admit(size, self.manager.env)
         finally:
             remote.waits_for_quota = False
 

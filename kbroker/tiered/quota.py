@@ -9,8 +9,13 @@ Source  KIP-956; RLMQuotaManager of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.config.settings import MAX_INT64
 from kbroker.runtime.metrics import Histogram
+from kbroker.runtime.net_ports import Env
+
+LONGEST_PAUSE_MS: Final = 1_000
 
 
 class ByteQuota:
@@ -56,6 +61,14 @@ class ByteQuota:
         self._refill(now_ms)
         if not self.is_unlimited:
             self._level -= amount
+
+    async def admit(self, amount: int, env: Env) -> None:
+        """Wait until a piece may start, and charge it."""
+        now_ms = began_ms = env.now_ms()
+        while pause_ms := self.wait_ms(now_ms):
+            await env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may change while this waits
+            now_ms = env.now_ms()
+        self.take(amount, now_ms=now_ms, since_ms=began_ms)
 
     def _refill(self, now_ms: int) -> None:
         passed_ms = now_ms - self._updated_ms

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
-from kbroker.tiered.batch_window import Start, find_batch, largest_timestamp
+from kbroker.tiered.batch_window import Start, find_batch
 from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.remote_read import RemoteReader
@@ -26,6 +26,7 @@ Found: TypeAlias = tuple[int, int, int]
 """(offset, timestamp in ms of wall time, leader epoch)"""
 
 _SEGMENTS_BETWEEN_YIELDS: Final = 500
+_NEVER: Final = 1 << 63  # later than any timestamp
 
 
 class _Part(NamedTuple):
@@ -109,13 +110,13 @@ class RemoteSearch:
     async def _largest(self, part: _Part) -> int:
         """The largest timestamp of a part, from its batch headers."""
         segment, start_offset, end_offset = part
-        look = partial(largest_timestamp, from_offset=start_offset, end_offset=end_offset)
+        look = partial(find_batch, timestamp=_NEVER, from_offset=start_offset, end_offset=end_offset)
         indexes = await self._reader.indexes_of(segment)
         start, largest = Start(indexes.position_for(start_offset)), -1
         while start.position < segment.segment_size_in_bytes:
             with self._reader.cache.reader(segment) as chunks:
-                newest, probe = await self._reader.look(chunks, start, look)
-            largest = max(largest, newest)
+                probe = await self._reader.look(chunks, start, look)
+            largest = max(largest, probe.largest)
             if probe.ends:
                 break
             start = Start(probe.position)

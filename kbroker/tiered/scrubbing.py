@@ -154,14 +154,9 @@ class Scrub:
     def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding | None:
         """Request an object that is not listed, because a listing may be stale; returns what is wrong with it."""
         try:
-            if kind == SEGMENT:
-                # The last byte, which a truncated log does not have.
-                last = segment.segment_size_in_bytes - 1
-                with self._storage.fetch_log_segment(segment, last, last) as stream:
-                    if not stream.read(1):
-                        raise RemoteObjectDamaged(f"it ends before byte {last}")
-            else:
-                self._storage.fetch_index(segment, IndexType(kind))
+            # Of the log the last byte, which a truncated one does not have.
+            index_type = None if kind == SEGMENT else IndexType(kind)
+            self._request(segment, index_type, segment.segment_size_in_bytes - 1)
         except RemoteResourceNotFound:
             return Finding("missing", f"the {kind} is missing", segment)
         except RemoteObjectDamaged as error:
@@ -216,11 +211,8 @@ class Scrub:
     def _is_there(self, segment: RemoteLogSegmentMetadata, listed: StoredObject) -> bool:
         """Request the object by name, if possible; any error but RemoteResourceNotFound means that it exists."""
         try:
-            if not listed.is_auxiliary and listed.index_type is not None:
-                self._storage.fetch_index(segment, listed.index_type)
-            elif not listed.is_auxiliary:
-                with self._storage.fetch_log_segment(segment, 0, 0) as stream:
-                    stream.read(1)
+            if not listed.is_auxiliary:
+                self._request(segment, listed.index_type, 0)
             elif listed.name == object_name(segment, MANIFEST) and hasattr(self._storage, "read_manifest"):
                 cast(DescribedRemoteStorageManager, self._storage).read_manifest(listed.name)
         except RemoteResourceNotFound:
@@ -228,6 +220,15 @@ class Scrub:
         except (RemoteStorageError, OSError):
             return True
         return True
+
+    def _request(self, segment: RemoteLogSegmentMetadata, index_type: IndexType | None, position: int) -> None:
+        """Request an index, or one byte of the log."""
+        if index_type is not None:
+            self._storage.fetch_index(segment, index_type)
+            return
+        with self._storage.fetch_log_segment(segment, position, position) as stream:
+            if not stream.read(1):
+                raise RemoteObjectDamaged(f"it ends before byte {position}")
 
     def whole(self, segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
         """The segments in which `compare` found no defect, so that they can be read."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from concurrent.futures import Future
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -11,10 +12,14 @@ from kbroker.tiered.indexes import RemoteIndexes
 MOST_BYTES: Final = 8 << 20
 
 
-class Load(Protocol):
-    """The load that fetched indexes. Note: is_wanted is False once the segment was removed."""
+class Load:
+    """A running load. is_wanted becomes False when the segment is removed; then its files are not kept."""
 
-    is_wanted: bool
+    __slots__ = ("is_wanted", "result")
+
+    def __init__(self) -> None:
+        self.is_wanted = True
+        self.result: Future[RemoteIndexes] = Future()
 
 
 class Unwritten(NamedTuple):
