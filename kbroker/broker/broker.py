@@ -5,7 +5,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,14 +14,13 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
-from kbroker.broker.configs import alter_loggers, describe_resource
+from kbroker.broker.configs import alter_loggers
 from kbroker.broker.internal_records import Check
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
-from kbroker.config.describe import ConfigEntry
 from kbroker.controller.port import ControllerPort
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
@@ -216,14 +215,6 @@ class Broker:
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
-    def describe_configs(self, resource_type: int, name: str, *, keys: Collection[str] | None) -> list[ConfigEntry]:
-        """The settings of a topic, this broker (by id), all brokers (""), this broker's loggers, or a group.
-
-        Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST
-        """
-        resource = (resource_type, name)
-        return describe_resource(self.settings, self.image, resource, node_id=self.node_id, keys=keys)
-
     async def alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
         """Change single settings. Logger levels change here at once; the controller changes all other settings."""
         loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
@@ -400,9 +391,3 @@ class Broker:
     async def _write_checkpoint(self, write: Callable[[], None]) -> None:
         async with self._checkpoint_lock:  # all writers of a checkpoint use the same temporary file
             await self.env.run_blocking(write)
-
-    # The cluster and its machines
-
-    def disk_space(self) -> Awaitable[tuple[int, int]]:
-        """Total and free bytes of the data directory's disk. Errors: KAFKA_STORAGE_ERROR."""
-        return self.env.run_blocking(self.replicas.directory.space)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbroker.broker import Broker
+from kbroker.broker.configs import describe_resource
 from kbroker.config.describe import ConfigEntry
 from kbroker.handlers import Context, handles
 from wire.codec import encode_element
@@ -47,7 +48,8 @@ async def describe_configs(
         if broker.turns.due():
             await broker.turns.next()
         try:
-            entries = broker.describe_configs(resource.resource_type, resource.resource_name, keys=keys)
+            named = resource.resource_type, resource.resource_name
+            entries = describe_resource(broker.settings, broker.image, named, node_id=broker.node_id, keys=keys)
         except KafkaError as error:
             results.append(_failed(resource, error))
             continue

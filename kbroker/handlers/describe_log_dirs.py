@@ -28,7 +28,7 @@ async def describe_log_dirs(
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     path = broker.replicas.directory.path
     try:
-        total_bytes, usable_bytes = await broker.disk_space()
+        total_bytes, usable_bytes = await broker.env.run_blocking(broker.replicas.directory.space)
     except KafkaError as error:
         return DescribeLogDirsResponse(results=[DescribeLogDirsResult(error_code=error.code, log_dir=path, topics=[])])
     topics: dict[str, DescribeLogDirsTopic] = {}
