@@ -33,10 +33,15 @@ if TYPE_CHECKING:
 
 
 class Room(Protocol):
-    """Memory for the answer; see `kbroker.handlers.Room`."""
+    """Memory for the reply in progress; it is released when the reply has been sent."""
 
-    def share(self, wanted: int) -> int: ...
-    def take(self, size: int) -> None: ...
+    def share(self, wanted: int) -> int:
+        """Take up to `wanted` bytes, perhaps none, for a reply that can be shorter; return how many."""
+        ...
+
+    def take(self, size: int) -> None:
+        """Take `size` more bytes; a negative size gives bytes back."""
+        ...
 
 
 class Waiting(Protocol):

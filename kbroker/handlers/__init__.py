@@ -19,14 +19,15 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from kbroker.metadata.principal import ANONYMOUS
+from kbroker.broker.remote_fetching import Room
+from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode
@@ -42,18 +43,6 @@ class CloseConnection(Exception):
     """Closes a connection without a reply, where none is possible (a bad frame, acks=0). The message is logged."""
 
 
-class Room(Protocol):
-    """Memory for the reply in progress; it is released when the reply has been sent."""
-
-    def share(self, wanted: int) -> int:
-        """Take up to `wanted` bytes, perhaps none, for a reply that can be shorter; return how many."""
-        ...
-
-    def take(self, size: int) -> None:
-        """Take `size` more bytes; a negative size gives bytes back."""
-        ...
-
-
 class Unbounded:
     """Room without a limit."""
 
@@ -64,6 +53,7 @@ class Unbounded:
         pass
 
 
+@dataclass(slots=True, eq=False)
 class Context:
     """A handler's view of the connection of a request. The requests of a connection share one object.
 
@@ -78,34 +68,17 @@ class Context:
     is_large        request or response has many array elements: the response is encoded in a thread
     """
 
-    __slots__ = (
-        "api_version",
-        "client_id",
-        "has_errors",
-        "is_large",
-        "listener",
-        "principal",
-        "room",
-        "served",
-        "stopping",
-        "stream",
-        "wait_scope",
-    )
-
-    def __init__(
-        self, stream: Stream, *, listener: str, served: Mapping[int, Handler[Any]], room: Room | None = None
-    ) -> None:
-        self.room = room or Unbounded()
-        self.stream = stream
-        self.listener = listener
-        self.served = served
-        self.principal = ANONYMOUS
-        self.client_id = ""
-        self.api_version = 0
-        self.has_errors = False
-        self.is_large = False
-        self.stopping = False
-        self.wait_scope: trio.CancelScope | None = None
+    stream: Stream
+    listener: str
+    served: Mapping[int, Handler[Any]]
+    room: Room = field(default_factory=Unbounded)
+    principal: Principal = ANONYMOUS
+    client_id: str = ""
+    api_version: int = 0
+    has_errors: bool = False
+    is_large: bool = False
+    stopping: bool = False
+    wait_scope: trio.CancelScope | None = None
 
     async def wait(self, purgatory: Purgatory, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
         """Like `Purgatory.wait`, but returns False early when the client closes its connection or the server stops.

@@ -11,7 +11,7 @@ Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -105,13 +105,13 @@ class PartitionRead:
     """The offset is only in the tier; the records must be read from there."""
 
 
+@dataclass(slots=True)
 class Traffic:
     """What clients have produced to and fetched from a partition since the broker started; followers do not count."""
 
-    __slots__ = ("bytes_in", "bytes_out", "messages_in")
-
-    def __init__(self) -> None:
-        self.messages_in = self.bytes_in = self.bytes_out = 0
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
     def add(self, other: Traffic) -> None:
         """Add the counts of `other`."""
@@ -120,6 +120,7 @@ class Traffic:
         self.bytes_out += other.bytes_out
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Partition:
     """One partition on this broker.
 
@@ -127,53 +128,29 @@ class Partition:
             KAFKA_STORAGE_ERROR
     """
 
-    __slots__ = (
-        "_known_high_watermark",
-        "broker_id",
-        "index",
-        "isr",
-        "key",
-        "leader",
-        "leader_epoch",
-        "log",
-        "name",
-        "partition_epoch",
-        "progress",
-        "remote",
-        "replicas",
-        "role",
-        "topic",
-        "topic_id",
-        "traffic",
-    )
+    broker_id: int
+    topic: str
+    topic_id: UUID
+    index: int
+    log: Log
+    checkpointed_high_watermark: InitVar[int] = 0
+    role: Role = field(default=Role.NONE, init=False)
+    leader: int = field(default=-1, init=False)
+    leader_epoch: int = field(default=NO_EPOCH, init=False)
+    partition_epoch: int = field(default=-1, init=False)
+    isr: frozenset[int] = field(default=frozenset(), init=False)
+    replicas: tuple[int, ...] = field(default=(), init=False)
+    progress: LeaderProgress | None = field(default=None, init=False)
+    remote: RemotePartition | None = field(default=None, init=False)
+    """Set while the topic is tiered here; only the remote log manager sets it."""
+    traffic: Traffic = field(default_factory=Traffic, init=False)
+    key: TopicPartition = field(init=False)
+    name: str = field(init=False)
+    _known_high_watermark: int = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        broker_id: int,
-        topic: str,
-        topic_id: UUID,
-        index: int,
-        log: Log,
-        checkpointed_high_watermark: int = 0,
-    ) -> None:
-        self.broker_id = broker_id
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.key: TopicPartition = (topic, index)
-        self.name = f"{topic}-{index}"
-        self.log = log
-        self.traffic = Traffic()
-        self.role = Role.NONE
-        self.leader = -1
-        self.leader_epoch = NO_EPOCH
-        self.partition_epoch = -1
-        self.isr: frozenset[int] = frozenset()
-        self.replicas: tuple[int, ...] = ()
-        self.progress: LeaderProgress | None = None
-        # Set while the topic is tiered here; only the remote log manager sets it.
-        self.remote: RemotePartition | None = None
+    def __post_init__(self, checkpointed_high_watermark: int) -> None:
+        self.key = (self.topic, self.index)
+        self.name = f"{self.topic}-{self.index}"
         self._known_high_watermark = checkpointed_high_watermark
 
     def __repr__(self) -> str:
