@@ -9,7 +9,6 @@ Source  Kafka's record batch, magic 2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -22,15 +21,11 @@ from wire.batch_header import (
     HEADER,
     HEADER_SIZE,
     MAGIC,
-    POSITIONS,
     TRANSACTIONAL_BIT,
 )
 
 WritableBuffer: TypeAlias = bytearray | memoryview
 
-_BASE_OFFSET: Final = Struct(">q")
-_LEADER_EPOCH: Final = Struct(">i")
-_LEADER_EPOCH_POSITION: Final = POSITIONS["partition_leader_epoch"]
 SCAN_BYTES: Final = 16_384
 
 
@@ -80,12 +75,6 @@ class BatchHeader(NamedTuple):
     def is_plausible(self) -> bool:
         """Whether this can be a header; only the CRC shows whether the batch is intact."""
         return self.magic == MAGIC and self.batch_length >= HEADER_SIZE - FRAME_SIZE and self.last_offset_delta >= 0
-
-
-def stamp(batches: WritableBuffer, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Write the two fields that the leader assigns into the batch at `position`; the CRC does not cover them."""
-    _BASE_OFFSET.pack_into(batches, position, base_offset)
-    _LEADER_EPOCH.pack_into(batches, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -1,9 +1,9 @@
 """The log of one partition: its segments, offsets, leader epochs and producer state.
 
 An append has three steps, because large writes run in a thread outside the event loop. `plan_append` decides offsets,
-epoch, duplicates and whether to roll; it changes only header fields of the batch. `write` does the I/O; readers do not
-see its result yet. `commit` adds the batch to the log. Between plan and commit the caller must prevent other appends;
-reads continue. A flush has the same three steps.
+epoch, duplicates and whether to roll, and changes nothing. `write` does the I/O; readers do not see its result yet.
+`commit` adds the batch to the log. Between plan and commit the caller must prevent other appends; reads continue. A
+flush has the same three steps.
 
 Crash safety. Every completed write survives a crash of the process. A loss of power keeps what `flush` has covered:
 the data up to recovery_point and the indexes of closed segments. The indexes of the active segment are rebuilt from its
@@ -20,29 +20,27 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage import flushing, loader, maintenance, planning, rolling
-from kbroker.storage.batches import BatchHeader, stamp
+from kbroker.storage import flushing, loader, maintenance, rolling
+from kbroker.storage.batches import BatchHeader, WritableBuffer
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_view import LogView
-from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan
+from kbroker.storage.planning import assign_several, assigned_header, followers_headers, writable
+from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan, duplicate_plan
 from kbroker.storage.producer_state import ProducerState, read_marker
 from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.retention import RetentionPlan
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segments import SegmentList
-from wire.batch_header import CONTROL_BIT, FRAME_SIZE, HEADER, NO_PRODUCER_ID
+from wire.batch_header import CONTROL_BIT, FRAME_SIZE, NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
-
-_MAKE_HEADER: Final = BatchHeader._make
 
 
 def no_jitter(_bound: int) -> int:
@@ -104,6 +102,7 @@ class Log(LogView):
         self.retired: deque[tuple[Segment, ...]] = deque()  # removed by retention; their files are not renamed yet
         self.doomed_files = Doomed()
         self.last_flush_ms = 0
+        self._next_segment: Segment | None = None  # made by `write` for a plan that rolls, installed by its `commit`
         self.generation = 0  # raised by each truncation, which invalidates older flush plans
         # The names of loaded files may not be durable yet. An empty log does not sync them until it holds a batch.
         self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
@@ -209,45 +208,49 @@ class Log(LogView):
         return plan
 
     def plan_append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-        """Plan the append of one or more whole, validated batches from a client.
+        """Plan the append of one or more whole, validated batches from a client. Changes nothing.
 
-        base_offset and partition_leader_epoch are written into `batches` if it is writable, else into a copy.
+        `write` writes base_offset and partition_leader_epoch into `batches` if it is writable, else into a copy.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
         state, size = self.state, len(batches)
-        spare_bytes = state.spare_bytes - size
-        if spare_bytes < 0 and not state.leaves(self.lowest_free_bytes + size):
+        if state.spare_bytes < size and not state.leaves(self.lowest_free_bytes + size):
             raise self.offline_error()
-        state.spare_bytes = spare_bytes
-        if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
-            batches = bytearray(batches)
-        stamp(batches, 0, self.log_end_offset, leader_epoch)
-        header = _MAKE_HEADER(HEADER.unpack_from(batches, 0))
+        batches = writable(batches)
+        header = assigned_header(batches, 0, self.log_end_offset, leader_epoch)
         if header.batch_length + FRAME_SIZE != size:
-            return planning.plan_several(self, batches, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
+            assigned = assign_several(
+                batches, offset=self.log_end_offset, leader_epoch=leader_epoch, producers=self.producers
+            )
+            return assigned if isinstance(assigned, AppendPlan) else self._plan(batches, size, assigned, timestamp_ms)
         if header.producer_id != NO_PRODUCER_ID:
             original = self.producers.check(header)
             if original is not None:
-                return AppendPlan.of_duplicate(header, original, self.tail.segment)
-        return self.plan_batches(batches, size, (header,), header.max_timestamp, timestamp_ms)
+                return duplicate_plan(header, original)
+        return self._plan(batches, size, (header,), timestamp_ms)
 
     def plan_append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
         """Plan the append of whole batches from the leader. Their offsets ascend and start at or after log_end_offset.
 
         Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE if the offsets do not ascend
         """
-        return planning.plan_as_follower(self, batches, timestamp_ms=timestamp_ms)
+        if self.state.failure is not None:
+            raise self.offline_error()
+        batches = writable(batches)
+        headers = followers_headers(batches, self.log_end_offset)
+        return self._plan(batches, len(batches), headers, timestamp_ms)
 
-    def plan_batches(
-        self, batches: Buffer, size: int, headers: tuple[BatchHeader, ...], latest: int, timestamp_ms: int
+    def _plan(
+        self, batches: WritableBuffer, size: int, headers: Sequence[BatchHeader], timestamp_ms: int
     ) -> AppendPlan:
-        """Plan batches that already have offsets; `latest` is their largest timestamp."""
+        """Plan batches that already have offsets."""
         active = self.tail.segment
-        last = headers[-1]
+        first, last = headers[0], headers[-1]
         next_offset = last.base_offset + last.last_offset_delta + 1
         if active.size:
-            first = active.first_timestamp
-            waited_ms = latest - first if first >= 0 else timestamp_ms - active.created_ms
+            latest = first.max_timestamp if first is last else max(header.max_timestamp for header in headers)
+            begun = active.first_timestamp
+            waited_ms = latest - begun if begun >= 0 else timestamp_ms - active.created_ms
             rolls = (
                 active.size > self._segment_bytes - size
                 or waited_ms > self._segment_ms - active.jitter_ms
@@ -258,23 +261,24 @@ class Log(LogView):
         else:
             rolls = next_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
         syncs = next_offset - self.recovery_point >= self._flush_messages
-        return AppendPlan(batches, headers, next_offset, active, rolls=rolls, syncs=syncs, wall_ms=timestamp_ms)
+        return AppendPlan(batches, size, headers, first.base_offset, next_offset, rolls, syncs, timestamp_ms)
 
     def write(self, plan: AppendPlan) -> None:
         """Do the I/O of a plan. Blocking; may run in a thread while no other append runs."""
         if plan.is_duplicate:
             return
+        plan.stamp()
         try:
-            segment = plan.segment
+            segment = self.tail.segment
             if plan.rolls:
-                segment = plan.segment = rolling.prepare_roll(self, plan.first_offset, plan.wall_ms)
+                segment = self._next_segment = rolling.prepare_roll(self, plan.first_offset, plan.wall_ms)
             file = self.files.open(segment.log_path).file
         except OSError as error:
             raise self.storage_error(error) from error
         try:
             file.pwrite(plan.data, segment.size)
         except OSError as error:
-            rolling.cut_back(self, plan, error)
+            rolling.cut_back(self, segment, error)
             raise self.storage_error(error) from error
         if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
             try:
@@ -286,17 +290,20 @@ class Log(LogView):
                 else:
                     segment.write_indexes()
             except OSError as error:
-                rolling.cut_back(self, plan, error)
+                rolling.cut_back(self, segment, error)
                 raise self.storage_error(error) from error
 
     def commit(self, plan: AppendPlan) -> None:
         """Add the written batches to the log: offsets, indexes, epochs, producers."""
         if plan.is_duplicate:
             return
-        segment = plan.segment
+        self.state.spare_bytes -= plan.size
         tail = self.tail
-        if segment is not tail.segment:
-            tail = rolling.install(self, segment)
+        if plan.rolls:
+            assert self._next_segment is not None
+            tail = rolling.install(self, self._next_segment)
+            self._next_segment = None
+        segment = tail.segment
         segment.has_unsynced_files = not plan.syncs
         position, at = segment.size, 0
         epochs = self.leader_epochs

@@ -6,78 +6,68 @@ The event loop makes a plan, a thread may carry it out, and the event loop commi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BatchHeader
+from kbroker.storage.batches import BatchHeader, WritableBuffer
 from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import RememberedBatch
 from kbroker.storage.segment import Segment
+from wire.batch_header import FRAME_SIZE, header_struct
 
+_ASSIGNED: Final = header_struct(base_offset="q", batch_length="i", partition_leader_epoch="i")
 UNKNOWN_SPACE: Final = 1 << 62
 
 
+@dataclass(slots=True, eq=False)
 class AppendPlan:
     """One append; made by `Log.plan_append`, passed to `write` and `commit`.
 
-    Shape  data holds the batches with their final offsets and epoch; headers are their headers
+    Shape  data holds the batches; headers are their headers with the assigned offsets and epoch, which a leader's
+           `stamp` writes into data
     Shape  first_offset..last_offset are the offsets of the records; timestamp_ms is -1, or the original's for a
            duplicate
     Shape  a duplicate (is_duplicate) writes nothing and has the offsets of the original
     Note   rolls, syncs and size tell the caller whether to run `write` in a thread
     """
 
-    __slots__ = (
-        "data",
-        "first_offset",
-        "headers",
-        "is_duplicate",
-        "next_offset",
-        "rolls",
-        "segment",
-        "size",
-        "syncs",
-        "timestamp_ms",
-        "wall_ms",
-    )
-
-    def __init__(
-        self,
-        data: Buffer,
-        headers: Sequence[BatchHeader],
-        next_offset: int,
-        segment: Segment,
-        *,
-        rolls: bool,
-        syncs: bool,
-        wall_ms: int,
-    ) -> None:
-        self.data = data
-        self.size = len(data)
-        self.headers = headers
-        self.first_offset = headers[0].base_offset
-        self.next_offset = next_offset
-        self.segment = segment
-        self.rolls = rolls
-        self.syncs = syncs
-        self.is_duplicate = False
-        self.timestamp_ms = -1
-        self.wall_ms = wall_ms
+    data: WritableBuffer
+    size: int
+    headers: Sequence[BatchHeader]
+    first_offset: int
+    next_offset: int
+    rolls: bool = False
+    syncs: bool = False
+    wall_ms: int = -1
+    timestamp_ms: int = -1
+    is_duplicate: bool = False
 
     @property
     def last_offset(self) -> int:
         return self.next_offset - 1
 
-    @classmethod
-    def of_duplicate(cls, header: BatchHeader, original: RememberedBatch, segment: Segment) -> AppendPlan:
-        plan = cls(b"", (header,), original.last_offset + 1, segment, rolls=False, syncs=False, wall_ms=-1)
-        plan.is_duplicate = True
-        plan.first_offset = original.first_offset
-        plan.timestamp_ms = original.timestamp_ms
-        return plan
+    def stamp(self) -> None:
+        """Write the assigned offsets and epoch into `data`. Repeatable."""
+        position = 0
+        for header in self.headers:
+            length = header[1]  # by index, because this runs for every append
+            _ASSIGNED.pack_into(self.data, position, header[0], length, header[2])
+            position += length + FRAME_SIZE
 
 
-class FlushPlan:
+def duplicate_plan(header: BatchHeader, original: RememberedBatch) -> AppendPlan:
+    return AppendPlan(
+        bytearray(),
+        0,
+        (header,),
+        original.first_offset,
+        original.last_offset + 1,
+        timestamp_ms=original.timestamp_ms,
+        is_duplicate=True,
+    )
+
+
+class FlushPlan(NamedTuple):
     """One flush; it makes everything below `offset` durable.
 
     Shape  segments are those to sync; of `active` only the log file is synced. writes_epochs: the epoch checkpoint
@@ -85,22 +75,11 @@ class FlushPlan:
     Note   generation is the log's when the plan was made; a truncation since then invalidates the plan
     """
 
-    __slots__ = ("active", "generation", "offset", "segments", "writes_epochs")
-
-    def __init__(
-        self,
-        offset: int,
-        segments: tuple[Segment, ...],
-        active: Segment,
-        *,
-        writes_epochs: bool,
-        generation: int,
-    ) -> None:
-        self.offset = offset
-        self.segments = segments
-        self.active = active
-        self.writes_epochs = writes_epochs
-        self.generation = generation
+    offset: int
+    segments: tuple[Segment, ...]
+    active: Segment
+    writes_epochs: bool
+    generation: int
 
 
 class DirectoryState:

@@ -71,11 +71,10 @@ def install(log: Log, segment: Segment) -> Tail:
     return tail
 
 
-def cut_back(log: Log, plan: AppendPlan, error: OSError) -> None:
+def cut_back(log: Log, segment: Segment, error: OSError) -> None:
     """Truncate the file to its old end after a failed write; if that fails too, take the directory offline."""
-    segment = plan.segment
     try:
-        if plan.rolls:
+        if segment is not log.tail.segment:
             maintenance.remove_files(log, segment)
         else:
             log.files.open(segment.log_path).file.truncate(segment.size)

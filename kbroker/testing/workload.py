@@ -158,6 +158,7 @@ class LogWorkload:
         self._finish(plan)
 
     def _finish(self, plan: AppendPlan) -> None:
+        plan.stamp()
         self.model.begin_append([Batch.of(view) for view in batches(bytes(plan.data))])
         try:
             self.log.write(plan)

@@ -62,6 +62,20 @@ def test_nothing_is_read_before_the_commit(tmp_path: Path) -> None:
     assert log.read(0, max_bytes=1_000).size == plan.size
 
 
+def test_planning_changes_nothing_and_a_commit_counts_bytes_once(tmp_path: Path) -> None:
+    log, data = open_log(tmp_path), bytearray(batch())
+    log.append(batch(), leader_epoch=1, timestamp_ms=0)
+    log.state.note_space(10_000, floor_bytes=0)
+    sent = bytes(data)
+    for _ in range(2):
+        plan = log.plan_append(data, leader_epoch=1, timestamp_ms=0)
+    assert (data, log.state.spare_bytes) == (sent, 10_000)
+    log.write(plan)
+    log.commit(plan)
+    assert log.state.spare_bytes == 10_000 - len(data)
+    assert [one.base_offset for one in read_all(log)] == [0, plan.first_offset]
+
+
 def test_a_duplicate_is_answered_with_the_original_and_not_written(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     sent = batch(2, timestamp=7_000, producer_id=1, producer_epoch=0, base_sequence=0)
