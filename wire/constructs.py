@@ -1,7 +1,7 @@
 """The primitive wire types and arrays as constructs.
 
-Each construct reads and writes by itself (construct's `.parse` and `.build`), which is the readable reference. Each can
-also emit the source of a faster equivalent (codegen.py). wire.structs combines constructs into messages.
+Each construct reads by itself (construct's `.parse`), which is the readable reference. Each also emits the source of a
+faster parser and of a builder (codegen.py). wire.structs combines constructs into messages.
 
 Work is bounded by the input. Every length is compared with the remaining bytes before it is used. An array's count is
 compared with the remaining bytes divided by the least size of its elements, which is at least 1.
@@ -13,7 +13,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 from uuid import UUID
 
 from construct import Construct
@@ -21,7 +21,7 @@ from construct import Construct
 from wire.codegen import MAX_STRING, SHORT_ARRAY, BuildCode, ParseCode, array_packers, array_unpackers
 from wire.errors import Malformed
 from wire.types import uuid_from_bytes
-from wire.varint import decode_uvarint, encode_uvarint
+from wire.varint import decode_uvarint
 
 
 def read_bytes(stream: BinaryIO, size: int) -> bytes:
@@ -48,7 +48,7 @@ def read_uvarint(stream: BinaryIO) -> int:
 
 
 class WireConstruct(Construct):  # type: ignore[misc]
-    """A construct that can also emit the code of its generated parser and builder.
+    """A construct that also emits the code of a parser and of a builder.
 
     min_size        the least number of bytes of an encoding, at least 1
     may_be_encoded  whether the builder of an array accepts bytes from encode_element() instead of a value
@@ -62,10 +62,6 @@ class WireConstruct(Construct):  # type: ignore[misc]
         """The value at the stream's position."""
 
     @abstractmethod
-    def write(self, obj: Any, stream: BinaryIO) -> None:
-        """Write the encoding of `obj` to the stream."""
-
-    @abstractmethod
     def emit_parse(self, code: ParseCode, target: str) -> None:
         """Emit code that reads a value at `pos` of `data` (up to `size`) into `target`."""
 
@@ -75,10 +71,6 @@ class WireConstruct(Construct):  # type: ignore[misc]
 
     def _parse(self, stream: BinaryIO, context: Any, path: str) -> Any:  # noqa: ARG002
         return self.read(stream)
-
-    def _build(self, obj: Any, stream: BinaryIO, context: Any, path: str) -> Any:  # noqa: ARG002
-        self.write(obj, stream)
-        return obj
 
 
 class Fixed(WireConstruct):
@@ -92,9 +84,6 @@ class Fixed(WireConstruct):
 
     def read(self, stream: BinaryIO) -> Any:
         return self.struct.unpack(read_bytes(stream, self.min_size))[0]
-
-    def write(self, obj: Any, stream: BinaryIO) -> None:
-        stream.write(self.struct.pack(obj))
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         code.fixed(self.layout, target)
@@ -110,9 +99,6 @@ class Uuid(WireConstruct):
 
     def read(self, stream: BinaryIO) -> UUID:
         return uuid_from_bytes(read_bytes(stream, 16))
-
-    def write(self, obj: UUID, stream: BinaryIO) -> None:
-        stream.write(obj.bytes)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         code.fixed("16s", target)
@@ -141,10 +127,6 @@ class _Counted(WireConstruct):
         if count < (-1 if self.nullable else 0):
             raise Malformed(f"a length of {count}")
         return count
-
-    def _build_head(self, count: int, stream: BinaryIO) -> None:
-        assert count >= 0 or self.nullable, "null where the version has no null"
-        stream.write(encode_uvarint(count + 1) if self.compact else struct.pack(f">{self.head}", count))
 
     @contextmanager
     def _emit_parse_head(self, code: ParseCode, target: str) -> Iterator[str]:
@@ -183,16 +165,8 @@ class _Blob(_Counted):
         count = self._parse_head(stream)
         return None if count < 0 else self._from_bytes(read_bytes(stream, count))
 
-    def write(self, obj: Any, stream: BinaryIO) -> None:
-        data = b"" if obj is None else self._to_bytes(obj)
-        self._build_head(-1 if obj is None else len(data), stream)
-        stream.write(data)
-
     def _from_bytes(self, data: bytes) -> Any:
         return data
-
-    def _to_bytes(self, value: Any) -> bytes:
-        return cast(bytes, value)
 
     slice_code: str
     check_code: str | None = None
@@ -250,9 +224,6 @@ class Text(_Blob):
         except UnicodeDecodeError as error:
             raise Malformed("a string that is not UTF-8") from error
 
-    def _to_bytes(self, value: str) -> bytes:
-        return value.encode()
-
     def _emit_build_head(self, code: BuildCode, count: str) -> None:
         if self.compact:
             code.line(f"append(SHORT[{count} + 1] if {count} < 127 else compact_string_head({count}))")
@@ -305,11 +276,6 @@ class Array(_Counted):
         if count > remaining(stream) // self.element.min_size:
             raise Malformed(f"{count} elements in {remaining(stream)} bytes")
         return None if count < 0 else [self.element.read(stream) for _ in range(count)]
-
-    def write(self, obj: list[Any] | None, stream: BinaryIO) -> None:
-        self._build_head(-1 if obj is None else len(obj), stream)
-        for value in obj or ():
-            self.element.write(value, stream)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         element = self.element

@@ -1,8 +1,8 @@
 """Structs and messages as constructs, one for each class and version.
 
 `construct_for(cls, version)` resolves a declaration for one version. `compile_parser` and `compile_builder` turn it
-into one Python function each, with construct's code generator. codec.py uses only those; tests compare them with the
-construct.
+into one Python function each, with construct's code generator. codec.py uses only those. Tests compare the parser with
+the construct, and what the builder writes with Kafka's bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from construct import CodeGen
 
-from wire.codegen import BuildCode, Code, ParseCode, compile_function, not_in_version
+from wire.codegen import BuildCode, Code, ParseCode, compile_function
 from wire.constructs import (
     Array,
     Blob,
@@ -56,11 +56,6 @@ class Nullable(WireConstruct):
         if marker < -1:
             raise Malformed(f"a null marker of {marker}")
         return None if marker < 0 else self.body.read(stream)
-
-    def write(self, obj: Any, stream: BinaryIO) -> None:
-        stream.write(b"\x01" if obj is not None else b"\x00" if self.tagged else b"\xff")
-        if obj is not None:
-            self.body.write(obj, stream)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         marker = code.temporary("marker")
@@ -176,21 +171,6 @@ class Body(WireConstruct):
         if unknown:
             value.unknown_tagged_fields = tuple(unknown)
 
-    def write(self, obj: Any, stream: BinaryIO) -> None:
-        for field in self.absent:
-            if not field.ignorable and getattr(obj, field.name) != field.default and field.default is not MISSING:
-                not_in_version(self.cls.__name__, field.name, self.version)
-        for field, construct in self.plain:
-            construct.write(getattr(obj, field.name), stream)
-        if self.flexible:
-            sent = [pair for pair in self.tagged if not _is_left_out(pair[0], getattr(obj, pair[0].name))]
-            fields = [(cast(int, field.tag), construct.build(getattr(obj, field.name))) for field, construct in sent]
-            if self.keeps_unknown:
-                fields = sorted([*fields, *getattr(obj, "unknown_tagged_fields", ())])
-            stream.write(encode_uvarint(len(fields)))
-            for tag, data in fields:
-                stream.write(encode_uvarint(tag) + encode_uvarint(len(data)) + data)
-
     def emit_parse(self, code: ParseCode, target: str) -> None:
         code.line(f"{target} = new({code.bind(self.cls.__name__, self.cls)})")
         for field in [*self.absent, *(field for field, _ in self.tagged)]:
@@ -298,14 +278,6 @@ class Body(WireConstruct):
         return name
 
 
-def _is_left_out(field: Field, value: Any) -> bool:
-    """Whether a tagged field is not sent: at its default, or a struct that equals the default instance."""
-    if value is None and none_means_left_out(field):
-        return True
-    default = cast(Callable[[], Any], field.kind)() if none_means_left_out(field) else field.fresh_default()
-    return bool(value == default)
-
-
 def none_means_left_out(field: Field) -> bool:
     """Whether None stands for the default instance of a tagged struct, which is not sent."""
     never_null = field.nullable.lowest > field.nullable.highest
@@ -355,7 +327,7 @@ def compile_parser(construct: Body) -> Parser:
 
 
 def compile_builder(construct: Body) -> Builder:
-    """Generate the function that builds the same as `construct`; its source is at `.source`."""
+    """Generate the function that builds what `construct` parses; its source is at `.source`."""
     generator = CodeGen()
     code = BuildCode(generator)
     code.line("append = parts.append")
