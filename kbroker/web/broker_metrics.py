@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from kbroker.broker import Broker
@@ -11,8 +10,9 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.metrics import Metrics
+from kbroker.storage.log import Log
 from kbroker.web.groups import committed, count, groups, shards
-from kbroker.web.metrics import COUNTER, GAUGE, Samples, of_broker, of_node, one
+from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_node
 from kbroker.web.ports import Observed
 
 _SHRINKS, _EXPANDS = "isr.shrinks", "isr.expands"
@@ -40,178 +40,121 @@ def _held(broker: Broker) -> tuple[Partition, ...]:
 # Traffic of clients
 
 
-def _traffic(broker: Broker, read: Callable[[Traffic], int]) -> Samples:
-    topics: defaultdict[str, int] = defaultdict(int)
-    for partition in _held(broker):
-        topics[partition.topic] += read(partition.traffic)
-    yield (), sum(topics.values()) + read(broker.replicas.traffic_of_retired)
-    for topic, value in topics.items():
-        yield (topic,), value
+def _traffic(name: str, help: str, read: Callable[[Traffic], int]) -> None:
+    def samples(broker: Broker) -> Samples:
+        values = ((partition.topic, read(partition.traffic)) for partition in _held(broker))
+        return by_topic(values, without_topic=read(broker.replicas.traffic_of_retired))
+
+    name = f"kafka_server_brokertopicmetrics_{name}_total"
+    of_broker(COUNTER, name, "topic", help=f"{help} Without a label: all topics, including deleted ones.")(samples)
 
 
-_TRAFFIC_NOTE = "Without a label: all topics, including deleted ones."
-
-
-@of_broker(
-    COUNTER,
-    "kafka_server_brokertopicmetrics_messagesin_total",
-    f"Records that clients produced. {_TRAFFIC_NOTE}",
-    "topic",
-)
-def _messages_in(broker: Broker) -> Samples:
-    return _traffic(broker, lambda traffic: traffic.messages_in)
-
-
-@of_broker(
-    COUNTER,
-    "kafka_server_brokertopicmetrics_bytesin_total",
-    f"Bytes of the batches that clients produced. {_TRAFFIC_NOTE}",
-    "topic",
-)
-def _bytes_in(broker: Broker) -> Samples:
-    return _traffic(broker, lambda traffic: traffic.bytes_in)
-
-
-@of_broker(
-    COUNTER,
-    "kafka_server_brokertopicmetrics_bytesout_total",
-    f"Bytes of the batches that clients fetched. {_TRAFFIC_NOTE}",
-    "topic",
-)
-def _bytes_out(broker: Broker) -> Samples:
-    return _traffic(broker, lambda traffic: traffic.bytes_out)
+_traffic("messagesin", "Records that clients produced.", lambda traffic: traffic.messages_in)
+_traffic("bytesin", "Bytes of the batches that clients produced.", lambda traffic: traffic.bytes_in)
+_traffic("bytesout", "Bytes of the batches that clients fetched.", lambda traffic: traffic.bytes_out)
 
 
 # Logs
 
 
-@of_broker(GAUGE, "kafka_log_log_size", "Bytes of a partition's segments.", "topic", "partition")
-def _size(broker: Broker) -> Samples:
-    for held in _held(broker):
-        yield (held.topic, str(held.index)), held.log.segments.size
+def _of_logs(name: str, help: str, read: Callable[[Log], int]) -> None:
+    def samples(broker: Broker) -> Samples:
+        return (((held.topic, str(held.index)), read(held.log)) for held in _held(broker))
+
+    of_broker(GAUGE, f"kafka_log_log_{name}", "topic", "partition", help=help)(samples)
 
 
-@of_broker(GAUGE, "kafka_log_log_numlogsegments", "Segments of a partition.", "topic", "partition")
-def _segments(broker: Broker) -> Samples:
-    for held in _held(broker):
-        yield (held.topic, str(held.index)), len(held.log.segments)
+_of_logs("size", "Bytes of a partition's segments.", lambda log: log.segments.size)
+_of_logs("numlogsegments", "Segments of a partition.", lambda log: len(log.segments))
+_of_logs("logstartoffset", "The first offset of a partition.", lambda log: log.log_start_offset)
+_of_logs("logendoffset", "The offset of a partition's next record.", lambda log: log.log_end_offset)
 
 
-@of_broker(GAUGE, "kafka_log_log_logstartoffset", "The first offset of a partition.", "topic", "partition")
-def _log_start_offset(broker: Broker) -> Samples:
-    for held in _held(broker):
-        yield (held.topic, str(held.index)), held.log.log_start_offset
+@of_broker(GAUGE, "kafka_log_logmanager_offlinelogdirectorycount")
+def _offline_directories(broker: Broker) -> float:
+    """Log directories that have failed."""
+    return broker.replicas.directory.state.failure is not None
 
 
-@of_broker(GAUGE, "kafka_log_log_logendoffset", "The offset of a partition's next record.", "topic", "partition")
-def _log_end_offset(broker: Broker) -> Samples:
-    for held in _held(broker):
-        yield (held.topic, str(held.index)), held.log.log_end_offset
+@of_broker(GAUGE, "kbroker_stray_directories")
+def _stray_directories(broker: Broker) -> float:
+    """Partition directories that are kept although the metadata does not list them."""
+    return broker.replicas.directory.stray_count
 
 
-@of_broker(GAUGE, "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed.")
-def _offline_directories(broker: Broker) -> Samples:
-    return one(broker.replicas.directory.state.failure is not None)
-
-
-@of_broker(
-    GAUGE, "kbroker_stray_directories", "Partition directories that are kept although the metadata does not list them."
-)
-def _stray_directories(broker: Broker) -> Samples:
-    return one(broker.replicas.directory.stray_count)
-
-
-@of_broker(GAUGE, "kbroker_short_of_space", "1 while the disk is nearly full and records are refused.")
-def _short_of_space(broker: Broker) -> Samples:
-    return one(broker.replicas.directory.state.is_short_of_space)
+@of_broker(GAUGE, "kbroker_short_of_space")
+def _short_of_space(broker: Broker) -> float:
+    """1 while the disk is nearly full and records are refused."""
+    return broker.replicas.directory.state.is_short_of_space
 
 
 # Replicas
 
 
-@of_broker(GAUGE, "kafka_server_replicamanager_partitioncount", "Partitions that this broker holds.")
-def _partition_count(broker: Broker) -> Samples:
-    return one(len(broker.replicas.partitions))
+@of_broker(GAUGE, "kafka_server_replicamanager_partitioncount")
+def _partition_count(broker: Broker) -> float:
+    """Partitions that this broker holds."""
+    return len(broker.replicas.partitions)
 
 
-@of_broker(GAUGE, "kafka_server_replicamanager_leadercount", "Partitions that this broker leads.")
-def _leader_count(broker: Broker) -> Samples:
-    return one(sum(held.is_leader for held in _held(broker)))
+@of_broker(GAUGE, "kafka_server_replicamanager_leadercount")
+def _leader_count(broker: Broker) -> float:
+    """Partitions that this broker leads."""
+    return sum(held.is_leader for held in _held(broker))
 
 
-@of_broker(
-    GAUGE,
-    "kafka_server_replicamanager_underreplicatedpartitions",
-    "Partitions led by this broker with fewer in-sync replicas than replicas.",
-)
-def _under_replicated(broker: Broker) -> Samples:
-    return one(sum(held.is_leader and len(held.isr) < len(held.replicas) for held in _held(broker)))
+@of_broker(GAUGE, "kafka_server_replicamanager_underreplicatedpartitions")
+def _under_replicated(broker: Broker) -> float:
+    """Partitions led by this broker with fewer in-sync replicas than replicas."""
+    return sum(held.is_leader and len(held.isr) < len(held.replicas) for held in _held(broker))
 
 
-@of_broker(
-    GAUGE,
-    "kafka_server_replicamanager_underminisrpartitioncount",
-    "Partitions led by this broker with fewer in-sync replicas than acks=all requires.",
-)
-def _under_min_isr(broker: Broker) -> Samples:
+@of_broker(GAUGE, "kafka_server_replicamanager_underminisrpartitioncount")
+def _under_min_isr(broker: Broker) -> float:
+    """Partitions led by this broker with fewer in-sync replicas than acks=all requires."""
     progresses = (held.progress for held in _held(broker))
-    return one(sum(progress is not None and not progress.has_enough_replicas for progress in progresses))
+    return sum(progress is not None and not progress.has_enough_replicas for progress in progresses)
 
 
-@of_broker(
-    GAUGE,
-    "kafka_server_replicamanager_offlinereplicacount",
-    "Partitions whose log could not be opened, or all of them once the directory has failed.",
-)
-def _offline_replicas(broker: Broker) -> Samples:
+@of_broker(GAUGE, "kafka_server_replicamanager_offlinereplicacount")
+def _offline_replicas(broker: Broker) -> float:
+    """Partitions whose log could not be opened, or all of them once the directory has failed."""
     replicas = broker.replicas
     failed = len(replicas.failed)
-    return one(failed + len(replicas.partitions) if replicas.directory.state.failure is not None else failed)
+    return failed + len(replicas.partitions) if replicas.directory.state.failure is not None else failed
 
 
-@of_node(
-    COUNTER,
-    "kafka_server_replicamanager_isrshrinks_total",
-    "Times that a partition led by this broker lost an in-sync replica.",
-)
-def _isr_shrinks(node: Observed) -> Samples:
-    return one(node.metrics.counter(_SHRINKS).value)
+@of_node(COUNTER, "kafka_server_replicamanager_isrshrinks_total")
+def _isr_shrinks(node: Observed) -> float:
+    """Times that a partition led by this broker lost an in-sync replica."""
+    return node.metrics.counter(_SHRINKS).value
 
 
-@of_node(
-    COUNTER,
-    "kafka_server_replicamanager_isrexpands_total",
-    "Times that a partition led by this broker gained an in-sync replica.",
-)
-def _isr_expands(node: Observed) -> Samples:
-    return one(node.metrics.counter(_EXPANDS).value)
+@of_node(COUNTER, "kafka_server_replicamanager_isrexpands_total")
+def _isr_expands(node: Observed) -> float:
+    """Times that a partition led by this broker gained an in-sync replica."""
+    return node.metrics.counter(_EXPANDS).value
 
 
 # Waiting
 
 
-@of_broker(
-    GAUGE,
-    "kafka_server_delayedoperationpurgatory_purgatorysize",
-    "Requests that wait on a partition: a Fetch for records, or a Produce for in-sync replicas.",
-    "delayedOperation",
-)
+@of_broker(GAUGE, "kafka_server_delayedoperationpurgatory_purgatorysize", "delayedOperation")
 def _purgatory(broker: Broker) -> Samples:
+    """Requests that wait on a partition: a Fetch for records, or a Produce for in-sync replicas."""
     yield ("Fetch",), broker.purgatory.size
 
 
-@of_broker(
-    GAUGE, "kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions that clients have open."
-)
-def _fetch_sessions(broker: Broker) -> Samples:
-    return one(len(broker.fetch_sessions))
+@of_broker(GAUGE, "kafka_server_fetchsessioncache_numincrementalfetchsessions")
+def _fetch_sessions(broker: Broker) -> float:
+    """Fetch sessions that clients have open."""
+    return len(broker.fetch_sessions)
 
 
-@of_broker(
-    GAUGE, "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions in all fetch sessions."
-)
-def _fetch_session_partitions(broker: Broker) -> Samples:
-    return one(broker.fetch_sessions.partition_count)
+@of_broker(GAUGE, "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached")
+def _fetch_session_partitions(broker: Broker) -> float:
+    """Partitions in all fetch sessions."""
+    return broker.fetch_sessions.partition_count
 
 
 # The controller
@@ -221,152 +164,131 @@ def _partitions(broker: Broker) -> list[PartitionImage]:
     return [partition for topic in broker.image.topics_by_id.values() for partition in topic.partitions.values()]
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_activecontrollercount", "1 where the active controller runs.")
-def _active_controllers(broker: Broker) -> Samples:
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_activecontrollercount")
+def _active_controllers(broker: Broker) -> float:
+    """1 where the active controller runs."""
     del broker
-    return one(1)
+    return 1
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster.")
-def _topic_count(broker: Broker) -> Samples:
-    return one(len(broker.image.topics_by_id))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
+def _topic_count(broker: Broker) -> float:
+    """Topics of the cluster."""
+    return len(broker.image.topics_by_id)
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster.")
-def _global_partition_count(broker: Broker) -> Samples:
-    return one(sum(len(topic.partitions) for topic in broker.image.topics_by_id.values()))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount")
+def _global_partition_count(broker: Broker) -> float:
+    """Partitions of the cluster."""
+    return sum(len(topic.partitions) for topic in broker.image.topics_by_id.values())
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount", "Partitions without a leader.")
-def _offline_partitions(broker: Broker) -> Samples:
-    return one(sum(partition.leader == NO_LEADER for partition in _partitions(broker)))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount")
+def _offline_partitions(broker: Broker) -> float:
+    """Partitions without a leader."""
+    return sum(partition.leader == NO_LEADER for partition in _partitions(broker))
 
 
-@of_broker(
-    GAUGE,
-    "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
-    "Partitions that are not led by their first replica.",
-)
-def _imbalance(broker: Broker) -> Samples:
-    return one(sum(partition.leader != partition.replicas[0] for partition in _partitions(broker)))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_preferredreplicaimbalancecount")
+def _imbalance(broker: Broker) -> float:
+    """Partitions that are not led by their first replica."""
+    return sum(partition.leader != partition.replicas[0] for partition in _partitions(broker))
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_activebrokercount", "Registered brokers that are not fenced.")
-def _active_brokers(broker: Broker) -> Samples:
-    return one(sum(not registered.fenced for registered in broker.image.brokers.values()))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_activebrokercount")
+def _active_brokers(broker: Broker) -> float:
+    """Registered brokers that are not fenced."""
+    return sum(not registered.fenced for registered in broker.image.brokers.values())
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount", "Registered brokers that are fenced.")
-def _fenced_brokers(broker: Broker) -> Samples:
-    return one(sum(registered.fenced for registered in broker.image.brokers.values()))
+@of_broker(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount")
+def _fenced_brokers(broker: Broker) -> float:
+    """Registered brokers that are fenced."""
+    return sum(registered.fenced for registered in broker.image.brokers.values())
 
 
-@of_broker(
-    GAUGE,
-    "kafka_server_broker_metadata_metrics_last_applied_record_offset",
-    "Offset of the last metadata record that this broker acts on.",
-)
-def _metadata_offset(broker: Broker) -> Samples:
-    return one(broker.image.offset)
+@of_broker(GAUGE, "kafka_server_broker_metadata_metrics_last_applied_record_offset")
+def _metadata_offset(broker: Broker) -> float:
+    """Offset of the last metadata record that this broker acts on."""
+    return broker.image.offset
 
 
-@of_node(GAUGE, "kafka_server_kafkaserver_brokerstate", "1 while the broker starts, 3 while it runs, 6 while it stops.")
-def _broker_state(node: Observed) -> Samples:
-    return one(_STOPPING if node.is_stopping else _RUNNING if node.is_serving else _STARTING)
+@of_node(GAUGE, "kafka_server_kafkaserver_brokerstate")
+def _broker_state(node: Observed) -> float:
+    """1 while the broker starts, 3 while it runs, 6 while it stops."""
+    return _STOPPING if node.is_stopping else _RUNNING if node.is_serving else _STARTING
 
 
 # Groups
 
 
-@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups that this broker coordinates.")
-def _groups(broker: Broker) -> Samples:
-    return one(sum(len(shard.group_ids()) for shard in shards(broker)))
+@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numgroups")
+def _groups(broker: Broker) -> float:
+    """Groups that this broker coordinates."""
+    return sum(len(shard.group_ids()) for shard in shards(broker))
 
 
-@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numoffsets", "Offsets that groups have committed.")
-def _offsets(broker: Broker) -> Samples:
-    return one(sum(shard.offset_count for shard in shards(broker)))
+@of_broker(GAUGE, "kafka_coordinator_group_groupmetadatamanager_numoffsets")
+def _offsets(broker: Broker) -> float:
+    """Offsets that groups have committed."""
+    return sum(shard.offset_count for shard in shards(broker))
 
 
-@of_broker(
-    GAUGE,
-    "kbroker_group_partitions",
-    "Partitions of __consumer_offsets that this broker leads, by state.",
-    "state",
-)
+@of_broker(GAUGE, "kbroker_group_partitions", "state")
 def _group_partitions(broker: Broker) -> Samples:
+    """Partitions of __consumer_offsets that this broker leads, by state."""
     for state in (State.LOADING, State.ACTIVE, State.FAILED):
         yield (state.value,), count(broker, state)
 
 
-@of_broker(
-    GAUGE,
-    "kbroker_group_unreadable_records",
-    "Records of __consumer_offsets that were skipped during loading, because they could not be read.",
-)
-def _unreadable_records(broker: Broker) -> Samples:
-    return one(sum(led.unreadable_records for led in broker.groups.led.values()))
+@of_broker(GAUGE, "kbroker_group_unreadable_records")
+def _unreadable_records(broker: Broker) -> float:
+    """Records of __consumer_offsets that were skipped during loading, because they could not be read."""
+    return sum(led.unreadable_records for led in broker.groups.led.values())
 
 
-@of_broker(
-    COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total", "Committed offsets, each partition counted."
-)
-def _commits(broker: Broker) -> Samples:
-    return one(sum(shard.counts.offset_commits for shard in shards(broker)))
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_offset_commit_total")
+def _commits(broker: Broker) -> float:
+    """Committed offsets, each partition counted."""
+    return sum(shard.counts.offset_commits for shard in shards(broker))
 
 
-@of_broker(
-    COUNTER,
-    "kafka_server_group_coordinator_metrics_offset_expiration_total",
-    "Offsets that expired.",
-)
-def _expirations(broker: Broker) -> Samples:
-    return one(sum(shard.counts.offset_expirations for shard in shards(broker)))
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_offset_expiration_total")
+def _expirations(broker: Broker) -> float:
+    """Offsets that expired."""
+    return sum(shard.counts.offset_expirations for shard in shards(broker))
 
 
-@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_offset_deletion_total", "Offsets that clients deleted.")
-def _deletions(broker: Broker) -> Samples:
-    return one(sum(shard.counts.offset_deletions for shard in shards(broker)))
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_offset_deletion_total")
+def _deletions(broker: Broker) -> float:
+    """Offsets that clients deleted."""
+    return sum(shard.counts.offset_deletions for shard in shards(broker))
 
 
-@of_broker(
-    COUNTER,
-    "kafka_server_group_coordinator_metrics_group_completed_rebalance_total",
-    "Rebalances that completed with a new generation.",
-)
-def _rebalances(broker: Broker) -> Samples:
-    return one(sum(shard.counts.completed_rebalances for shard in shards(broker)))
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_group_completed_rebalance_total")
+def _rebalances(broker: Broker) -> float:
+    """Rebalances that completed with a new generation."""
+    return sum(shard.counts.completed_rebalances for shard in shards(broker))
 
 
-@of_broker(GAUGE, "kafka_consumergroup_members", "Members of a group.", "consumergroup", "state")
+@of_broker(GAUGE, "kafka_consumergroup_members", "consumergroup", "state")
 def _members(broker: Broker) -> Samples:
+    """Members of a group."""
     for _, group in groups(broker):
         yield (group.group_id, group.state.value), len(group.members)
 
 
-@of_broker(
-    GAUGE,
-    "kafka_consumergroup_current_offset",
-    "The offset that a group has committed.",
-    "consumergroup",
-    "topic",
-    "partition",
-)
+@of_broker(GAUGE, "kafka_consumergroup_current_offset", "consumergroup", "topic", "partition")
 def _committed(broker: Broker) -> Samples:
+    """The offset that a group has committed."""
     for shard, group in groups(broker):
         for held in committed(shard, group, broker):
             yield (group.group_id, held.topic, str(held.partition)), held.offset
 
 
-@of_broker(
-    GAUGE,
-    "kafka_consumergroup_lag",
-    "Records between a group's committed offset and the high watermark.",
-    "consumergroup",
-    "topic",
-    "partition",
-)
+@of_broker(GAUGE, "kafka_consumergroup_lag", "consumergroup", "topic", "partition")
 def _lag(broker: Broker) -> Samples:
+    """Records between a group's committed offset and the high watermark."""
     for shard, group in groups(broker):
         for held in committed(shard, group, broker):
             if held.lag is not None:

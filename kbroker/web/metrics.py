@@ -1,7 +1,8 @@
-"""Declarations of metrics. Each metric is declared once, with its type, name, help text, labels and reader.
+"""Declarations of metrics. Each metric is declared once, with its type, name, labels and reader.
 
-    @gauge("kafka_log_log_size", "Bytes of the log's segments.", "topic", "partition")
+    @of_broker(GAUGE, "kafka_log_log_size", "topic", "partition")
     def log_size(broker: Broker) -> Samples:
+        '''Bytes of the log's segments.'''
         for partition in held(broker):
             yield (partition.topic, str(partition.index)), partition.log.size
 
@@ -9,11 +10,13 @@ Names are Kafka's in the usual format of Prometheus's JMX exporter: `kafka.serve
 name=MessagesInPerSec` is `kafka_server_brokertopicmetrics_messagesin_total`. Metrics that Kafka does not have begin
 with `kbroker_`. The metrics page and docs/metrics.md are generated from the declarations.
 
-A reader runs on the event loop, a hundred samples at a time. Other tasks run in between, so it iterates over copies.
+The docstring of a reader is the help text. The reader of a metric without labels may return a number. A reader runs on
+the event loop, a hundred samples at a time. Other tasks run in between, so it iterates over copies.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,8 +30,8 @@ COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 Sample: TypeAlias = tuple[tuple[str, ...], float | Histogram]
 """(label values, value); empty label values mean the sum over all labels."""
 Samples: TypeAlias = Iterable[Sample]
-NodeReader: TypeAlias = Callable[[Observed], Samples]
-BrokerReader: TypeAlias = Callable[[Broker], Samples]
+NodeReader: TypeAlias = Callable[[Observed], Samples | float]
+BrokerReader: TypeAlias = Callable[[Broker], Samples | float]
 
 DECLARED: list[Declared] = []
 """Every metric, in the order of the page."""
@@ -42,30 +45,42 @@ class Declared:
     kind: str
     help: str
     labels: tuple[str, ...]
-    read: NodeReader
+    read: Callable[[Observed], Samples]
 
 
-def of_node(kind: str, name: str, help: str, *labels: str) -> Callable[[NodeReader], NodeReader]:
+def of_node(kind: str, name: str, *labels: str, help: str = "") -> Callable[[NodeReader], NodeReader]:
     """Declare a metric that is read from the node; it is available from the start."""
     assert name.endswith("_total") == (kind == COUNTER), name
 
     def declare(read: NodeReader) -> NodeReader:
-        DECLARED.append(Declared(name, kind, help, labels, read))
+        text = " ".join((help or read.__doc__ or "").split())
+        assert text, f"{name} has no help text"
+        DECLARED.append(Declared(name, kind, text, labels, lambda node: _samples(read(node))))
         return read
 
     return declare
 
 
-def of_broker(kind: str, name: str, help: str, *labels: str) -> Callable[[BrokerReader], BrokerReader]:
+def of_broker(kind: str, name: str, *labels: str, help: str = "") -> Callable[[BrokerReader], BrokerReader]:
     """Declare a metric that is read from the broker; it is available once the logs are open."""
 
     def declare(read: BrokerReader) -> BrokerReader:
-        of_node(kind, name, help, *labels)(lambda node: () if node.broker is None else read(node.broker))
+        text = help or read.__doc__ or ""
+        of_node(kind, name, *labels, help=text)(lambda node: () if node.broker is None else read(node.broker))
         return read
 
     return declare
 
 
-def one(value: float) -> Samples:
-    """The samples of a metric without labels."""
-    return (((), value),)
+def by_topic(values: Iterable[tuple[str, int]], *, without_topic: int = 0) -> Samples:
+    """The sum over all topics, which includes `without_topic`, and the sum of each topic."""
+    topics: defaultdict[str, int] = defaultdict(int)
+    for topic, value in values:
+        topics[topic] += value
+    yield (), sum(topics.values()) + without_topic
+    for topic, value in topics.items():
+        yield (topic,), value
+
+
+def _samples(read: Samples | float) -> Samples:
+    return read if isinstance(read, Iterable) else (((), read),)

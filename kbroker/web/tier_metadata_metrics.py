@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.broker import Broker
-from kbroker.web.metrics import COUNTER, Samples, of_broker, one
+from kbroker.web.metrics import COUNTER, of_broker
 
 
 def _counted(name: str, help: str, read: Callable[[Any], int]) -> None:
-    def samples(broker: Broker) -> Samples:
+    def total(broker: Broker) -> float:
         manager = broker.tier.manager
         counters = None if manager is None else getattr(manager.tools.metadata, "counters", None)
-        return one(0 if counters is None else read(counters))
+        return 0 if counters is None else read(counters)
 
-    of_broker(COUNTER, name, help)(samples)
+    of_broker(COUNTER, name, help=help)(total)
 
 
 _counted(

@@ -5,14 +5,13 @@ Lags and sizes are those that the partition's tasks last found; they look for th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kbroker.broker import Broker
 from kbroker.runtime.metrics import Histogram
 from kbroker.tiered.partition import RemotePartition, TierCounters
-from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_broker, one
+from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, by_topic, of_broker
 
 if TYPE_CHECKING:
     from kbroker.tiered.chunk_cache import ChunkCache
@@ -33,26 +32,18 @@ def _tiered(broker: Broker) -> list[RemotePartition]:
 
 def _counted(name: str, help: str, read: Callable[[TierCounters], int]) -> None:
     def samples(broker: Broker) -> Samples:
-        topics: defaultdict[str, int] = defaultdict(int)
-        for remote in _tiered(broker):
-            topics[remote.topic_id_partition.topic] += read(remote.counters)
-        yield (), sum(topics.values()) + (0 if broker.tier.manager is None else read(broker.tier.manager.retired))
-        for topic, value in topics.items():
-            yield (topic,), value
+        retired = 0 if broker.tier.manager is None else read(broker.tier.manager.retired)
+        values = ((remote.topic_id_partition.topic, read(remote.counters)) for remote in _tiered(broker))
+        return by_topic(values, without_topic=retired)
 
-    of_broker(COUNTER, _NAME(f"{name}_total"), f"{help} {_ALL_TIME}", "topic")(samples)
+    of_broker(COUNTER, _NAME(f"{name}_total"), "topic", help=f"{help} {_ALL_TIME}")(samples)
 
 
 def _gauged(name: str, help: str, read: Callable[[RemotePartition], int]) -> None:
     def samples(broker: Broker) -> Samples:
-        topics: defaultdict[str, int] = defaultdict(int)
-        for remote in _tiered(broker):
-            topics[remote.topic_id_partition.topic] += max(read(remote), 0)
-        yield (), sum(topics.values())
-        for topic, value in topics.items():
-            yield (topic,), value
+        return by_topic((remote.topic_id_partition.topic, max(read(remote), 0)) for remote in _tiered(broker))
 
-    of_broker(GAUGE, _NAME(name), f"{help} {_ALL}", "topic")(samples)
+    of_broker(GAUGE, _NAME(name), "topic", help=f"{help} {_ALL}")(samples)
 
 
 _counted("remotecopybytes", "Bytes copied to the tier.", lambda found: found.copy_bytes)
@@ -104,7 +95,7 @@ def _in_percent(name: str, help: str, read: Callable[[RemotePartition], int | No
             if held.remote is not None and held.is_leader and (value := read(held.remote)) is not None:
                 yield (held.topic, str(held.index)), value
 
-    of_broker(GAUGE, f"{_MANAGER}_{name}", f"{help} 0 if there is no such limit.", "topic", "partition")(samples)
+    of_broker(GAUGE, f"{_MANAGER}_{name}", "topic", "partition", help=f"{help} 0 if there is no such limit.")(samples)
 
 
 _in_percent(
@@ -119,14 +110,9 @@ _in_percent(
 )
 
 
-@of_broker(
-    GAUGE,
-    "kbroker_tier_highest_offset",
-    "The last offset of a partition in the tier, -1 for none; missing until the tier's metadata is loaded.",
-    "topic",
-    "partition",
-)
+@of_broker(GAUGE, "kbroker_tier_highest_offset", "topic", "partition")
 def _highest_offset(broker: Broker) -> Samples:
+    """The last offset of a partition in the tier, -1 for none; missing until the tier's metadata is loaded."""
     for remote in _tiered(broker):
         if remote.highest_offset_in_remote_storage is not None:
             _, topic, index = remote.topic_id_partition
@@ -136,20 +122,16 @@ def _highest_offset(broker: Broker) -> Samples:
 # Tasks of the tier
 
 
-@of_broker(
-    GAUGE,
-    f"{_MANAGER}_remotelogmanagertasksavgidlepercent",
-    "Idle fraction of the copy slots (0 to 1).",
-)
-def _idle(broker: Broker) -> Samples:
+@of_broker(GAUGE, f"{_MANAGER}_remotelogmanagertasksavgidlepercent")
+def _idle(broker: Broker) -> float:
+    """Idle fraction of the copy slots (0 to 1)."""
     manager = broker.tier.manager
-    return one(1 if manager is None else manager.copiers.available_tokens / manager.copiers.total_tokens)
+    return 1 if manager is None else manager.copiers.available_tokens / manager.copiers.total_tokens
 
 
-@of_broker(
-    GAUGE, "kbroker_tier_tasks", "Partitions that copy or expire segments now, or wait for a slot.", "task", "state"
-)
+@of_broker(GAUGE, "kbroker_tier_tasks", "task", "state")
 def _tasks(broker: Broker) -> Samples:
+    """Partitions that copy or expire segments now, or wait for a slot."""
     manager = broker.tier.manager
     if manager is not None:
         for task, limiter in (("copy", manager.copiers), ("expire", manager.expirers)):
@@ -159,18 +141,19 @@ def _tasks(broker: Broker) -> Samples:
 
 
 def _of_cache(kind: str, name: str, help: str, read: Callable[[ChunkCache], int]) -> None:
-    def samples(broker: Broker) -> Samples:
+    def value(broker: Broker) -> float:
         reader = broker.tier.reader
-        return one(0 if reader is None else read(reader.cache))
+        return 0 if reader is None else read(reader.cache)
 
-    of_broker(kind, name, help)(samples)
+    of_broker(kind, name, help=help)(value)
 
 
-def _reader_idle(broker: Broker) -> Samples:
+def _reader_idle(broker: Broker) -> float:
+    """Idle fraction of the slots for reads of the tier (0 to 1)."""
     if broker.tier.reader is None:
-        return one(1)
+        return 1
     cache = broker.tier.reader.cache
-    return one(max(0, 1 - cache.reading / cache.max_reads))
+    return max(0, 1 - cache.reading / cache.max_reads)
 
 
 for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
@@ -182,19 +165,12 @@ for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
         "Reads of the tier that wait for memory.",
         lambda cache: cache.waiting,
     )
-    of_broker(
-        GAUGE,
-        f"{_pool}_remotelogreaderavgidlepercent",
-        "Idle fraction of the slots for reads of the tier (0 to 1).",
-    )(_reader_idle)
+    of_broker(GAUGE, f"{_pool}_remotelogreaderavgidlepercent")(_reader_idle)
 
 
-@of_broker(
-    HISTOGRAM,
-    f"{_MANAGER}_remotelogreaderfetchrateandtimems",
-    "Duration in milliseconds of reads of the tier for clients, including failed and abandoned reads.",
-)
+@of_broker(HISTOGRAM, f"{_MANAGER}_remotelogreaderfetchrateandtimems")
 def _read_times(broker: Broker) -> Samples:
+    """Duration in milliseconds of reads of the tier for clients, including failed and abandoned reads."""
     reader = broker.tier.reader
     yield (), Histogram() if reader is None else reader.counters.read_times_us
 
@@ -204,7 +180,7 @@ def _throttled(what: str, help: str, read: Callable[[RemoteLogManager], ByteQuot
         manager = broker.tier.manager
         yield (), Histogram() if manager is None else read(manager).throttled_us
 
-    of_broker(HISTOGRAM, f"kafka_server_remotelogmanager_remote_{what}_throttle_time", help)(samples)
+    of_broker(HISTOGRAM, f"kafka_server_remotelogmanager_remote_{what}_throttle_time", help=help)(samples)
 
 
 _throttled(
@@ -222,36 +198,25 @@ _throttled(
 # Timeouts
 
 
-@of_broker(
-    COUNTER,
-    "kafka_server_delayedremotefetchmetrics_expires_total",
-    "Fetches that were answered because remote.fetch.max.wait.ms had passed.",
-)
-def _expired_fetches(broker: Broker) -> Samples:
-    return one(broker.tier.expired_fetches)
+@of_broker(COUNTER, "kafka_server_delayedremotefetchmetrics_expires_total")
+def _expired_fetches(broker: Broker) -> float:
+    """Fetches that were answered because remote.fetch.max.wait.ms had passed."""
+    return broker.tier.expired_fetches
 
 
-@of_broker(
-    COUNTER,
-    "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
-    "Partitions of ListOffsets that the tier did not answer in time. Without labels: all, including deleted ones.",
-    "topic",
-    "partition",
-)
+@of_broker(COUNTER, "kafka_server_delayedremotelistoffsetsmetrics_expires_total", "topic", "partition")
 def _expired_lookups(broker: Broker) -> Samples:
+    """Partitions of ListOffsets that the tier did not answer in time. Without labels: all, including deleted ones."""
     yield (), broker.tier.expired_lookups
     for remote in _tiered(broker):
         _, topic, index = remote.topic_id_partition
         yield (topic, str(index)), remote.counters.expired_lookups
 
 
-@of_broker(
-    GAUGE,
-    "kbroker_tier_unknown_partitions",
-    "Partitions with objects in the tier whose topics the metadata does not list; the objects are kept.",
-)
-def _unknown_partitions(broker: Broker) -> Samples:
-    return one(0 if broker.tier.manager is None else broker.tier.manager.unknown_partitions)
+@of_broker(GAUGE, "kbroker_tier_unknown_partitions")
+def _unknown_partitions(broker: Broker) -> float:
+    """Partitions with objects in the tier whose topics the metadata does not list; the objects are kept."""
+    return 0 if broker.tier.manager is None else broker.tier.manager.unknown_partitions
 
 
 # Caches and damage
@@ -264,7 +229,7 @@ def _by_sort(name: str, help: str, read: Callable[[RemoteReader, RemoteIndexCach
             for sort, value in read(reader, indexes).items():
                 yield (sort,), value
 
-    of_broker(COUNTER, name, help, "sort")(samples)
+    of_broker(COUNTER, name, "sort", help=help)(samples)
 
 
 _of_cache(
@@ -286,12 +251,11 @@ _of_cache(
 )
 
 
-@of_broker(
-    GAUGE, "kbroker_tier_index_cache_bytes", "Bytes of the indexes of tiered segments in the cache on the local disk."
-)
-def _index_bytes(broker: Broker) -> Samples:
+@of_broker(GAUGE, "kbroker_tier_index_cache_bytes")
+def _index_bytes(broker: Broker) -> float:
+    """Bytes of the indexes of tiered segments in the cache on the local disk."""
     indexes = broker.tier.indexes
-    return one(0 if indexes is None else indexes.size_bytes)
+    return 0 if indexes is None else indexes.size_bytes
 
 
 _by_sort(
