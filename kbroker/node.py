@@ -50,6 +50,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
+from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Bounds, Dispatcher
 from kbroker.server.tcp import Limits, Server
 from kbroker.storage.durable import lacks_space
@@ -193,6 +194,7 @@ class Node:
         self.settings = settings
         self._new_cluster_id = cluster_id
         self.metrics = Metrics()
+        self.turns = Turns(env.now_ns)
         self.broker: Broker | None = None
         self.server: Server | None = None
         self.recovery = RecoveryProgress()
@@ -313,6 +315,7 @@ class Node:
             replicas=replicas,
             metadata=metadata,
             controller=controller,
+            turns=self.turns,
         )
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         metadata.add_listener(broker.on_image)
@@ -321,7 +324,7 @@ class Node:
             max_reply_bytes=settings.limits.kbroker_max_reply_bytes,
         )
         dispatcher = Dispatcher(
-            handlers.discover(), broker, metrics=self.metrics, env=env, turns=broker.turns, bounds=bounds
+            handlers.discover(), broker, metrics=self.metrics, env=env, turns=self.turns, bounds=bounds
         )
         server = self.server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
 

@@ -78,6 +78,7 @@ class Broker:
         replicas: Replicas,
         metadata: MetadataPublisher,
         controller: ControllerPort,
+        turns: Turns,
     ) -> None:
         self.env = env
         self.settings = settings
@@ -89,7 +90,7 @@ class Broker:
         self.lifecycle = BrokerLifecycle(controller, metadata, broker_id=self.node_id, cluster_id=cluster_id)
         self.producer_ids = ProducerIds(controller, self.lifecycle)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
-        self.turns = Turns(env.now_ns)
+        self.turns = turns
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(

@@ -1,8 +1,8 @@
 """An HTTP/1.1 server for a few pages: h11 parses and builds messages, this module does the I/O.
 
 Theory of operation: each connection has one task, which waits for a request, answers it, and waits for the next one. A
-page is made in pieces that take about a millisecond each; other tasks run between two pieces, so a long page does not
-delay the broker's clients.
+page is made in pieces that take about a millisecond each. A long page takes turns with the long requests of the
+broker's clients (`kbroker.runtime.turns`), so it does not delay the short ones.
 
 Every resource of a client has a bound: the size of a request's head and body, the time for it to arrive, the time to
 read a reply, and the number of connections. If there are too many connections, the server closes the one that has
@@ -32,6 +32,7 @@ from kbroker.config.server import is_ip
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Part, Stream
+from kbroker.runtime.turns import Turns
 
 TEXT = "text/plain; charset=utf-8"
 OTHER = "other"
@@ -110,12 +111,14 @@ class HttpServer:
         env: Env,
         find: Find,
         *,
+        turns: Turns,
         metrics: Metrics,
         names: Collection[str] = (),
         limits: Limits | None = None,
     ) -> None:
         self._env = env
         self._find = find
+        self._turns = turns
         self._names = names
         self._limits = limits or Limits()
         # Ordered by the start of their wait, oldest first.
@@ -179,6 +182,7 @@ class HttpServer:
             connection.is_waiting = False
             if request is None:
                 return False
+            self._turns.begin(self._env.now_ns())
             path, reply = self._reply(request)
             connection.path = path
         except _Refused as refused:
@@ -272,8 +276,8 @@ class HttpServer:
                 if in_time.cancelled_caught:
                     return False
                 ready, size = [], 0
-            if isinstance(event, h11.Data):
-                await trio.lowlevel.checkpoint()
+            if self._turns.due():
+                await self._turns.next()
         return True
 
 

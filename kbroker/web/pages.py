@@ -50,7 +50,7 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
     names = frozenset(name.lower() for name in hosts)
-    server = HttpServer(node.env, _pages(node).get, metrics=node.metrics, names=names)
+    server = HttpServer(node.env, _pages(node).get, turns=node.turns, metrics=node.metrics, names=names)
     try:
         async with trio.open_nursery() as nursery:
             for listener in listeners:

@@ -9,6 +9,7 @@ from kbroker.broker.recovery import RecoveryProgress
 from kbroker.config import Settings
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
+from kbroker.runtime.turns import Turns
 from kbroker.server.tcp import Server
 
 
@@ -27,6 +28,9 @@ class Observed(Protocol):
 
     @property
     def metrics(self) -> Metrics: ...
+
+    @property
+    def turns(self) -> Turns: ...
 
     @property
     def broker(self) -> Broker | None: ...
