@@ -28,6 +28,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog, TokenBucket
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
+from kbroker.runtime.retrying import accept
 from kbroker.server.connection import Connection, Memory, State
 from kbroker.server.dispatch import Dispatcher
 from wire.framing import BufferPool
@@ -35,7 +36,6 @@ from wire.framing import BufferPool
 logger = get_logger(__name__)
 
 _UNLIMITED = 2**31 - 1
-_ACCEPT_BACKOFF_MS = 100
 _LOG_INTERVAL_MS = 10_000
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
@@ -157,19 +157,17 @@ class Server:
             while True:
                 while len(self.connections) >= self._limits.max_connections:
                     await self._departures.park()
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    self._accept_errors.add()
-                    self._warn("cannot accept connections; will retry", "accept", error=error)
-                    await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
-                    continue
+                stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
                 else:
                     await trio.lowlevel.checkpoint()
+
+    def _cannot_accept(self, error: OSError) -> None:
+        self._accept_errors.add()
+        self._warn("cannot accept connections; will retry", "accept", error=error)
 
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host

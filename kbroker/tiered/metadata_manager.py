@@ -28,6 +28,7 @@ from kbroker.config.tier_settings import TierSettings
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
+from kbroker.runtime.retrying import BackOff
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -107,7 +108,7 @@ class TopicRemoteLogMetadataManager:
 
     async def _have_topic(self) -> bool:
         """Ensure the topic exists; retry without limit. False if no partition needs it any more."""
-        delay_ms = self._retry_ms
+        back_off = BackOff(self._retry_ms)
         while self._held and not self._has_topic:
             count: int | None = None
             try:
@@ -123,8 +124,7 @@ class TopicRemoteLogMetadataManager:
             self.failure, self._is_unusable, self._has_topic = failure, bool(failure and count), not failure
             self._progress.notify()
             if failure:
-                await self._env.sleep_ms(delay_ms)
-                delay_ms = min(2 * delay_ms, MAX_RETRY_MS)
+                await self._env.sleep_ms(back_off.next_ms(MAX_RETRY_MS))
         return self._has_topic
 
     def _start(self, index: int, nursery: trio.Nursery) -> None:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from kbroker.runtime.retrying import BackOff
 from kbroker.tiered.api import (
     RemoteObjectDamaged,
     RemoteResourceNotFound,
@@ -108,7 +109,7 @@ class Client:
 
     def attempt(self, deadline: Deadline, operation: Callable[[], Result]) -> Result:
         """Run one or several requests, with retries until success, a permanent error, or the deadline."""
-        backoff_ms = self._settings.retry_backoff_ms
+        back_off = BackOff(self._settings.retry_backoff_ms)
         for left in range(self._settings.retries, -1, -1):
             if self._closed.is_set():
                 raise RemoteStorageError(f"{deadline.what}: closed")
@@ -127,8 +128,8 @@ class Client:
             except Unsure as error:
                 if not left:
                     raise RetriableRemoteStorageError(str(error)) from None
-            self._closed.wait(min(backoff_ms / 1000, deadline.seconds_left()))
-            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
+            delay_ms = back_off.next_ms(self._settings.retry_backoff_max_ms)
+            self._closed.wait(min(delay_ms / 1000, deadline.seconds_left()))
         raise AssertionError("the last attempt returns or raises")
 
     def unsure(self, deadline: Deadline, why: str) -> Unsure:

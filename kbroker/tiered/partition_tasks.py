@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.retrying import BackOff
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
@@ -39,22 +40,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 BACKOFF_MS: Final = 500
-
-
-class BackOff:
-    """An exponential back-off with an upper limit."""
-
-    def __init__(self) -> None:
-        self._delay_ms = BACKOFF_MS
-
-    def reset(self) -> None:
-        """Start over after a success."""
-        self._delay_ms = BACKOFF_MS
-
-    def next_ms(self, limit_ms: int) -> int:
-        """The delay after a failure."""
-        delay_ms, self._delay_ms = self._delay_ms, min(2 * self._delay_ms, max(limit_ms, BACKOFF_MS))
-        return min(delay_ms, limit_ms)
 
 
 class PartitionTasks:
@@ -89,7 +74,7 @@ class PartitionTasks:
                 nursery.start_soon(self._keep, 1, self._expire_round)
 
     async def _keep(self, number: int, do_round: Callable[[], Awaitable[None]]) -> None:
-        back_off = BackOff()
+        back_off = BackOff(BACKOFF_MS)
         remote = self.held.remote
         while True:
             interval_ms = delay_ms = self.manager.tools.settings.remote_log_manager_task_interval_ms
@@ -232,7 +217,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
 
     If the log stays, its log_start_offset rises to the local log's start before anything is deleted.
     """
-    back_off, last_error = BackOff(), ""
+    back_off, last_error = BackOff(BACKOFF_MS), ""
     stuck: set[RemoteLogSegmentId] = set()
     while True:
         tools = manager.tools

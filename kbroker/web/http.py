@@ -32,6 +32,7 @@ from kbroker.config.server import is_ip
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Part, Stream
+from kbroker.runtime.retrying import accept
 from kbroker.runtime.turns import Turns
 
 TEXT = "text/plain; charset=utf-8"
@@ -41,7 +42,6 @@ OTHER = "other"
 _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 16 * 1024
-_ACCEPT_BACKOFF_MS = 100
 _PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
 
@@ -131,12 +131,7 @@ class HttpServer:
         """Accept and answer until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    logger.debug("cannot accept connections to the pages; will retry", error=error)
-                    await self._env.sleep_ms(_ACCEPT_BACKOFF_MS)
-                    continue
+                stream = await accept(listener, self._env, _cannot_accept)
                 self._make_room()
                 machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
                 connection = _Connection(stream, machine)
@@ -289,6 +284,10 @@ def _events(
         for piece in reply.pieces:
             yield h11.Data(data=piece)
     yield h11.EndOfMessage()
+
+
+def _cannot_accept(error: OSError) -> None:
+    logger.debug("cannot accept connections to the pages; will retry", error=error)
 
 
 def _plain(status: int, text: str) -> Reply:
