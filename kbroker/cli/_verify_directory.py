@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -59,14 +58,6 @@ _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future)|.*\.tmp")
 _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
 
 
-@dataclass(slots=True)
-class Counts:
-    """The number of checked partitions and bytes."""
-
-    partitions: int = 0
-    bytes: int = 0
-
-
 class DirectoryCheck:
     """Checks one log directory. Errors: OSError if it cannot be read."""
 
@@ -77,11 +68,11 @@ class DirectoryCheck:
         self._names = disk.list(path)
         self._is_clean = CLEAN_SHUTDOWN in self._names
         self._removed: set[UUID] = set()  # topics whose deletion is in the metadata log
-        self.counts = Counts()
 
-    def total_bytes(self) -> int:
-        """The number of bytes to read."""
-        return sum(log_bytes(self._disk, path, self._disk.list(path)) for path in self._partition_paths().values())
+    def extent(self) -> tuple[int, int]:
+        """The number of partitions to check, and of bytes to read."""
+        paths = self._partition_paths().values()
+        return len(paths), sum(log_bytes(self._disk, path, self._disk.list(path)) for path in paths)
 
     def _partition_paths(self) -> dict[TopicPartition, str]:
         found = {}
@@ -175,7 +166,6 @@ class DirectoryCheck:
             log_start=log_start,
             recovery_point=None if self._is_clean else offsets[CHECKPOINTS[0]].get(key, 0),
         )
-        self._count(path, names)
         if extent.topic_id not in (None, CLUSTER_METADATA_TOPIC_ID):
             self._report.add(f"{path}/{PARTITION_METADATA}", "does not have the topic id of the metadata log")
         epoch = self._quorum_epoch(f"{path}/{QUORUM_STATE}", names)
@@ -266,16 +256,11 @@ class DirectoryCheck:
         offsets: dict[str, dict[TopicPartition, int]],
         progress: Progress,
     ) -> Extent:
-        self._count(path, self._disk.list(path))
         return PartitionCheck(self._disk, path, report=self._report, progress=progress).check(
             is_compacted=image is None or _is_compacted(image, key[0]),
             log_start=offsets[LOG_START_CHECKPOINT].get(key, 0),
             recovery_point=None if self._is_clean else offsets[RECOVERY_POINT_CHECKPOINT].get(key, 0),
         )
-
-    def _count(self, path: str, names: list[str]) -> None:
-        self.counts.partitions += 1
-        self.counts.bytes += log_bytes(self._disk, path, names)
 
     def _compare(
         self,

@@ -15,14 +15,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._say import say
 from kbroker.cli.serve import default_data_dir
-
-if TYPE_CHECKING:
-    from kbroker.cli._verify_directory import DirectoryCheck
 
 EXIT_FOUND: Final = 3
 
@@ -53,11 +50,12 @@ def verify(options: argparse.Namespace) -> int:
         with _no_broker(path):
             report = Report(as_json=is_json)
             check = DirectoryCheck(ReadOnlyDisk(), path, report=report)
-            with _progress(check) as progress:
+            partitions, size = check.extent()
+            with _progress(size) as progress:
                 check.check(progress)
     except OSError as error:
         raise CommandFailed(f"cannot check {error.filename or path}: {error.strerror or error}") from error
-    _summarize(check, report.count, report.notes, path=path, is_json=is_json)
+    _summarize(report.count, report.notes, partitions, size, path=path, is_json=is_json)
     return EXIT_FOUND if report.count else 0
 
 
@@ -86,7 +84,7 @@ def _no_broker(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(check: DirectoryCheck) -> Iterator[Callable[[int], None]]:
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances the progress by a number of bytes: a bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _size: None
@@ -98,19 +96,18 @@ def _progress(check: DirectoryCheck) -> Iterator[Callable[[int], None]]:
     # Redirect stdout above the bar only if it is a terminal too; output to a file must stay unchanged.
     shares = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shares) as bar:
-        task = bar.add_task("checking", total=check.total_bytes())
+        task = bar.add_task("checking", total=total)
         yield lambda size: bar.update(task, advance=size)
 
 
-def _summarize(check: DirectoryCheck, found: int, notes: int, *, path: str, is_json: bool) -> None:
+def _summarize(found: int, notes: int, partitions: int, size: int, *, path: str, is_json: bool) -> None:
     import json  # noqa: PLC0415
 
-    counts = check.counts
     if is_json:
         fields = {"kind": "summary", "directory": path, "findings": found, "notes": notes}
-        say(json.dumps({**fields, "partitions": counts.partitions, "bytes": counts.bytes}))
+        say(json.dumps({**fields, "partitions": partitions, "bytes": size}))
         return
     sys.stdout.flush()
     verdict = f"{found} findings" if found != 1 else "1 finding"
-    where = f"{counts.partitions} partitions with {counts.bytes} bytes of logs in {path}"
+    where = f"{partitions} partitions with {size} bytes of logs in {path}"
     say(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}", file=sys.stderr)

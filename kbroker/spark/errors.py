@@ -118,6 +118,14 @@ def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
     return UnknownTopic(what, remedy=remedy, at=topic if partition is None else (topic, partition))
 
 
+def store_unavailable(
+    storage: object, error: Exception, at: Partition | None = None, offset: int | None = None
+) -> StoreUnavailable:
+    """The error for a store that cannot be listed or read."""
+    remedy = "check that the store answers and that its keys permit listing and reading"
+    return StoreUnavailable(f"{storage!r} cannot be read: {error}", remedy=remedy, at=at, offset=offset)
+
+
 _REMEDIES: Final[dict[type[KbrokerSourceError], str]] = {
     DamagedObject: "find other damage with kbroker tier scrub --deep, restore the object from a copy of the store, and"
     " start the job again",

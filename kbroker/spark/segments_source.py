@@ -99,12 +99,7 @@ def read_catalogue(options: SourceOptions) -> Catalogue:
         with kept_client(options.client) as client:
             return CatalogueFollower(client).read()
     assert options.store is not None, "options name a broker or a store"
-    inventory = StoreInventory(open_store(options.store))
-    topics = inventory.topics(options.subscription)
-    found = Catalogue()
-    for state in inventory.states([(topic, at) for topic, (_, indexes) in topics.items() for at in indexes], {}):
-        found.segments |= {each.remote_log_segment_id.id: each for each in state.segments}
-    return found
+    return StoreInventory(open_store(options.store)).catalogue(options.subscription)
 
 
 def chosen_segments(options: SourceOptions, catalogue: Catalogue) -> list[RemoteLogSegmentMetadata]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, cast
 from uuid import UUID
 
-from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic
+from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic, store_unavailable
 from kbroker.spark.inventory import Bounds, chosen
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
@@ -23,6 +23,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     TopicIdPartition,
 )
+from kbroker.tiered.catalogue import Catalogue
 from kbroker.tiered.layout import MANIFEST, Manifest, parse_object_name, topic_in_names
 from wire.types import uuid_to_text
 
@@ -54,7 +55,7 @@ class StoreInventory:
         try:
             self._read(subscription)
         except RemoteStorageError as error:
-            raise self._unavailable(error) from error
+            raise store_unavailable(self._storage, error) from error
         by_topic: dict[str, dict[UUID, list[RemoteLogSegmentMetadata]]] = {}
         for segment in self._manifests.values():
             found = segment.remote_log_segment_id.topic_id_partition
@@ -72,6 +73,14 @@ class StoreInventory:
                 self._states[topic, index] = self._state(TopicIdPartition(topic_id, topic, index), segments)
         wanted = chosen(subscription, {name: indexes for name, (_, indexes) in there.items()})
         return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
+
+    def catalogue(self, subscription: Subscription) -> Catalogue:
+        """The segments of the subscribed topics."""
+        topics = self.topics(subscription)
+        found = Catalogue()
+        for state in self.states([(topic, at) for topic, (_, indexes) in topics.items() for at in indexes], {}):
+            found.segments |= {each.remote_log_segment_id.id: each for each in state.segments}
+        return found
 
     def _read(self, subscription: Subscription) -> None:
         """Read new manifests, and forget deleted ones. A listing may be outdated, so manifests that are missing in it
@@ -141,7 +150,7 @@ class StoreInventory:
         try:
             epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
         except (RemoteStorageError, ValueError) as error:
-            raise self._unavailable(error, (id_.topic, id_.partition), newest.start_offset) from error
+            raise store_unavailable(self._storage, error, (id_.topic, id_.partition), newest.start_offset) from error
         state = PartitionState(
             id_,
             log_start_offset=0,
@@ -166,22 +175,12 @@ class StoreInventory:
             try:
                 found[partition] = first_at_or_after(self._storage, state, timestamp_ms)
             except RemoteStorageError as error:
-                raise self._unavailable(error, partition) from error
+                raise store_unavailable(self._storage, error, partition) from error
         return found
 
     def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
         del bounds
         return [self._states[each] for each in partitions]
-
-    def _unavailable(
-        self, error: Exception, at: Partition | None = None, offset: int | None = None
-    ) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self._storage!r} cannot be read: {error}",
-            remedy="check that the store answers and that its keys permit listing and reading",
-            at=at,
-            offset=offset,
-        )
 
 
 def _unreadable(name: str, error: RemoteStorageError) -> StoreUnavailable:

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.client import BrokerClient
-from kbroker.spark.errors import InvalidOption, KbrokerSourceError, StoreUnavailable, unknown_topic
+from kbroker.spark.errors import InvalidOption, KbrokerSourceError, store_unavailable, unknown_topic
 from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
 from kbroker.spark.jobs.audit_sites import BrokerSite, StoreSite, by_partition
 from kbroker.spark.jobs.coverage import check_coverage
@@ -88,7 +88,7 @@ def audit(
             orphans = check.find_orphans(before, after, wanted, older_than_ms=report.timestamp_ms - min_age_ms)
             _take(report, _without_manifest(orphans, damaged, topics))
         except RemoteStorageError as error:
-            raise _unavailable(storage, error) from error
+            raise store_unavailable(storage, error) from error
         states = site.states(by_partition(after, wanted), local_starts)
         for state in states:
             # The local log start offset of a partition that was created during the audit is not known.
@@ -162,14 +162,7 @@ def _listed(storage: RemoteStorageManager) -> Listed:
     try:
         return Listed.of(cast(ListingRemoteStorageManager, storage).list_objects())
     except (RemoteStorageError, OSError) as error:
-        raise _unavailable(storage, error) from error
-
-
-def _unavailable(storage: RemoteStorageManager, error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{storage!r} cannot be read: {error}",
-        remedy="check that the store answers and that its keys permit listing and reading",
-    )
+        raise store_unavailable(storage, error) from error
 
 
 def _wanted(site: Site, catalogue: Catalogue, topics: Sequence[str] | None) -> list[tuple[str, int]] | None:

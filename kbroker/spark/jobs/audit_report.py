@@ -82,12 +82,9 @@ class AuditReport:
 
     def as_json(self) -> dict[str, Any]:
         """For machines, without the findings, which are printed separately."""
-        names = (
-            "source", "store", "timestamp_ms", "is_deep", "segments", "bytes", "read_segments", "read_bytes", "objects",
-            "object_bytes", "deleted_meanwhile", "warnings",
-        )  # fmt: skip
+        found = {name: getattr(self, name) for name in self.__slots__}
         counts = {"findings": len(self.findings), "notes": len(self.notes), "problems": dict(self.problems)}
         partitions = [
             {**each._asdict(), "segments": [one._asdict() for one in each.segments]} for each in self.partitions
         ]
-        return {name: getattr(self, name) for name in names} | counts | {"partitions": partitions}
+        return found | counts | {"partitions": partitions}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from urllib.parse import unquote
 
 from kbroker.spark.broker_inventory import BrokerInventory
@@ -14,6 +15,8 @@ from kbroker.spark.store_inventory import StoreInventory
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageManager, TopicIdPartition
 from kbroker.tiered.catalogue import DELETED, Catalogue
 from kbroker.tiered.layout import parse_object_name
+
+EVERYTHING: Final = Subscription(pattern=".*")
 
 
 class BrokerSite:
@@ -73,25 +76,16 @@ class StoreSite:
 
     def catalogue(self) -> Catalogue:
         """The current metadata."""
-        partitions = self._all()
-        found = Catalogue()
-        for state in self._inventory.states(partitions, {}):
-            for segment in state.segments:
-                found.segments[segment.remote_log_segment_id.id] = segment
-        return found
+        return self._inventory.catalogue(EVERYTHING)
 
     def damaged_manifests(self) -> dict[str, str]:
         """The manifests that the last `catalogue` skipped, with the cause."""
         return dict(self._inventory.damaged)
 
     def topics(self) -> set[str]:
-        there = {topic for topic, _ in self._all()}
+        there = self._inventory.topics(EVERYTHING).keys()
         named = filter(None, map(parse_object_name, self._inventory.damaged))
         return there | {unquote(each.topic, errors="surrogatepass") for each in named}
-
-    def _all(self) -> list[tuple[str, int]]:
-        found = self._inventory.topics(Subscription(pattern=".*"))
-        return [(topic, index) for topic, (_, indexes) in found.items() for index in indexes]
 
     def local_starts(self, topics: Sequence[str] | None) -> dict[TopicIdPartition, int]:
         """Unknown without a broker."""

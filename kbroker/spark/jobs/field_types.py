@@ -9,7 +9,6 @@ is not a number.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -229,38 +228,40 @@ def _boolean(value: Any, path: str) -> bool:
     return value
 
 
-def _binary(value: Any, path: str) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise wrong(path, value, "bytes in base64") from None
+def _parsed(parse: Callable[[Any], Any], expected: str) -> Converter:
+    def convert(value: Any, path: str) -> Any:
+        try:
+            return parse(value)
+        except (TypeError, ValueError, OverflowError):
+            raise wrong(path, value, expected) from None
+
+    return convert
 
 
-def _date(value: Any, path: str) -> date:
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return value
-    try:
-        return date.fromisoformat(value)
-    except (TypeError, ValueError):
-        raise wrong(path, value, "a date like 2026-01-31") from None
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
 
 
-def _timestamp(value: Any, path: str) -> datetime:
+def _date(value: Any) -> date:
+    is_date = isinstance(value, date) and not isinstance(value, datetime)
+    return value if is_date else date.fromisoformat(value)
+
+
+def _time(value: Any) -> datetime:
+    return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+
+
+def _timestamp(value: Any) -> datetime:
     """A time without a zone is in UTC."""
-    try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
-        raise wrong(path, value, "a time like 2026-01-31T12:00:00Z") from None
+    found = _time(value)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+_to_local_time = _parsed(_time, "a time like 2026-01-31T12:00:00")
 
 
 def _timestamp_ntz(value: Any, path: str) -> datetime:
-    try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        raise wrong(path, value, "a time like 2026-01-31T12:00:00") from None
+    found: datetime = _to_local_time(value, path)
     if found.tzinfo is not None:
         raise wrong(path, value, "a time without a zone")
     return found
@@ -318,8 +319,8 @@ _CONVERTERS: Final[Mapping[str, Converter]] = {
     "float": _float,
     "double": _double,
     "boolean": _boolean,
-    "binary": _binary,
-    "date": _date,
-    "timestamp": _timestamp,
+    "binary": _parsed(_bytes, "bytes in base64"),
+    "date": _parsed(_date, "a date like 2026-01-31"),
+    "timestamp": _parsed(_timestamp, "a time like 2026-01-31T12:00:00Z"),
     "timestamp_ntz": _timestamp_ntz,
 }
