@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from kbroker.cli import CommandFailed
+from kbroker.cli import EXIT_FOUND, CommandFailed
 from kbroker.cli._say import say
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
@@ -15,7 +15,6 @@ from kbroker.cli._table import print_rows
 if TYPE_CHECKING:
     from kbroker.spark.jobs.audit_report import AuditReport, PartitionView
 
-EXIT_FOUND: Final = 3
 COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "END", "SEGMENTS", "TIERED-TO", "TIERED-BYTES", "FOUND")
 
 

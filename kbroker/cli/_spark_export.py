@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from kbroker.cli import EXIT_INTERRUPTED, CommandFailed
+from kbroker.cli import EXIT_FOUND, EXIT_INTERRUPTED, CommandFailed
 from kbroker.cli._say import say
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
@@ -16,7 +16,6 @@ from kbroker.cli._table import print_rows
 if TYPE_CHECKING:
     from kbroker.spark.jobs.export import Step
 
-EXIT_FOUND: Final = 3
 COLUMNS = ("PARTITION", "FROM", "TO")
 
 

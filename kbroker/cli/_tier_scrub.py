@@ -14,10 +14,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import cast
 from uuid import UUID
 
-from kbroker.cli import CommandFailed
+from kbroker.cli import EXIT_FOUND, CommandFailed
 from kbroker.cli._say import say
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import Source, choose, open_source
@@ -26,8 +26,6 @@ from kbroker.runtime.env import RealEnv
 from kbroker.tiered.api import ListingRemoteStorageManager
 from kbroker.tiered.catalogue import Catalogue, partition_of
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
-
-EXIT_FOUND: Final = 3
 
 
 class Report:

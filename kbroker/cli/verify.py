@@ -15,13 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-from kbroker.cli import CommandFailed, Commands
+from kbroker.cli import EXIT_FOUND, CommandFailed, Commands
 from kbroker.cli._say import say
 from kbroker.cli.serve import default_data_dir
-
-EXIT_FOUND: Final = 3
 
 
 def add_parser(commands: Commands) -> None:
