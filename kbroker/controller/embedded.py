@@ -1,10 +1,10 @@
 """The runtime of an embedded controller: a single writer makes decisions one after the other, commits them, and
 publishes the result.
 
-A caller submits a request and waits. The writer takes all waiting requests and decides
-each on the state after the previous one. It puts their records into one batch, writes and syncs it in a thread, and
-publishes the new image. Only then do the callers get their response or KafkaError; an error also waits, because it may
-depend on a decision that is not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
+A caller submits a request and waits. The writer takes all waiting requests and decides each on the state after the
+previous one. It puts their records into one batch, writes and syncs it in a thread, and publishes the new image. Only
+then do the callers get their response or KafkaError; an error also waits, because it may depend on a decision that is
+not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
 
 On a full disk, when the reserve is used up, decisions fail with KAFKA_STORAGE_ERROR and can be retried. If writing the
 log fails for another reason, `run` raises `UnusableMetadata` and the process ends, because it is unknown whether the
@@ -149,10 +149,7 @@ class EmbeddedController:
         """Make one decision. Returns its records, as objects and encoded, or None if it has none or failed."""
         try:
             outcome, values = await call(self._work_out, waiting, self._env.now_ms())
-        except KafkaError as error:
-            waiting.error = error
-            return None
-        except Exception as error:  # noqa: BLE001 - a decision changes nothing, so its caller gets the bug
+        except Exception as error:  # noqa: BLE001 - a decision changes nothing, so its caller gets even a bug
             waiting.error = error
             return None
         waiting.response = outcome.response
@@ -176,28 +173,20 @@ class EmbeddedController:
             if not self._metadata_log.snapshot_is_due(now_ms=self._env.now_ms()):
                 continue
             try:
-                await self.write_snapshot()
+                await self._write_snapshot()
             except (OSError, KafkaError) as error:
                 # Without a snapshot the log only gets longer; retry when the next one is due.
                 logger.error("cannot write a metadata snapshot; will retry", error=str(error))
 
-    async def write_snapshot(self) -> snapshots.SnapshotId:
+    async def _write_snapshot(self) -> None:
         """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
-        image = self.publisher.image
-        self._metadata_log.note_snapshot(now_ms=self._env.now_ms())
-        snapshot = await self._env.run_blocking(
-            partial(self._metadata_log.write_snapshot, image, timestamp_ms=self._env.timestamp_ms())
-        )
+        env, log = self._env, self._metadata_log
+        log.note_snapshot(now_ms=env.now_ms())
+        write = partial(log.write_snapshot, self.publisher.image, timestamp_ms=env.timestamp_ms())
+        snapshot = await env.run_blocking(write)
         async with self._log_lock:
-            await self._env.run_blocking(
-                partial(
-                    self._metadata_log.adopt_snapshot,
-                    snapshot,
-                    timestamp_ms=self._env.timestamp_ms(),
-                    now_ms=self._env.now_ms(),
-                )
-            )
-        return snapshot
+            adopt = partial(log.adopt_snapshot, snapshot, timestamp_ms=env.timestamp_ms(), now_ms=env.now_ms())
+            await env.run_blocking(adopt)
 
     # -- decisions
 
@@ -247,8 +236,7 @@ async def open_controller(
     """Load the metadata log under a log directory, formatting it first if it is new, and start this process's epoch.
 
     on_loaded is called, in a thread, after the log is validated and before the epoch starts. `reserve` is disk space
-    that decisions may use on a full disk.
-    is_short_of_space tells that the disk is nearly full.
+    that decisions may use on a full disk; is_short_of_space tells whether the disk is nearly full.
     Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 

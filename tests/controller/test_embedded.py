@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -14,7 +14,6 @@ from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
-from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Endpoint, Image
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
@@ -78,23 +77,6 @@ async def test_a_topic_is_published_and_synced_before_its_answer(autojump_clock:
     assert response.topics[0].error_code == 0
     assert seen == ["write", "sync", "a", "answer"]
     assert list(client.publisher.image.topics_by_name) == ["a"]
-
-
-async def test_an_awaitable_listener_is_awaited(autojump_clock: MockClock) -> None:
-    client = await open_client(new_disk())
-    served: list[str] = []
-
-    async def serve(delta: Delta) -> None:
-        await trio.sleep(5)
-        served.extend(one.name for one in delta.created_topics)
-
-    def listener(image: Image, delta: Delta) -> Awaitable[None]:
-        return serve(delta)
-
-    async with running(client):
-        client.publisher.add_listener(listener)
-        await create(client, topic("a"))
-        assert served == ["a"]
 
 
 async def test_waiting_decisions_share_one_sync(autojump_clock: MockClock) -> None:
