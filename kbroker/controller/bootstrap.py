@@ -11,7 +11,8 @@ from __future__ import annotations
 from kbroker.controller import snapshots
 from kbroker.controller.features import METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import METADATA_VERSION_FEATURE, Record
+from kbroker.metadata.image import Record
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE
 from kbroker.runtime.ports import Disk
 from wire.errors import Malformed
 from wire.stored.metadata import FeatureLevelRecord

@@ -32,16 +32,8 @@ from kbroker.controller import election
 from kbroker.controller.context import Context
 from kbroker.controller.decisions import decides
 from kbroker.controller.features import SUPPORTED_FEATURES
-from kbroker.metadata.image import (
-    METADATA_VERSION_FEATURE,
-    NO_LEADER,
-    RESERVED_DIRECTORIES,
-    BrokerImage,
-    Image,
-    PartitionImage,
-    TopicImage,
-)
-from kbroker.metadata.parts import copied, feature_ranges
+from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, RESERVED_DIRECTORIES, copied, feature_ranges
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.image import METADATA_VERSION_FEATURE
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.update_features import (

@@ -15,7 +15,8 @@ from kbroker.controller import election
 from kbroker.controller.brokers import check_broker_epoch
 from kbroker.controller.context import Context
 from kbroker.controller.decisions import decides
-from kbroker.metadata.image import Image, PartitionImage, TopicImage, changed_partition
+from kbroker.metadata.image import Image, PartitionImage, TopicImage
+from kbroker.metadata.parts import changed_partition
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from kbroker.metadata.image import UNASSIGNED_DIRECTORY, BrokerImage, Image, PartitionImage
-from kbroker.metadata.parts import partition_record
+from kbroker.metadata.image import BrokerImage, Image, PartitionImage
+from kbroker.metadata.parts import UNASSIGNED_DIRECTORY, partition_record
 from wire.errors import ErrorCode, KafkaError
 from wire.stored.metadata import PartitionRecord
 

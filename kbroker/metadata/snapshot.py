@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.metadata.image import METADATA_VERSION_FEATURE, BrokerImage, Image, Record
-from kbroker.metadata.parts import copied, feature_ranges, partition_record
+from kbroker.metadata.image import BrokerImage, Image, Record
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, copied, feature_ranges, partition_record
 from wire.stored import metadata as stored
 
 
