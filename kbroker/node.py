@@ -36,7 +36,7 @@ from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, resource_warnings
 from kbroker.config.server import connections_by_address
 from kbroker.controller.embedded import open_controller
-from kbroker.controller.from_settings import controller_settings, metadata_log_config
+from kbroker.controller.from_settings import controller_settings
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
@@ -286,7 +286,7 @@ class Node:
             directory.path,
             settings=controller_settings(settings, cluster_id),
             rules=ConfigRules(settings),
-            config=metadata_log_config(settings),
+            config=settings.metadata,
             clean_shutdown=directory.was_clean,
             may_be_empty=not directory.was_used,
             on_loaded=directory.begin,

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 
+from kbroker.config.metadata import MetadataSettings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller import snapshots
 from kbroker.controller.bootstrap import write_bootstrap
@@ -29,9 +30,8 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.decisions import Decision
 from kbroker.controller.metadata_leader import MetadataLeader, Staged
 from kbroker.controller.metadata_loading import load_metadata_log
-from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.controller.port import NEWEST_VERSION
-from kbroker.controller.records import encode_value
+from kbroker.controller.records import MAX_BATCH_BYTES, encode_value
 from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
@@ -226,7 +226,8 @@ async def open_controller(
     *,
     settings: ControllerSettings,
     rules: ConfigRules,
-    config: MetadataLogConfig | None = None,
+    config: MetadataSettings,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
     reserve: SpaceReserve | None = None,
@@ -247,7 +248,8 @@ async def open_controller(
             root,
             disk=env.disk,
             node_id=settings.node_id,
-            config=config or MetadataLogConfig(),
+            config=config,
+            max_batch_bytes=max_batch_bytes,
             timestamp_ms=env.timestamp_ms(),
             clean_shutdown=clean_shutdown,
             may_be_empty=may_be_empty,

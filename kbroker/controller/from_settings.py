@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kbroker.config import Settings
 from kbroker.controller.context import ControllerSettings
-from kbroker.controller.metadata_log import MetadataLogConfig
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 
 
@@ -24,17 +23,4 @@ def controller_settings(settings: Settings, cluster_id: str) -> ControllerSettin
         delete_topic_enable=settings.log.delete_topic_enable,
         unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
         undeletable_topics=undeletable_topics,
-    )
-
-
-def metadata_log_config(settings: Settings) -> MetadataLogConfig:
-    """The settings of the metadata log."""
-    metadata = settings.metadata
-    return MetadataLogConfig(
-        segment_bytes=metadata.metadata_log_segment_bytes,
-        segment_ms=metadata.metadata_log_segment_ms,
-        max_record_bytes_between_snapshots=metadata.metadata_log_max_record_bytes_between_snapshots,
-        max_snapshot_interval_ms=metadata.metadata_log_max_snapshot_interval_ms,
-        max_retention_bytes=metadata.metadata_max_retention_bytes,
-        max_retention_ms=metadata.metadata_max_retention_ms,
     )

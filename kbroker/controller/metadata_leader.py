@@ -45,7 +45,7 @@ class MetadataLeader:
     def __init__(self, log: MetadataLog, *, node_id: int) -> None:
         self.log = log
         self._node_id = node_id
-        self._max_batch_bytes = log.config.max_batch_bytes
+        self._max_batch_bytes = log.max_batch_bytes
         self._end_offset = log.log_end_offset  # of the staged records
 
     def begin_epoch(self, image: Image, *, disk: Disk, timestamp_ms: int, bootstrap: str | None = None) -> Image:

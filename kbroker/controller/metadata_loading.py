@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from kbroker.config.metadata import MetadataSettings
 from kbroker.controller import records, snapshots
-from kbroker.controller.metadata_log import DIRECTORY, MetadataLog, MetadataLogConfig, log_segments
+from kbroker.controller.metadata_log import DIRECTORY, MetadataLog, log_segments
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.controller.replay import LogEnd, LogSegment, Replay
@@ -41,7 +42,8 @@ def load_metadata_log(
     *,
     disk: Disk,
     node_id: int,
-    config: MetadataLogConfig,
+    config: MetadataSettings,
+    max_batch_bytes: int = records.MAX_BATCH_BYTES,
     timestamp_ms: int,
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
@@ -93,6 +95,7 @@ def load_metadata_log(
                 directory,
                 disk,
                 config,
+                max_batch_bytes,
                 end,
                 timestamp_ms=timestamp_ms,
                 clean_shutdown=clean_shutdown,
@@ -106,6 +109,7 @@ def load_metadata_log(
     metadata_log = MetadataLog(
         log,
         config=config,
+        max_batch_bytes=max_batch_bytes,
         epoch=max(quorum_epoch, epoch),
         snapshot_ids=snapshot_ids,
         bytes_since_snapshot=replay.size,
@@ -181,7 +185,8 @@ def _check_reach(directory: str, segments: list[LogSegment], snapshot: SnapshotI
 def _open_log(
     directory: str,
     disk: Disk,
-    config: MetadataLogConfig,
+    config: MetadataSettings,
+    max_batch_bytes: int,
     end: LogEnd,
     *,
     timestamp_ms: int,
@@ -192,11 +197,11 @@ def _open_log(
         directory,
         disk=disk,
         config=LogConfig(
-            segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms,
+            segment_bytes=config.metadata_log_segment_bytes,
+            segment_ms=config.metadata_log_segment_ms,
             retention_ms=-1,
             retention_bytes=-1,
-            max_message_bytes=config.max_batch_bytes,
+            max_message_bytes=max_batch_bytes,
             file_delete_delay_ms=0,
         ),
         topic=CLUSTER_METADATA_TOPIC,

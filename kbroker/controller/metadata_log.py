@@ -21,11 +21,11 @@ Source: KIP-595, KIP-630; KafkaMetadataLog of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kbroker.controller import records, snapshots
+from kbroker.config.metadata import MetadataSettings
+from kbroker.controller import snapshots
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import QuorumState, format_quorum_state
 from kbroker.controller.replay import LogSegment
@@ -44,35 +44,20 @@ DIRECTORY: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 _LOG_SUFFIX: Final = ".log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataLogConfig:
-    """The settings metadata.log.* and metadata.max.retention.*.
-
-    Units  bytes and milliseconds, as in the names; a negative retention means no limit, a snapshot interval of 0 means
-           never
-    """
-
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 604_800_000
-    max_record_bytes_between_snapshots: int = 20 << 20
-    max_snapshot_interval_ms: int = 3_600_000
-    max_retention_bytes: int = 104_857_600
-    max_retention_ms: int = 604_800_000
-    max_batch_bytes: int = records.MAX_BATCH_BYTES
-
-
 class MetadataLog:
     """The stored log and its snapshots.
 
-    epoch    the newest quorum epoch that this node knows
-    reserve  disk space for a full disk
+    epoch            the newest quorum epoch that this node knows
+    max_batch_bytes  the largest batch that may be appended
+    reserve          disk space for a full disk
     """
 
     def __init__(
         self,
         log: Log,
         *,
-        config: MetadataLogConfig,
+        config: MetadataSettings,
+        max_batch_bytes: int,
         epoch: int,
         snapshot_ids: list[SnapshotId],
         bytes_since_snapshot: int,
@@ -80,7 +65,8 @@ class MetadataLog:
         reserve: SpaceReserve,
     ) -> None:
         self._log = log
-        self.config = config
+        self._config = config
+        self.max_batch_bytes = max_batch_bytes
         self.epoch = epoch
         self.reserve = reserve
         self._disk = log.disk
@@ -132,9 +118,9 @@ class MetadataLog:
             self._last_snapshot_ms = now_ms
         if not self._bytes_since_snapshot:
             return False
-        if self._bytes_since_snapshot >= self.config.max_record_bytes_between_snapshots:
+        if self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
             return True
-        interval_ms = self.config.max_snapshot_interval_ms
+        interval_ms = self._config.metadata_log_max_snapshot_interval_ms
         return interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
 
     def note_snapshot(self, *, now_ms: int) -> None:
@@ -170,8 +156,8 @@ class MetadataLog:
         while len(self._snapshots) > 1:
             oldest = self._snapshots[0]
             age_ms = timestamp_ms - self._disk.modified_ms(paths[oldest])
-            too_old = 0 <= self.config.max_retention_ms < age_ms
-            too_large = 0 <= self.config.max_retention_bytes < total
+            too_old = 0 <= self._config.metadata_max_retention_ms < age_ms
+            too_large = 0 <= self._config.metadata_max_retention_bytes < total
             if not too_old and not too_large:
                 break
             # Rename first: after a crash between the two steps, loading deletes the renamed file.

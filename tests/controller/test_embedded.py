@@ -12,8 +12,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.producer_ids import ProducerIds
+from kbroker.config.metadata import MetadataSettings
 from kbroker.controller.embedded import EmbeddedController, open_controller
-from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
+from kbroker.controller.metadata_log import DIRECTORY
+from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Endpoint, Image
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
@@ -25,6 +27,7 @@ from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, Cre
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
+DEFAULTS = MetadataSettings()
 LOG_DIRECTORY = UUID(int=5_001)
 
 
@@ -39,8 +42,12 @@ async def create(client: EmbeddedController, *topics: CreatableTopic) -> CreateT
     return await client.ask(CreateTopicsRequest(topics=list(topics)), CreateTopicsResponse)
 
 
-async def open_client(disk: SimulatedDisk, config: MetadataLogConfig | None = None) -> EmbeddedController:
-    return await open_controller(MemoryEnv(disk), "/data", settings=SETTINGS, rules=RULES, config=config)
+async def open_client(
+    disk: SimulatedDisk, config: MetadataSettings = DEFAULTS, *, max_batch_bytes: int = MAX_BATCH_BYTES
+) -> EmbeddedController:
+    return await open_controller(
+        MemoryEnv(disk), "/data", settings=SETTINGS, rules=RULES, config=config, max_batch_bytes=max_batch_bytes
+    )
 
 
 @asynccontextmanager
@@ -108,7 +115,7 @@ async def test_each_decision_sees_the_one_before_it(autojump_clock: MockClock) -
 
 async def test_a_group_too_large_for_one_batch_uses_several(autojump_clock: MockClock) -> None:
     disk = new_disk()
-    client = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
+    client = await open_client(disk, max_batch_bytes=700)
     async with running(client):
         async with trio.open_nursery() as nursery:
             for number in range(20):
@@ -116,7 +123,7 @@ async def test_a_group_too_large_for_one_batch_uses_several(autojump_clock: Mock
         large = await create(client, topic("large", 60, 1))
         assert large.topics[0].error_code == 0
         await create(client, topic("after"))
-    again = await open_client(disk, MetadataLogConfig(max_batch_bytes=700))
+    again = await open_client(disk, max_batch_bytes=700)
     assert again.publisher.image.topics_by_name == client.publisher.image.topics_by_name
     assert len(again.publisher.image.topics_by_name["large"].partitions) == 60
 
@@ -190,7 +197,7 @@ async def test_d8_a_failed_metadata_write_ends_the_controller(autojump_clock: Mo
 
 async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -> None:
     disk = new_disk()
-    config = MetadataLogConfig(max_record_bytes_between_snapshots=2_000)
+    config = MetadataSettings(metadata_log_max_record_bytes_between_snapshots=2_000)
     async with running(await open_client(disk, config)) as client:
         for number in range(30):
             await create(client, topic(f"t{number}"))
@@ -220,7 +227,7 @@ async def test_a_snapshot_is_written_hourly_if_records_are_new(autojump_clock: M
 
 async def test_d9_a_snapshot_is_retried_after_a_full_disk(autojump_clock: MockClock) -> None:
     disk = new_disk()
-    config = MetadataLogConfig(max_snapshot_interval_ms=100_000)
+    config = MetadataSettings(metadata_log_max_snapshot_interval_ms=100_000)
     async with running(await open_client(disk, config)) as client:
         disk.inject(Fault(error=28, name="write", path="*.checkpoint.part"))
         await create(client, topic("a"))
@@ -266,7 +273,9 @@ async def test_d9_a_full_disk_while_adopting_a_snapshot_is_survived(autojump_clo
     def newest() -> str:
         return max(name for name in disk.list(f"/data/{DIRECTORY}") if name.endswith(".checkpoint"))
 
-    async with running(await open_client(disk, MetadataLogConfig(max_snapshot_interval_ms=100_000))) as client:
+    async with running(
+        await open_client(disk, MetadataSettings(metadata_log_max_snapshot_interval_ms=100_000))
+    ) as client:
         await create(client, topic("a"))
         disk.inject(Fault(error=28, name="write", path="*.timeindex"))
         await trio.sleep(150)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.config.metadata import MetadataSettings
 from kbroker.controller import records
 from kbroker.controller.metadata_leader import MetadataLeader
 from kbroker.controller.metadata_loading import load_metadata_log
-from kbroker.controller.metadata_log import DIRECTORY, MetadataLogConfig
+from kbroker.controller.metadata_log import DIRECTORY
 from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.controller.replay import LogSegment, Replay
 from kbroker.controller.snapshots import SnapshotId, read_snapshot, snapshot_ids, write_snapshot
@@ -50,7 +51,8 @@ class Node:
         root: str,
         *,
         clean_shutdown: bool = False,
-        config: MetadataLogConfig | None = None,
+        config: MetadataSettings | None = None,
+        max_batch_bytes: int = records.MAX_BATCH_BYTES,
         bootstrap: str | None = None,
     ) -> None:
         self.root = root
@@ -60,7 +62,8 @@ class Node:
             root,
             disk=disk,
             node_id=1,
-            config=config or MetadataLogConfig(),
+            config=config or MetadataSettings(),
+            max_batch_bytes=max_batch_bytes,
             timestamp_ms=NOW,
             clean_shutdown=clean_shutdown,
             report=self.reports.append,
@@ -344,7 +347,7 @@ def test_c5_a_log_without_its_start_needs_a_snapshot(start: Callable[..., Node])
 
 
 def test_old_snapshots_and_their_log_are_deleted_by_size(start: Callable[..., Node]) -> None:
-    node = start(config=MetadataLogConfig(max_retention_bytes=3_000))
+    node = start(config=MetadataSettings(metadata_max_retention_bytes=3_000))
     for number in range(12):
         node.append(topic_record(number, padding=200))
         node.snapshot()
@@ -354,7 +357,7 @@ def test_old_snapshots_and_their_log_are_deleted_by_size(start: Callable[..., No
 
 
 def test_old_snapshots_are_deleted_by_age_except_the_newest(start: Callable[..., Node]) -> None:
-    node = start(config=MetadataLogConfig(max_retention_ms=1_000))
+    node = start(config=MetadataSettings(metadata_max_retention_ms=1_000))
     for number in range(3):
         node.append(topic_record(number))
         node.snapshot()
@@ -365,7 +368,9 @@ def test_old_snapshots_are_deleted_by_age_except_the_newest(start: Callable[...,
 
 
 def test_a_snapshot_is_due_by_new_bytes_or_by_time(start: Callable[..., Node]) -> None:
-    config = MetadataLogConfig(max_record_bytes_between_snapshots=2_000, max_snapshot_interval_ms=5_000)
+    config = MetadataSettings(
+        metadata_log_max_record_bytes_between_snapshots=2_000, metadata_log_max_snapshot_interval_ms=5_000
+    )
     node = start(config=config)
     assert not node.log.snapshot_is_due(now_ms=0)
     assert node.log.snapshot_is_due(now_ms=5_000)
@@ -376,19 +381,18 @@ def test_a_snapshot_is_due_by_new_bytes_or_by_time(start: Callable[..., Node]) -
 
 
 def test_a_decision_of_several_batches_is_one_transaction(start: Callable[..., Node]) -> None:
-    config = MetadataLogConfig(max_batch_bytes=1_000)
-    node = start(config=config)
+    node = start(max_batch_bytes=1_000)
     node.append(*[topic_record(number) for number in range(100)])
     data = log_files(node)[0].read_bytes()
     sizes = [batch.size for batch in batches(data)][2:]
     assert len(sizes) > 4
     assert max(sizes) <= 1_100
-    again = start(config=config)
+    again = start(max_batch_bytes=1_000)
     assert state(again.loaded) == state(node.image)
     assert len(again.image.topics_by_id) == 100
     cut = sum(batch.size for batch in list(batches(data))[:-1])
     log_files(node)[0].write_bytes(data[:cut])  # without the last batch, which has the End record
-    torn = start(config=config)
+    torn = start(max_batch_bytes=1_000)
     assert torn.loaded.open_transaction is not None
     assert torn.image.open_transaction is None
     assert torn.image.topics_by_id == {}
@@ -400,7 +404,7 @@ def test_a_decision_of_several_batches_is_one_transaction(start: Callable[..., N
 
 def _workload(disk: SimulatedDisk, root: str) -> Iterator[Image]:
     """A workload with all operations; yields the image after each acknowledged step."""
-    node = Node(disk, root, config=MetadataLogConfig(max_retention_bytes=2_500, max_batch_bytes=600))
+    node = Node(disk, root, config=MetadataSettings(metadata_max_retention_bytes=2_500), max_batch_bytes=600)
     yield node.image
     for number in range(6):
         node.append(topic_record(number, padding=50))
@@ -437,7 +441,7 @@ def test_c3_d7_k1_acknowledged_decisions_survive_a_crash_at_any_operation(loss: 
     states = [state(image) for image in acknowledged]
     empty = state(Image())
     for operation, known, survivor in survivors:
-        survivor_image = Node(survivor, "/data", config=MetadataLogConfig(max_batch_bytes=600)).image
+        survivor_image = Node(survivor, "/data", max_batch_bytes=600).image
         found = state(survivor_image)
         if found == empty:
             pytest.fail(f"{operation}: an unformatted log after recovery")
@@ -454,10 +458,10 @@ def test_d13_an_interrupted_recovery_can_be_repeated() -> None:
     torn = disk.crash(Loss.PROCESS_DEATH)
     second: list[SimulatedDisk] = []
     torn.observer = lambda operation: second.append(torn.crash(Loss.PROCESS_DEATH, during=operation))
-    Node(torn, "/data", config=MetadataLogConfig(max_batch_bytes=600))
+    Node(torn, "/data", max_batch_bytes=600)
     assert second
     for survivor in second:
-        assert state(Node(survivor, "/data", config=MetadataLogConfig(max_batch_bytes=600)).image) == state(last)
+        assert state(Node(survivor, "/data", max_batch_bytes=600).image) == state(last)
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
