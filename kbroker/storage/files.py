@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 from kbroker.runtime.ports import Disk, File
@@ -26,6 +27,7 @@ DEFAULT_LIMIT: Final = 4096
 RING_SLACK: Final = 64
 
 
+@dataclass(slots=True, eq=False)
 class OpenFile:
     """A file shared by all readers and writers of one path.
 
@@ -34,14 +36,11 @@ class OpenFile:
     are stored here so that evicting the file frees them.
     """
 
-    __slots__ = ("block", "entries", "file", "is_checked", "is_used")
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.is_used = False
-        self.entries = -1
-        self.is_checked = False
-        self.block: tuple[int, bytes] | None = None
+    file: File
+    is_used: bool = False
+    entries: int = -1
+    is_checked: bool = False
+    block: tuple[int, bytes] | None = None
 
 
 class FilePool:

@@ -133,12 +133,6 @@ class LeaderEpochs:
         at = bisect_right(starts, offset)
         return starts[at] if at < len(starts) else MAX_OFFSET
 
-    def start_offset_of(self, epoch: int) -> int:
-        """The exact start of this epoch; -1 if it has no entry."""
-        epochs, starts = self._view()
-        at = bisect_left(epochs, epoch)
-        return starts[at] if at < len(epochs) and epochs[at] == epoch else UNDEFINED_OFFSET
-
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at or after the log's new end."""
         epochs, starts = self._view()

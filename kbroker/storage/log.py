@@ -187,10 +187,6 @@ class Log(LogView):
         self._time_entries = config.time_index_entries
         self.producers.limit = config.max_producers
 
-    @property
-    def unflushed_messages(self) -> int:
-        return self.log_end_offset - self.recovery_point
-
     # --- append -------------------------------------------------------------------------------------------------------
 
     def append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:

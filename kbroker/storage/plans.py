@@ -82,6 +82,7 @@ class FlushPlan(NamedTuple):
     generation: int
 
 
+@dataclass(slots=True, eq=False)
 class DirectoryState:
     """The state that all logs of one log directory share: whether it has failed or is nearly full.
 
@@ -89,14 +90,11 @@ class DirectoryState:
            or has failed. floor_bytes is the space that clients must leave free
     """
 
-    __slots__ = ("_on_failure", "failure", "floor_bytes", "is_short_of_space", "spare_bytes")
-
-    def __init__(self, on_failure: Callable[[OSError], None] | None = None) -> None:
-        self.failure: OSError | None = None
-        self.is_short_of_space = False
-        self.spare_bytes = UNKNOWN_SPACE
-        self.floor_bytes = 0
-        self._on_failure = on_failure
+    on_failure: Callable[[OSError], None] | None = None
+    failure: OSError | None = None
+    is_short_of_space: bool = False
+    spare_bytes: int = UNKNOWN_SPACE
+    floor_bytes: int = 0
 
     def note_space(self, free_bytes: int, *, floor_bytes: int) -> None:
         """Record the free space; clients may use all but `floor_bytes` of it."""
@@ -119,5 +117,5 @@ class DirectoryState:
         if self.failure is None:
             self.failure = error
             self.spare_bytes = -1
-            if self._on_failure is not None:
-                self._on_failure(error)
+            if self.on_failure is not None:
+                self.on_failure(error)

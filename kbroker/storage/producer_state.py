@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -89,6 +90,7 @@ class TransactionMarker(NamedTuple):
     coordinator_epoch: int
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer of one partition; `batches` are the last five, oldest first.
 
@@ -96,35 +98,15 @@ class ProducerEntry:
            snapshot it is the latest time at which that batch can have arrived, -1 if unknown
     """
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_txn_first_offset",
-        "heard_ms",
-        "heard_offset",
-        "last_timestamp_ms",
-        "producer_epoch",
-        "producer_id",
-    )
-
-    def __init__(
-        self,
-        producer_id: int,
-        *,
-        producer_epoch: int = NO_EPOCH,
-        coordinator_epoch: int = -1,
-        last_timestamp_ms: int = -1,
-        current_txn_first_offset: int = NO_OFFSET,
-        batches: Iterable[RememberedBatch] = (),
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp_ms = last_timestamp_ms
-        self.current_txn_first_offset = current_txn_first_offset
-        self.batches = list(batches)
-        self.heard_ms = -1
-        self.heard_offset: int | None = None
+    producer_id: int
+    _: KW_ONLY
+    producer_epoch: int = NO_EPOCH
+    coordinator_epoch: int = -1
+    last_timestamp_ms: int = -1
+    current_txn_first_offset: int = NO_OFFSET
+    batches: list[RememberedBatch] = field(default_factory=list)
+    heard_ms: int = -1
+    heard_offset: int | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -135,14 +117,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def copy(self) -> ProducerEntry:
-        return ProducerEntry(
-            self.producer_id,
-            producer_epoch=self.producer_epoch,
-            coordinator_epoch=self.coordinator_epoch,
-            last_timestamp_ms=self.last_timestamp_ms,
-            current_txn_first_offset=self.current_txn_first_offset,
-            batches=self.batches,
-        )
+        return replace(self, batches=list(self.batches))
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """Check whether a client's batch may be appended. Returns the batch that it repeats, None if it is new.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, TypeAlias
 
 from kbroker.storage.batches import header_at
@@ -30,6 +31,7 @@ Place: TypeAlias = tuple[int, int]
 """(base offset of a segment, position in its file)."""
 
 
+@dataclass(slots=True, eq=False)
 class LogSlice:
     """The result of a read.
 
@@ -38,23 +40,16 @@ class LogSlice:
     Shape  next_offset is the offset after the last batch, -1 if it was not looked up
     """
 
-    __slots__ = ("next_offset", "position", "records", "segment_base_offset", "size", "start_offset")
+    records: FileRange | None
+    start_offset: int
+    _: KW_ONLY
+    segment_base_offset: int
+    position: int
+    next_offset: int
 
-    def __init__(
-        self,
-        records: FileRange | None,
-        start_offset: int,
-        *,
-        segment_base_offset: int,
-        position: int,
-        next_offset: int,
-    ) -> None:
-        self.records = records
-        self.size = records.size if records is not None else 0
-        self.start_offset = start_offset
-        self.segment_base_offset = segment_base_offset
-        self.position = position
-        self.next_offset = next_offset
+    @property
+    def size(self) -> int:
+        return self.records.size if self.records is not None else 0
 
     def read(self) -> bytes:
         return self.records.read() if self.records is not None else b""

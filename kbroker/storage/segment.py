@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from kbroker.storage.batches import BatchHeader, header_at, scan_headers
@@ -45,6 +46,7 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
     """See the module docstring.
 
@@ -53,61 +55,34 @@ class Segment:
     Invariant  base_offset <= every offset <= base_offset + 2^31-1
     """
 
-    __slots__ = (
-        "_offset_index",
-        "_time_index",
-        "base_offset",
-        "created_ms",
-        "directory",
-        "files",
-        "first_timestamp",
-        "has_unsynced_files",
-        "index_entries",
-        "indexed_timestamp",
-        "interval_bytes",
-        "is_active",
-        "is_finished",
-        "is_gone",
-        "jitter_ms",
-        "last_index_position",
-        "log_path",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "size",
-        "time_entries",
-        "unwritten_entries",
-    )
+    files: FilePool
+    directory: str
+    base_offset: int
+    _: KW_ONLY
+    interval_bytes: int
+    size: int = 0
+    created_ms: int = 0
+    jitter_ms: int = 0
+    is_active: bool = False
+    is_finished: bool = False  # a roll has completed its index files
+    is_gone: bool = False  # its files are being renamed or unlinked, or already are
+    log_path: str = field(init=False)
+    first_timestamp: int = field(init=False)
+    max_timestamp: int = field(init=False)
+    max_timestamp_offset: int = field(init=False)
+    last_index_position: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    unwritten_entries: int = 0
+    indexed_timestamp: int = -1
+    has_unsynced_files: bool = False
+    _offset_index: Index | None = None
+    _time_index: Index | None = None
 
-    def __init__(
-        self,
-        files: FilePool,
-        directory: str,
-        base_offset: int,
-        *,
-        interval_bytes: int,
-        size: int = 0,
-        created_ms: int = 0,
-    ) -> None:
-        self.files = files
-        self.directory = directory
-        self.base_offset = base_offset
-        self.log_path = f"{directory}/{base_offset:020d}.log"
-        self.size = size
-        self.interval_bytes = interval_bytes
-        self.created_ms = created_ms
-        self.jitter_ms = 0
-        self.is_active = False
-        self.is_finished = False  # a roll has completed its index files
-        self.is_gone = False  # its files are being renamed or unlinked, or already are
-        self.first_timestamp = UNKNOWN if size else -1
-        self.max_timestamp = UNKNOWN if size else -1
-        self.max_timestamp_offset = base_offset
-        self.last_index_position = 0
-        self.index_entries = self.time_entries = self.unwritten_entries = 0
-        self.indexed_timestamp = -1
-        self.has_unsynced_files = False
-        self._offset_index: Index | None = None
-        self._time_index: Index | None = None
+    def __post_init__(self) -> None:
+        self.log_path = self.path(LOG_SUFFIX)
+        self.first_timestamp = self.max_timestamp = UNKNOWN if self.size else -1
+        self.max_timestamp_offset = self.base_offset
 
     @classmethod
     def create(

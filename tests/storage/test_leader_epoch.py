@@ -76,7 +76,6 @@ def test_truncating_the_start_keeps_the_epoch_that_covers_it() -> None:
 def test_an_offset_has_the_epoch_that_began_last_before_it() -> None:
     one = epochs((1, 5), (4, 10))
     assert [one.epoch_for_offset(offset) for offset in (4, 5, 9, 10, 99)] == [-1, 1, 1, 4, 4]
-    assert (one.start_offset_of(4), one.start_offset_of(2)) == (10, -1)
 
 
 def test_the_checkpoint_has_kafkas_format() -> None:
@@ -134,7 +133,6 @@ def test_a_concurrent_read_sees_epochs_before_or_after_a_change() -> None:
         return (
             [one.end_offset_for(epoch, 100) for epoch in asked],
             [one.epoch_for_offset(offset) for offset in (0, 12, 17, 25, 40)],
-            one.start_offset_of(3),
             one.entries,
         )
 
