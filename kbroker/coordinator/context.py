@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -62,7 +61,6 @@ class Counts:
     offset_deletions: int = 0
     offset_expirations: int = 0
     completed_rebalances: int = 0
-    skipped_records: int = 0
 
 
 @dataclass(slots=True)
@@ -91,16 +89,6 @@ class Context:
     writes: list[Write] = field(default_factory=list)
 
     # Groups
-
-    def new_group(
-        self, group_id: str, *, on_join: Callable[[Context, Group], None], on_sync: Callable[[Context, Group], None]
-    ) -> Group:
-        """Create an empty group and add it to the table."""
-        group = Group(group_id, self.timestamp_ms)
-        group.join.action = partial(on_join, self, group)
-        group.sync.action = partial(on_sync, self, group)
-        self.groups[group_id] = group
-        return group
 
     def forget_group(self, group: Group) -> None:
         """Remove a group from the table and cancel all its timers."""

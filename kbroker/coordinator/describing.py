@@ -6,7 +6,7 @@ DescribeGroups).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from kbroker.coordinator.context import Caller, Context
@@ -21,13 +21,8 @@ GROUP_TYPE: Final = "classic"
 GROUP_ID_NOT_FOUND_VERSION: Final = 6
 
 
-def list_groups(
-    groups: Iterable[Group], *, states_filter: Sequence[str], types_filter: Sequence[str]
-) -> list[ListedGroup]:
-    """The groups in these states and of these types; names are case-insensitive. An empty filter matches all groups."""
-    states = {state.lower().strip() for state in states_filter}
-    if types_filter and GROUP_TYPE not in {name.lower().strip() for name in types_filter}:
-        return []
+def list_groups(groups: Iterable[Group], states: Collection[str]) -> list[ListedGroup]:
+    """The groups in these states, given as lower-case names; all groups if there are none."""
     return [
         ListedGroup(
             group_id=group.group_id,

@@ -12,6 +12,7 @@ Source: GroupMetadataManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from kbroker.coordinator.context import Context
@@ -34,7 +35,10 @@ LEAST_WAIT_FOR_STATIC_MEMBERS_MS: Final = 1_000
 
 def create_group(context: Context, group_id: str) -> Group:
     """Create an empty group with its join and sync timers."""
-    return context.new_group(group_id, on_join=on_join_time, on_sync=on_sync_time)
+    group = context.groups[group_id] = Group(group_id, context.timestamp_ms)
+    group.join.action = partial(on_join_time, context, group)
+    group.sync.action = partial(on_sync_time, context, group)
+    return group
 
 
 def prepare_or_complete(context: Context, group: Group) -> None:

@@ -2,7 +2,7 @@
 
 A key starts with its record type, a value with its version. All versions can be read; offset keys of Kafka 0.8 are
 converted to the current ones. Records of KIP-848, share and streams groups have types of 3 and above. This coordinator
-does not serve such groups: it counts their records and ignores them.
+does not serve such groups and ignores their records.
 
 Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
 """

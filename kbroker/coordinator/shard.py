@@ -17,7 +17,7 @@ Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -185,16 +185,13 @@ class GroupShard:
         """The committed offsets of one group. The request gives topics by name; topic ids may be zero."""
         return offset_fetch(self._context, request, require_stable=require_stable)
 
-    def list_groups(self, states_filter: Sequence[str] = (), types_filter: Sequence[str] = ()) -> list[ListedGroup]:
-        """The groups of this shard that pass the filters."""
-        return describing.list_groups(
-            self._context.groups.values(), states_filter=states_filter, types_filter=types_filter
-        )
+    def list_groups(self, states: Collection[str] = ()) -> list[ListedGroup]:
+        """The groups of this shard in these states, given as lower-case names; all groups if there are none."""
+        return describing.list_groups(self._context.groups.values(), states)
 
-    def describe_groups(self, group_ids: Iterable[str], api_version: int) -> list[DescribedGroup]:
-        """Describe these groups, in the same order. The caller fills in authorized_operations."""
-        groups = self._context.groups
-        return [describing.describe_group(groups.get(group_id), group_id, api_version) for group_id in group_ids]
+    def describe_group(self, group_id: str, api_version: int) -> DescribedGroup:
+        """Describe a group. The caller fills in authorized_operations."""
+        return describing.describe_group(self.group(group_id), group_id, api_version)
 
     def group_ids(self) -> list[str]:
         """The ids of all groups."""
@@ -227,15 +224,14 @@ class GroupShard:
     def replay(self, key: bytes | None, value: bytes | None, *, offset: int = -1, producer_id: int = -1) -> None:
         """Apply a record from the log while loading; value None is a tombstone.
 
-        Records of other group types are counted and otherwise ignored. Errors: Malformed if the bytes do not decode.
+        Records of other group types are ignored. Errors: Malformed if the bytes do not decode.
         """
         record = None if key is None else decode_record(key, value)
-        if record is None:
-            self._context.counts.skipped_records += 1
-        elif isinstance(record, OffsetRecord):
+        if key is None or record is None:
+            return
+        if isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
         else:
-            assert key is not None, "a record without a key does not decode"
             self._note_stored(record, key, value)
             if record.value_message is not None:
                 restore_group(self._context, record.key_message.group, record.value_message)

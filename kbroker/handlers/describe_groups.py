@@ -21,7 +21,7 @@ async def describe_groups(request: DescribeGroupsRequest, broker: Broker, contex
     for group_id in dict.fromkeys(request.groups):
         if broker.turns.due():
             await broker.turns.next()
-        groups += _describe(broker, group_id, version)
+        groups.append(_describe(broker, group_id, version))
     if request.include_authorized_operations and version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS:
         for group in groups:
             if not group.error_code:
@@ -29,9 +29,9 @@ async def describe_groups(request: DescribeGroupsRequest, broker: Broker, contex
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(broker: Broker, group_id: str, version: int) -> list[DescribedGroup]:
+def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
     try:
-        return broker.groups.shard_of(group_id).describe_groups([group_id], version)
+        return broker.groups.shard_of(group_id).describe_group(group_id, version)
     except KafkaError as error:
         answer: DescribeGroupsResponse = refused(DescribeGroupsRequest(groups=[group_id]), error.code)
-        return answer.groups
+        return answer.groups[0]

@@ -23,5 +23,5 @@ async def list_groups(request: ListGroupsRequest, broker: Broker, context: Conte
     for shard in list(broker.groups.shards()):
         if broker.turns.due():
             await broker.turns.next()
-        groups += shard.list_groups(list(states))
+        groups += shard.list_groups(states)
     return ListGroupsResponse(groups=groups)

@@ -214,7 +214,7 @@ def test_an_abandoned_assignment_is_not_described() -> None:
     world = World()
     leader, _ = joined_pair(world)
     world.join()
-    (found,) = world.shard.describe_groups([GROUP], 6)
+    found = world.shard.describe_group(GROUP, 6)
     assert {member.member_assignment for member in found.members} == {b""}
     assert world.heartbeat(leader) == ErrorCode.REBALANCE_IN_PROGRESS
 

@@ -58,10 +58,13 @@ async def test_the_groups_of_all_partitions_are_listed(client: Client, version: 
 async def test_lists_are_filtered(client: Client) -> None:
     await some_groups(client)
     assert set(await listed(client, states_filter=["Empty"])) == {"a", "b"}
-    assert set(await listed(client, states_filter=["empty", "stable"])) == {"a", "b", "stable"}
+    assert set(await listed(client, states_filter=[" EMPTY ", "stable", "nonsense"])) == {"a", "b", "stable"}
+    assert await listed(client, states_filter=["nonsense"]) == {}
     assert await listed(client, states_filter=["Dead"]) == {}
     assert set(await listed(client, types_filter=["classic"])) == {"a", "b", "stable"}
+    assert set(await listed(client, types_filter=["consumer", " Classic "])) == {"a", "b", "stable"}
     assert await listed(client, types_filter=["consumer"]) == {}
+    assert await listed(client, types_filter=["nonsense"]) == {}
 
 
 @pytest.mark.parametrize("version", range(7))
