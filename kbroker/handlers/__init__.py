@@ -22,12 +22,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from ipaddress import IPv6Address
 from typing import Any, Generic, TypeVar
 
 import trio
 
 from kbroker.broker.remote_fetching import Room
+from kbroker.coordinator.context import Caller
 from kbroker.metadata.principal import ANONYMOUS, Principal
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode
@@ -37,6 +41,8 @@ from wire.schema import Versions, response_class, schema_of
 Request = TypeVar("Request")
 Broker = TypeVar("Broker")
 Response = TypeVar("Response")
+
+logger = get_logger(__name__)
 
 
 class CloseConnection(Exception):
@@ -80,6 +86,14 @@ class Context:
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
 
+    @property
+    def caller(self) -> Caller:
+        """The sender of the current request for the group coordinator, with its address in Java's format."""
+        host = self.stream.peer_host
+        if ":" in host:
+            host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
+        return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+
     async def wait(self, purgatory: Purgatory, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
         """Like `Purgatory.wait`, but returns False early when the client closes its connection or the server stops.
 
@@ -116,6 +130,14 @@ class Context:
         self.stopping = True
         if self.wait_scope is not None:
             self.wait_scope.cancel()
+
+
+def warn_unserved(what: str, context: Context, limit: RateLimitedLog, *, now_ms: int) -> None:
+    """Log that a client uses an unimplemented feature; at most one line for each address and interval of the limit."""
+    peer = context.stream.peer_host
+    left_out = limit.admit((what, peer), now_ms=now_ms)
+    if left_out is not None:
+        logger.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)
 
 
 @dataclass(frozen=True)

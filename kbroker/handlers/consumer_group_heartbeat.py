@@ -7,8 +7,7 @@ coordinator forever. Both librdkafka and Java's consumer treat UNSUPPORTED_VERSI
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import warn_unserved
-from kbroker.handlers import Context, handles
+from kbroker.handlers import Context, handles, warn_unserved
 from wire.errors import ErrorCode
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 

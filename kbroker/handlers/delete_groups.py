@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.handlers import Context, handles
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -11,7 +10,7 @@ from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsReques
 @handles(DeleteGroupsRequest, versions="0-2")
 async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: Context) -> DeleteGroupsResponse:
     """Delete each group independently of the others; duplicate names count once."""
-    caller = caller_of(context)
+    caller = context.caller
     results: list[DeletableGroupResult] = []
     for group_id in dict.fromkeys(request.groups_names):
         if broker.turns.due():

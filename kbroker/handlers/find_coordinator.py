@@ -14,8 +14,7 @@ batches uncompressed.
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import warn_unserved
-from kbroker.handlers import Context, handles
+from kbroker.handlers import Context, handles, warn_unserved
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.handlers import Context, handles
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
@@ -11,6 +10,6 @@ from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
     """Renew the member's session."""
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
+    answer = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     assert isinstance(answer, HeartbeatResponse)
     return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.handlers import Context, handles
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
@@ -11,6 +10,6 @@ from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 @handles(JoinGroupRequest, versions="0-9", authorize="READ group:{group_id}")
 async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
     """Wait until the group's next generation begins."""
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
+    answer = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     assert isinstance(answer, JoinGroupResponse)
     return answer

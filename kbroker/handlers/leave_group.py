@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.broker.portions import PORTION
 from kbroker.handlers import Context, handles
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -12,7 +11,7 @@ from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 @handles(LeaveGroupRequest, versions="0-5", authorize="READ group:{group_id}")
 async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Context) -> LeaveGroupResponse:
     """Remove each member independently of the others."""
-    whole, members, caller = LeaveGroupResponse(members=[]), request.members, caller_of(context)
+    whole, members, caller = LeaveGroupResponse(members=[]), request.members, context.caller
     for start in range(0, max(1, len(members)), PORTION):  # runs once even without members, for the error
         if broker.turns.due(len(members[start : start + PORTION])):
             await broker.turns.next()

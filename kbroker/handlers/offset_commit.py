@@ -12,7 +12,6 @@ from functools import partial
 from uuid import UUID
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.broker.portions import in_portions
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
@@ -34,7 +33,7 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
     """Commit the offsets of partitions that exist; refuse the others."""
     sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
-    caller = caller_of(context)
+    caller = context.caller
     for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.handlers import Context, handles
 from wire.errors import ErrorCode
 from wire.messages.offset_delete import (
@@ -32,7 +31,7 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
         if topic.partitions:
             known.append(topic)
     request.topics = known
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
+    answer = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     assert isinstance(answer, OffsetDeleteResponse)
     if answer.error_code:
         return answer

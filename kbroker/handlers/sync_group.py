@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.broker.callers import caller_of
 from kbroker.handlers import Context, handles
 from wire.errors import ErrorCode
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -19,6 +18,6 @@ async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context
         request.protocol_name,
     ):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
-    answer = await broker.groups.ask(request.group_id, request, caller_of(context), wait=context.wait)
+    answer = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     assert isinstance(answer, SyncGroupResponse)
     return answer
