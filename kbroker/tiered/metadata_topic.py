@@ -23,6 +23,7 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.lifecycle import MetadataEvent, segment_fields, segment_from
 from wire.errors import Malformed
+from wire.partitioner import partition_of_key
 from wire.record_batch import RecordBatch, batches
 from wire.stored import tiered
 from wire.stored.frame import decode_record, encode_record, record_types
@@ -41,27 +42,12 @@ def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int
     value = 1
     for part in (_java_hash(lsb), _java_hash(msb), partition.partition):
         value = (31 * value + part) & _INT32
-    return (murmur2(value.to_bytes(4, "big")) & 0x7FFF_FFFF) % partition_count
+    return partition_of_key(value.to_bytes(4, "big"), partition_count)
 
 
 def _java_hash(value: int) -> int:
     """Long.hashCode of 64 bits."""
     return (value ^ (value >> 32)) & _INT32
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's murmur2, as an unsigned 32-bit number."""
-    mix = 0x5BD1_E995
-    value = (0x9747_B28C ^ len(data)) & _INT32
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * mix & _INT32
-        word = (word ^ (word >> 24)) * mix & _INT32
-        value = (value * mix & _INT32) ^ word
-    if whole < len(data):
-        value = (value ^ int.from_bytes(data[whole:], "little")) * mix & _INT32
-    value = (value ^ (value >> 13)) * mix & _INT32
-    return value ^ (value >> 15)
 
 
 def partition_of(event: MetadataEvent) -> TopicIdPartition:

@@ -27,7 +27,6 @@ from kbroker.tiered.metadata_topic import (
     decode_event,
     encode_event,
     metadata_partition,
-    murmur2,
     partition_of,
     read_events,
 )
@@ -54,14 +53,6 @@ def test_partitions_are_assigned_as_by_apache_kafka(topic_id: str, expected: lis
     for name in ("orders", "another name"):
         found = [metadata_partition(TopicIdPartition(UUID(topic_id), name, index), COUNT) for index in range(6)]
         assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [(b"21", -973932308), (b"foobar", -790332482)],  # Kafka's own vectors
-)
-def test_murmur2_is_kafkas(data: bytes, expected: int) -> None:
-    assert murmur2(data) == expected & 0xFFFF_FFFF
 
 
 # --- one record -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 from kbroker.spark.jobs.target import TargetClient, foreign_writer
 from kbroker.spark.options import SourceOptions
 from wire.compression import Codec
+from wire.partitioner import partition_of_key
 from wire.types import uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
@@ -234,12 +235,11 @@ def _slots(spark: SparkSession, count: int) -> list[int]:
 def by_keys(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
     """Batches with the partition that Kafka's clients choose for the key; without a key the source's number decides."""
     import pyarrow as pa  # noqa: PLC0415
-    from kafka.partitioner.default import murmur2  # noqa: PLC0415
 
     for batch in batches:
         keys, numbers = batch.column("key").to_pylist(), batch.column("partition").to_pylist()
         chosen = [
-            number % count if key is None else (murmur2(key) & 0x7FFF_FFFF) % count
+            number % count if key is None else partition_of_key(key, count)
             for key, number in zip(keys, numbers, strict=True)
         ]
         yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(chosen, pa.int32())], [*batch.schema.names, TARGET])
