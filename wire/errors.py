@@ -209,3 +209,17 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+
+def code_of(number: int) -> ErrorCode:
+    """An error code of a response; UNKNOWN_SERVER_ERROR for a number that this package does not know."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def check(number: int, message: str | None = None) -> None:
+    """Raise the KafkaError of a response's error code, unless it is 0."""
+    if number:
+        raise KafkaError(code_of(number), message or "")

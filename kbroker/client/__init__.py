@@ -1,1 +1,4 @@
-"""Connections to brokers over `wire.client`: `streaming` for the event loop, `blocking` for commands and tests."""
+"""Clients over `wire.client`: `streaming` is a connection on the event loop, `blocking` one for commands and tests.
+
+`cluster` uses blocking connections to all brokers of a cluster.
+"""

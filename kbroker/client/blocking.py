@@ -30,6 +30,7 @@ class Connection:
     ) -> None:
         self.protocol = ClientProtocol(client_id=client_id)
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             try:
                 self.socket = tls.wrap_socket(self.socket, server_hostname=host)

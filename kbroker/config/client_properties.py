@@ -1,6 +1,6 @@
-"""Translates a Java client's settings into settings of kafka-python, the client that the commands use.
+"""Translates a Java client's settings into settings of `kbroker.client`.
 
-A Java name is translated if kafka-python has the same setting. kafka-python's own names are also accepted.
+They have the names and meanings of kafka-python's settings, which are also accepted.
 
 Source  ConsumerConfig, ProducerConfig and AdminClientConfig of Apache Kafka 4.3.1
 """
@@ -20,13 +20,13 @@ _SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _security_protocol(text: str) -> str:
-    """A protocol's name; as in Java, case does not matter. kafka-python would treat an unknown name as PLAINTEXT."""
+    """A protocol's name; as in Java, case does not matter."""
     if text.upper() not in _SECURITY_PROTOCOLS:
         raise ConfigError(f"security.protocol={text} is not one of {', '.join(_SECURITY_PROTOCOLS)}")
     return text.upper()
 
 
-# Java's name: kafka-python's name and the type of its value.
+# Java's name: our name and the type of its value.
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),
@@ -67,9 +67,9 @@ KNOWN: Final = frozenset({*_RENAMED, *_OWN_NAMES, *_STORES, *_SILENT, *_OTHERS})
 def translate(
     properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate properties into settings of kafka-python; also return the names of ignored properties.
+    """Translate properties into settings of the client; also return the names of ignored properties.
 
-    Shape   `known` maps further kafka-python settings to their defaults; the type of a default is the type of the value
+    Shape   `known` maps further settings to their defaults; the type of a default is the type of the value
     Errors  ConfigError
     """
     settings: dict[str, Any] = {}
@@ -107,9 +107,7 @@ def _convert(key: str, value: str, default: Any) -> Any:
             return int(value)
         except ValueError as error:
             raise ConfigError(f"{key}={value} is not a number") from error
-    if default is None or isinstance(default, str):
-        return value
-    raise ConfigError(f"{key} cannot be set here")
+    return value
 
 
 def _jaas(text: str) -> dict[str, str]:

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from wire.framing import FrameBuffer, decode_request_header, encode_response_frame
+from wire.framing import FrameBuffer, decode_request, decode_request_header, encode_response_frame
 
 RECEIVE_BYTES = 65_536
 
 
 class Scripted:
-    """Listens on a free port; `answers` maps api keys to responses, `greeting` is sent unasked and raw."""
+    """Listens on a free port; `greeting` is sent unasked and raw.
+
+    `answers` maps api keys to responses, or to functions that make the response to a request.
+    """
 
     def __init__(self, answers: Mapping[int, object], *, greeting: bytes | None = None) -> None:
         self._answers = answers
@@ -43,6 +46,8 @@ class Scripted:
                 while (frame := buffer.next_frame()) is not None:
                     header, _ = decode_request_header(frame)
                     answer = self._answers.get(header.api_key)
+                    if callable(answer):
+                        answer = answer(decode_request(frame)[1])
                     if answer is not None:
                         parts = encode_response_frame(header.correlation_id, answer, header.api_version)
                         connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))

@@ -1,0 +1,196 @@
+"""A consumer of assigned partitions: it fetches batches from the leaders and decodes them one by one.
+
+Source  KIP-98 (aborted transactions); Fetcher of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from kbroker.client.cluster import Cluster, Partition, UnknownPartition
+from kbroker.client.operations import EARLIEST, LATEST, by_topic, list_offsets
+from wire.errors import ErrorCode, KafkaError, Malformed, check
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.record_batch import RecordBatch, batches
+
+SETTINGS: Final[Mapping[str, Any]] = {
+    "allow_auto_create_topics": False,
+    "auto_offset_reset": "latest",
+    "check_crcs": True,
+    "enable_auto_commit": False,
+    "fetch_max_bytes": 50 << 20,
+    "fetch_max_wait_ms": 500,
+    "fetch_min_bytes": 1,
+    "group_id": "",
+    "group_instance_id": None,
+    "heartbeat_interval_ms": 3_000,
+    "isolation_level": "",
+    "max_partition_fetch_bytes": 1 << 20,
+    "max_poll_interval_ms": 300_000,
+    "max_poll_records": 500,
+    "metadata_max_age_ms": 300_000,
+    "session_timeout_ms": 45_000,
+}
+FETCH_BY_NAME: Final = 12
+"""The last version of Fetch with the names of topics."""
+ABORT: Final = b"\0\0\0\0"
+"""The key of the control record that ends an aborted transaction."""
+_RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Received(NamedTuple):
+    """A record as a consumer gets it; timestamp_type is 0 for the producer's time, 1 for the broker's."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Consumer:
+    """Errors: KafkaError. OFFSET_OUT_OF_RANGE only if `reset` is None; otherwise the position moves to that end."""
+
+    def __init__(
+        self, cluster: Cluster, settings: Mapping[str, Any], *, is_committed_only: bool, reset: str | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._settings = {**SETTINGS, **settings}
+        self._isolation_level = int(is_committed_only)
+        self._reset = reset
+        self._fetched: deque[Iterator[Received]] = deque()
+        self.positions: dict[Partition, int] = {}
+        """The next offset of each assigned partition."""
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets on."""
+        self.positions = dict(positions)
+        self._fetched.clear()
+
+    def poll(self, *, timeout_ms: int, max_records: int | None = None) -> list[Received]:
+        """The next records, or none after a time."""
+        limit = self._settings["max_poll_records"]
+        if max_records is not None:
+            limit = min(limit, max_records)
+        while True:
+            while self._fetched:
+                try:
+                    found = list(islice(self._fetched[0], limit))
+                except Malformed as error:
+                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch cannot be read: {error}") from error
+                if found:
+                    return found
+                self._fetched.popleft()
+            if not self._fetch(timeout_ms):
+                return []
+
+    def _fetch(self, timeout_ms: int) -> bool:
+        """Ask all leaders at once; return whether records have arrived."""
+        by_leader: dict[int, list[Partition]] = {}
+        lost = [each for each in self.positions if self._cluster.leaders.get(each, -1) < 0]
+        if lost:
+            self._look_up(lost)
+        for partition in self.positions:
+            if (leader := self._cluster.leaders.get(partition, -1)) >= 0:
+                by_leader.setdefault(leader, []).append(partition)
+        if not by_leader:
+            self._cluster.wait(timeout_ms)
+        asked = []
+        for leader, partitions in by_leader.items():
+            try:
+                self._cluster.send(self._request(partitions, timeout_ms), leader, at_most=FETCH_BY_NAME)
+                asked.append(leader)
+            except KafkaError as error:
+                self._failed(partitions, error)
+        for leader in asked:
+            try:
+                answer = self._cluster.receive(leader)
+                check(answer.error_code)
+            except KafkaError as error:
+                self._failed(by_leader[leader], error)
+                continue
+            for topic in answer.responses:
+                for each in topic.partitions:
+                    self._take((topic.topic, each.partition_index), each)
+        return bool(self._fetched)
+
+    def _request(self, partitions: Iterable[Partition], timeout_ms: int) -> FetchRequest:
+        settings = self._settings
+
+        def of_partition(topic: str, index: int) -> FetchPartition:
+            return FetchPartition(
+                partition=index,
+                fetch_offset=self.positions[topic, index],
+                partition_max_bytes=settings["max_partition_fetch_bytes"],
+            )
+
+        topics = [FetchTopic(topic=topic, partitions=parts) for topic, parts in by_topic(partitions, of_partition)]
+        return FetchRequest(
+            max_wait_ms=min(settings["fetch_max_wait_ms"], timeout_ms), min_bytes=settings["fetch_min_bytes"],
+            max_bytes=settings["fetch_max_bytes"], isolation_level=self._isolation_level,
+            topics=topics,
+        )  # fmt: skip
+
+    def _take(self, partition: Partition, answer: Any) -> None:
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
+            self.positions |= self.ends([partition], self._reset)
+        elif answer.error_code:
+            said = ErrorCode(answer.error_code).name
+            self._failed(
+                [partition], KafkaError(ErrorCode(answer.error_code), f"{partition[0]}-{partition[1]}: {said}")
+            )
+        elif answer.records:
+            aborted = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
+            self._fetched.append(self._records(partition, answer.records, aborted))
+
+    def _records(self, partition: Partition, data: Any, aborted: list[tuple[int, int]]) -> Iterator[Received]:
+        """The records of an answer, from the position on, without those of aborted transactions."""
+        ignored: set[int] = set()
+        found = batches(data)
+        for batch in found:
+            while aborted and aborted[0][0] <= batch.last_offset:
+                ignored.add(aborted.pop(0)[1])
+            if batch.next_offset > self.positions[partition]:
+                if self._settings["check_crcs"] and not batch.crc_is_valid():
+                    said = f"the batch at offset {batch.base_offset} of {partition[0]}-{partition[1]} has a wrong CRC"
+                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, said)
+                if batch.is_control:
+                    if any(record.key == ABORT for record in batch.records()):
+                        ignored.discard(batch.producer_id)
+                elif not (batch.is_transactional and batch.producer_id in ignored):
+                    yield from self._of_batch(partition, batch)
+                self.positions[partition] = batch.next_offset
+
+    def _of_batch(self, partition: Partition, batch: RecordBatch) -> Iterator[Received]:
+        kind = int(batch.is_log_append_time)
+        for offset, timestamp, key, value, headers in batch.records():
+            if offset >= self.positions[partition]:
+                self.positions[partition] = offset + 1
+                yield Received(*partition, offset, timestamp, kind, key, value, headers)
+
+    def _failed(self, partitions: Sequence[Partition], error: KafkaError) -> None:
+        """Forget the leaders after a retriable error; raise others."""
+        if not error.code.retriable or error.code is ErrorCode.CORRUPT_MESSAGE:
+            raise error
+        for partition in partitions:
+            self._cluster.leaders.pop(partition, None)
+        self._cluster.wait(self._cluster.retry_ms)
+
+    def _look_up(self, partitions: Sequence[Partition]) -> None:
+        try:
+            self._cluster.refresh(partitions)
+        except UnknownPartition:  # it may appear again
+            self._cluster.wait(self._cluster.retry_ms)
+
+    def ends(self, partitions: Iterable[Partition], which: str) -> dict[Partition, int]:
+        """The first or the next offset of partitions."""
+        found = list_offsets(
+            self._cluster, dict.fromkeys(partitions, _RESETS[which]), isolation_level=self._isolation_level
+        )
+        return {partition: each.offset for partition, each in found.items()}
