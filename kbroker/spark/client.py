@@ -1,7 +1,6 @@
 """A blocking client for topics, offsets, epochs and raw batches.
 
-It uses kafka-python's connections, so it reaches any broker, with TLS and SASL. It sends its own requests and leaves
-the records of a Fetch as bytes, so that one decoder serves records from the broker and from the store.
+It leaves the records of a Fetch as bytes, so that one decoder serves records from the broker and from the store.
 
 Retriable errors (a leader change, a broker that is starting) are retried for a while; then they become
 BrokerUnavailable.
@@ -12,33 +11,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from kbroker.client.cluster import Cluster, UnknownPartition
+from kbroker.client.operations import EARLIEST, EARLIEST_LOCAL, LATEST, OffsetAt, by_topic, list_offsets
 from kbroker.spark.errors import BrokerUnavailable, InvalidOption, KbrokerSourceError, unknown_topic
 from kbroker.spark.positions import Partition
+from wire.errors import ErrorCode, KafkaError, check, code_of
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from wire.types import ZERO_UUID
+
+__all__ = ["EARLIEST", "EARLIEST_LOCAL", "LATEST", "BrokerClient", "EpochEnd", "Fetched", "OffsetAt", "Topic"]
 
 T = TypeVar("T")
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-EARLIEST_LOCAL: Final = -4
 WAIT_MS: Final = 15_000
-PAUSE_S: Final = 0.1
 FETCH_WAIT_MS: Final = 500
 FETCH_BYTES: Final = 8 << 20
 
-OFFSET_OUT_OF_RANGE: Final = 1
-CORRUPT_MESSAGE: Final = 2
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-INVALID_TOPIC_EXCEPTION: Final = 17
-UNKNOWN_TOPIC_ID: Final = 100
-INCONSISTENT_TOPIC_ID: Final = 103
+OFFSET_OUT_OF_RANGE: Final = ErrorCode.OFFSET_OUT_OF_RANGE
+CORRUPT_MESSAGE: Final = ErrorCode.CORRUPT_MESSAGE
 # The callers of `fetch` handle these errors; retriable ones are retried here.
 REFUSED: Final = frozenset({OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE})
-GONE: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID})
+GONE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
+ALSO_RETRIED: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR})
+FETCH_BY_NAME: Final = 12
+"""The last version of Fetch with the names of topics."""
 
 
 class Topic(NamedTuple):
@@ -48,13 +54,6 @@ class Topic(NamedTuple):
     id: UUID
     is_internal: bool
     leaders: Mapping[int, int]
-
-
-class OffsetAt(NamedTuple):
-    """An answer of ListOffsets; offset is -1 if there is none."""
-
-    offset: int
-    timestamp_ms: int
 
 
 class EpochEnd(NamedTuple):
@@ -78,23 +77,18 @@ class BrokerClient:
     """A connected client. Errors: BrokerUnavailable and InvalidOption from the constructor."""
 
     def __init__(self, settings: Mapping[str, Any], *, wait_ms: int = WAIT_MS) -> None:
-        from kbroker.spark import kafka_python  # noqa: PLC0415  (see there)
-
-        self._kafka = kafka_python
-        self._servers = ",".join(settings["bootstrap_servers"])
         self._wait_ms = wait_ms
-        self._leaders: dict[Partition, int] = {}
-        self._leader_epochs: dict[Partition, int] = {}
+        servers = ",".join(settings["bootstrap_servers"])
         try:
-            self._client = self._kafka.KafkaAdminClient(**settings)
-        except (self._kafka.KafkaError, OSError) as error:
-            raise self._unavailable(error) from error
+            self.cluster = Cluster(settings)
+        except (KafkaError, OSError) as error:
+            raise _unavailable(servers, error) from error
         except ValueError as error:
             raise InvalidOption(f"kafka.*: {error}", remedy="correct the option") from error
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self.cluster.close()
 
     def __enter__(self) -> BrokerClient:
         return self
@@ -106,73 +100,49 @@ class BrokerClient:
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """The existing topics among these names, or all topics."""
-        wanted = (
-            None if names is None else [self._kafka.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        )
+        wanted = None if names is None else list(names)
         if wanted == []:
             return {}
 
-        def look() -> dict[str, Topic] | int:
-            answer = self._ask(self._kafka.MetadataRequest(topics=wanted, allow_auto_topic_creation=False), None)
+        def look() -> dict[str, Topic]:
             found: dict[str, Topic] = {}
-            for topic in answer.topics:
-                if topic.error_code in GONE or topic.error_code == INVALID_TOPIC_EXCEPTION:
+            for topic in self.cluster.metadata(wanted).topics:
+                if topic.error_code in GONE or topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
                     continue
-                if topic.error_code:
-                    return int(topic.error_code)
-                leaders = {int(each.partition_index): int(each.leader_id) for each in topic.partitions}
-                for each in topic.partitions:
-                    self._leader_epochs[topic.name, int(each.partition_index)] = int(each.leader_epoch)
-                found[topic.name] = Topic(topic.name, topic.topic_id or ZERO_UUID, bool(topic.is_internal), leaders)
+                check(topic.error_code)
+                leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+                found[str(topic.name)] = Topic(str(topic.name), topic.topic_id, topic.is_internal, leaders)
             return found
 
-        found = self._until(look, "the topics")
-        for topic in found.values():
-            self._leaders.update({(topic.name, index): leader for index, leader in topic.leaders.items()})
-        return found
+        return self._until(look, "the topics")
 
     def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
         """ListOffsets: for each partition the offset of a timestamp, or of EARLIEST, LATEST or EARLIEST_LOCAL.
 
         Errors  UnknownTopic
         """
-        kind = self._kafka.ListOffsetsRequest.ListOffsetsTopic
-
-        def request(wanted: Sequence[Partition]) -> Any:
-            def of_partition(topic: str, index: int) -> Any:
-                return kind.ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
-
-            topics = [kind(name=topic, partitions=parts) for topic, parts in _by_topic(wanted, of_partition)]
-            return self._kafka.ListOffsetsRequest(
-                replica_id=-1, isolation_level=0, topics=topics, timeout_ms=self._wait_ms
-            )
-
-        def read(answer: Any) -> Iterator[tuple[Partition, int, OffsetAt]]:
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    found = OffsetAt(each.offset, each.timestamp)
-                    yield (topic.name, each.partition_index), each.error_code, found
-
-        return self._of_leaders(timestamps, request, read, "the offsets of the partitions")
+        with self._errors("the offsets of the partitions"):
+            return list_offsets(self.cluster, timestamps, timeout_ms=self._wait_ms, also=ALSO_RETRIED)
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
         """OffsetForLeaderEpoch. Errors: UnknownTopic."""
-        kind = self._kafka.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-        def request(wanted: Sequence[Partition]) -> Any:
-            def of_partition(topic: str, index: int) -> Any:
-                epoch = epochs[topic, index]
-                return kind.OffsetForLeaderPartition(partition=index, current_leader_epoch=-1, leader_epoch=epoch)
+        def request(wanted: Sequence[Partition]) -> object:
+            def of_partition(topic: str, index: int) -> OffsetForLeaderPartition:
+                return OffsetForLeaderPartition(partition=index, leader_epoch=epochs[topic, index])
 
-            topics = [kind(topic=topic, partitions=parts) for topic, parts in _by_topic(wanted, of_partition)]
-            return self._kafka.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+            topics = [
+                OffsetForLeaderTopic(topic=topic, partitions=parts) for topic, parts in by_topic(wanted, of_partition)
+            ]
+            return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
         def read(answer: Any) -> Iterator[tuple[Partition, int, EpochEnd]]:
             for topic in answer.topics:
                 for each in topic.partitions:
                     yield (topic.topic, each.partition), each.error_code, EpochEnd(each.leader_epoch, each.end_offset)
 
-        return self._of_leaders(epochs, request, read, "the leader epochs")
+        with self._errors("the leader epochs"):
+            return self.cluster.ask_leaders(epochs, request, read, timeout_ms=self._wait_ms, also=ALSO_RETRIED)
 
     def epochs(self, log_starts: Mapping[Partition, int]) -> dict[Partition, list[tuple[int, int]]]:
         """The leader epochs of partitions from these log start offsets on, (leader_epoch, start_offset) ascending. The
@@ -184,9 +154,10 @@ class BrokerClient:
         that the broker knows, it returns the start of the oldest known epoch; these are not part of the log.
         """
         found: dict[Partition, list[tuple[int, int]]] = {partition: [] for partition in log_starts}
-        if unknown := {topic for topic, index in found if (topic, index) not in self._leader_epochs}:
+        known = self.cluster.leader_epochs
+        if unknown := {topic for topic, index in found if (topic, index) not in known}:
             self.topics(unknown)
-        asked = {partition: max(0, self._leader_epochs.get(partition, 0)) for partition in found}
+        asked = {partition: max(0, known.get(partition, 0)) for partition in found}
         while asked:
             ends = self.epoch_ends(asked)
             before, asked = asked, {}
@@ -220,161 +191,62 @@ class BrokerClient:
         within `wait_ms`. Storage errors of a slow tier are retried like all retriable errors.
         """
         topic, index = partition
-        kind = self._kafka.FetchRequest.FetchTopic
-        wanted = kind.FetchPartition(
-            partition=index, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
-            partition_max_bytes=max_bytes,
-        )  # fmt: skip
+        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
+        )
+        at_most = FETCH_BY_NAME if topic_id == ZERO_UUID else None
 
-        def look() -> Fetched | int:
-            request = self._kafka.FetchRequest(
-                replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0,
-                session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
-                topics=[kind(topic=topic, topic_id=topic_id, partitions=[wanted])],
-            )  # fmt: skip
-            answer = self._ask(request, self._leader(partition))
-            if answer.error_code:
-                return int(answer.error_code)
+        def look() -> Fetched:
+            answer = self.cluster.ask(request, self.cluster.leader(partition), at_most=at_most)
+            check(answer.error_code)
             (each,) = answer.responses[0].partitions
-            code = int(each.error_code)
-            if code and code not in REFUSED | GONE:
-                return code
-            return Fetched(bytes(each.records or b""), code, each.high_watermark, each.log_start_offset)
+            if each.error_code not in REFUSED | GONE:
+                check(each.error_code)
+            return Fetched(bytes(each.records or b""), each.error_code, each.high_watermark, each.log_start_offset)
 
         return self._until(look, f"the records of {topic}-{index} at offset {offset}", partition)
 
-    # --- sending ------------------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
-    def _leader(self, partition: Partition) -> int:
-        """The node id of the partition's leader; -1 if it is not known yet."""
-        return self._leaders.get(partition, -1)
+    def _until(self, look: Callable[[], T], what: str, *partitions: Partition) -> T:
+        """Retry `look` while it raises a retriable error."""
+        with self._errors(what):
+            return self.cluster.retry(look, partitions, timeout_ms=self._wait_ms, also=ALSO_RETRIED)
 
-    def _ask(self, request: Any, node_id: int | None) -> Any:
-        if node_id == -1:
-            raise _NoLeader
-        # How the client's own methods send requests.
-        manager = self._client._manager
-        return manager.run(manager.send, request, node_id)
-
-    def _of_leaders(
-        self,
-        partitions: Iterable[Partition],
-        request: Callable[[Sequence[Partition]], Any],
-        read: Callable[[Any], Iterable[tuple[Partition, int, T]]],
-        what: str,
-    ) -> dict[Partition, T]:
-        """Ask the leaders of the partitions, with one request to each leader."""
-        found: dict[Partition, T] = {}
-        missing = list(partitions)
-
-        def look() -> dict[Partition, T] | int:
-            nonlocal missing
-            by_leader: dict[int, list[Partition]] = {}
-            for partition in missing:
-                by_leader.setdefault(self._leader(partition), []).append(partition)
-            failed = 0
-            for leader, wanted in by_leader.items():
-                for partition, code, answer in read(self._ask(request(wanted), leader)):
-                    if code:
-                        failed = code
-                        self._leaders.pop(partition, None)
-                    else:
-                        found[partition] = answer
-            missing = [partition for partition in missing if partition not in found]
-            return failed or found
-
-        return self._until(look, what, *missing) if missing else found
-
-    def _until(self, look: Callable[[], T | int], what: str, *partitions: Partition) -> T:
-        """Retry `look` until it returns something other than a retriable error code."""
-        timer, pause_s = self._kafka.Timer(self._wait_ms), 0.0
-        while True:
-            try:
-                found = look()
-            except _NoLeader:
-                said = "the partition has no known leader"
-            except self._kafka.KafkaError as error:
-                said = str(error) or type(error).__name__
-                if isinstance(error, self._kafka.UnknownBrokerIdError):
-                    self._learn_brokers()
-                elif not getattr(error, "retriable", False):
-                    raise self._unavailable(error) from error
-            else:
-                if not isinstance(found, int):
-                    return found
-                said = explain(found)
-                if found not in GONE and not getattr(self._kafka.for_code(found), "retriable", False) and found != -1:
-                    raise BrokerUnavailable(
-                        f"the broker at {self._servers} refuses {what}: {said}", remedy="check the broker's log"
-                    )
-            if timer.expired:
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        servers = self.cluster.servers
+        try:
+            yield
+        except UnknownPartition as error:
+            raise unknown_topic(error.topic, error.index) from error
+        except KafkaError as error:
+            said = error.message or explain(error.code)
+            if error.code.retriable or error.code in ALSO_RETRIED:
                 raise BrokerUnavailable(
-                    f"the broker at {self._servers} does not complete the request for {what}: {said}",
+                    f"the broker at {servers} does not complete the request for {what}: {said}",
                     remedy="check that the broker runs, and start the job again",
-                )
-            # No pause the first time: maybe the leader was just never looked up.
-            Event().wait(pause_s)
-            pause_s = PAUSE_S
-            self._refresh(partitions)
-
-    def _refresh(self, partitions: Sequence[Partition]) -> None:
-        """Update the known leaders. Errors: UnknownTopic for a partition that does not exist."""
-        if not partitions:
-            return
-        names = sorted({topic for topic, _ in partitions})
-        try:
-            answer = self._ask(
-                self._kafka.MetadataRequest(
-                    topics=[self._kafka.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-                    allow_auto_topic_creation=False,
-                ),
-                None,
-            )
-        except self._kafka.KafkaError:
-            return
-        for topic in answer.topics:
-            if topic.error_code in GONE:
-                raise unknown_topic(topic.name)
-            for each in topic.partitions:
-                self._leaders[topic.name, each.partition_index] = each.leader_id
-        for topic_name, index in partitions:
-            if (topic_name, index) not in self._leaders:
-                raise unknown_topic(topic_name, index)
-
-    def _learn_brokers(self) -> None:
-        """Refresh the list of brokers. The client itself does that only every few minutes."""
-        manager = self._client._manager
-        try:
-            manager.run(manager.cluster.refresh_metadata)
-        except self._kafka.KafkaError:
-            return
-
-    def _unavailable(self, error: Exception) -> KbrokerSourceError:
-        said = str(error) or type(error).__name__
-        return BrokerUnavailable(
-            f"no broker answers at {self._servers}: {said}",
-            remedy="check that the broker runs and that kafka.bootstrap.servers names it",
-        )
+                ) from error
+            raise BrokerUnavailable(
+                f"the broker at {servers} refuses {what}: {said}", remedy="check the broker's log"
+            ) from error
 
 
-class _NoLeader(Exception):
-    """The partition has no known leader."""
+def _unavailable(servers: str, error: Exception) -> KbrokerSourceError:
+    said = error.message if isinstance(error, KafkaError) else str(error)
+    return BrokerUnavailable(
+        said if said.startswith("no broker answers") else f"no broker answers at {servers}: {said}",
+        remedy="check that the broker runs and that kafka.bootstrap.servers names it",
+    )
 
 
 def explain(code: int) -> str:
     """Kafka's name for an error code."""
-    from kbroker.spark.kafka_python import for_code  # noqa: PLC0415  (imported already if there is a code)
-
-    error = for_code(code)
-    return f"{error.__name__} ({code})"
-
-
-def _by_topic(partitions: Iterable[Partition], of_partition: Callable[[str, int], T]) -> list[tuple[str, list[T]]]:
-    """The partitions of a request, grouped by topic."""
-    found: dict[str, list[T]] = {}
-    for topic, index in partitions:
-        found.setdefault(topic, []).append(of_partition(topic, index))
-    return list(found.items())
+    return f"{code_of(code).name} ({int(code)})"
 
 
 _OPEN: dict[tuple[object, ...], BrokerClient] = {}

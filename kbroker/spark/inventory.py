@@ -70,7 +70,7 @@ def open_inventory(client: Mapping[str, Any] | None, store: StoreOptions | None,
     Errors: KbrokerSourceError.
     """
     if client is not None:
-        from kbroker.spark.broker_inventory import BrokerInventory  # noqa: PLC0415  (needs kafka-python)
+        from kbroker.spark.broker_inventory import BrokerInventory  # noqa: PLC0415  (only imported if it is needed)
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
         return BrokerInventory(stack.enter_context(BrokerClient(client)), has_store=store is not None)

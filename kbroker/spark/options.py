@@ -96,7 +96,7 @@ class Subscription:
 class SourceOptions:
     """The parsed options of a job.
 
-    Shape  client are settings of kafka-python, None if no broker is named: then the store is the only source;
+    Shape  client are settings of `kbroker.client`, None if no broker is named: then the store is the only source;
            store is None if no store is named: then everything is fetched from the broker
     Shape  starting and ending are None if they are not given
     """

@@ -45,14 +45,9 @@ LOG_START = 700  # inside the first segment
 
 
 class Counting(BrokerClient):
-    """Counts requests for epochs, and can remember a leader that has left the cluster."""
+    """Counts requests for epochs."""
 
     asked = 0
-    gone: int | None = None
-
-    def _leader(self, partition: Partition) -> int:
-        leader, self.gone = self.gone, None
-        return super()._leader(partition) if leader is None else leader
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
         self.asked += 1
@@ -100,7 +95,7 @@ def test_epochs_older_than_the_log_start_are_not_requested(
 
 def test_a_leader_that_left_the_cluster_is_looked_up_again(site: Site) -> None:
     with TieredBroker(site) as served, connected(served) as client:
-        client.gone = 77
+        client.cluster.leaders[TOPIC, 0] = 77
         assert client.offsets({(TOPIC, 0): EARLIEST})[TOPIC, 0].offset == LOG_START
         with pytest.raises(UnknownTopic, match="no such topic"):
             BrokerInventory(client, has_store=False).topics(Subscription(topics=("no topic: it has blanks",)))

@@ -1,4 +1,4 @@
-"""The client for the cluster that a replay writes to. It sends its own requests through kafka-python's connections.
+"""The client for the cluster that a replay writes to.
 
 Batches are built here and sent unchanged, one at a time for each partition, with a producer id and sequence numbers. So
 a batch that is sent again because its answer was lost is not written twice. Each answer contains the offset of the
@@ -12,24 +12,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kafka.errors import for_code
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
-from kafka.structs import OffsetAndMetadata, TopicPartition
-
+from kbroker.client.operations import (
+    ALL_REPLICAS,
+    PRODUCE_BY_NAME,
+    Committed,
+    commit_offsets,
+    committed_offsets,
+    describe_configs,
+    new_producer_id,
+    produce_request,
+)
+from kbroker.client.producing import most_bytes
+from kbroker.metadata.parts import TOPIC_RESOURCE
 from kbroker.spark.client import BrokerClient, explain
 from kbroker.spark.errors import BrokerUnavailable
 from kbroker.spark.jobs.errors import ReplayConflict
 from kbroker.spark.positions import Partition
 from wire.compression import Codec
+from wire.errors import check, code_of
 from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
 
 WAIT_MS: Final = 60_000
 PRODUCE_TIMEOUT_MS: Final = 30_000
-ALL_REPLICAS: Final = -1
-LAST_VERSION_BY_NAME: Final = 12  # later versions use topic ids
-RECORD_BYTES: Final = 36
-"""A record's attributes and its longest varints: its own, key and value lengths, deltas, number of headers."""
-HEADER_BYTES: Final = 10
 
 REMEDIES: Final = {
     10: "raise max.message.bytes of the target",  # MESSAGE_TOO_LARGE
@@ -49,39 +53,29 @@ class TargetClient(BrokerClient):
 
     def committed(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
         """The offsets that a group committed for a topic, with their metadata."""
-        found = self._retried(lambda: self._client.list_group_offsets([group])[group], f"the offsets of {group!r}")
-        return {
-            partition.partition: (each.offset, each.metadata or "")
-            for partition, each in found.items()
-            if partition.topic == topic and each.offset >= 0
-        }
+        with self._errors(f"the offsets of {group!r}"):
+            found = committed_offsets(self.cluster, group)
+        return {index: (each.offset, each.metadata) for (name, index), each in found.items() if name == topic}
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
         """Commit all offsets in one request."""
-        wanted = {TopicPartition(topic, at): OffsetAndMetadata(*each, None) for at, each in offsets.items()}
-        answers = self._retried(lambda: self._client.alter_group_offsets(group, wanted), f"the commit for {group!r}")
-        for partition, error in answers.items():
-            if error.errno:
+        wanted = {(topic, at): Committed(*each) for at, each in offsets.items()}
+        with self._errors(f"the commit for {group!r}"):
+            codes = commit_offsets(self.cluster, group, wanted)
+        for (_, partition), code in codes.items():
+            if code:
                 raise BrokerUnavailable(
-                    f"the broker does not store an offset of the group {group!r}: {explain(error.errno)}",
+                    f"the broker does not store an offset of the group {group!r}: {explain(code)}",
                     remedy="check that the group has no members, or choose another --job-id",
-                    at=(topic, partition.partition),
+                    at=(topic, partition),
                 )
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """The effective settings of a topic."""
-        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
-
-        asked = [ConfigResource(ConfigResourceType.TOPIC, topic)]
-        found = self._retried(lambda: self._client.describe_configs(asked, config_filter="All"), "the topic's settings")
-        (of_topics,) = found.values()
-        return {key: str(each["value"]) for key, each in of_topics[topic].items()}
-
-    def _retried(self, ask: Any, what: str) -> Any:
-        def look() -> Any:
-            return [ask()]
-
-        return self._until(look, what)[0]
+        with self._errors("the topic's settings"):
+            (found,) = describe_configs(self.cluster, TOPIC_RESOURCE, [topic])
+            check(found.error_code, found.error_message)
+        return {each.name: str(each.value) for each in found.configs}
 
     # --- records ---
 
@@ -96,43 +90,27 @@ class TargetClient(BrokerClient):
     def producer_id(self) -> tuple[int, int]:
         """A new producer id and epoch."""
 
-        def look() -> tuple[int, int] | int:
-            answer = self._ask(
-                InitProducerIdRequest(
-                    transactional_id=None, transaction_timeout_ms=PRODUCE_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
-                ),
-                None,
-            )
-            return int(answer.error_code) or (int(answer.producer_id), int(answer.producer_epoch))
-
-        return self._until(look, "a producer id")
+        with self._errors("a producer id"):
+            return new_producer_id(self.cluster)
 
     def produce(self, partition: Partition, batch: bytes, *, offset: int) -> int:
         """Write one batch. Returns the offset of its first record. `offset` is the source's, for messages."""
-        topic, index = partition
-        data = ProduceRequest.TopicProduceData
 
-        def look() -> list[int] | int:
-            request = ProduceRequest(
-                transactional_id=None,
-                acks=ALL_REPLICAS,
-                timeout_ms=PRODUCE_TIMEOUT_MS,
-                topic_data=[data(name=topic, partition_data=[data.PartitionProduceData(index=index, records=batch)])],
-                max_version=LAST_VERSION_BY_NAME,
-            )
-            answer = self._ask(request, self._leader(partition))
+        def look() -> int:
+            request = produce_request({partition: batch}, acks=ALL_REPLICAS, timeout_ms=PRODUCE_TIMEOUT_MS)
+            answer = self.cluster.ask(request, self.cluster.leader(partition), at_most=PRODUCE_BY_NAME)
             (each,) = answer.responses[0].partition_responses
-            code = int(each.error_code)
-            if code and not getattr(for_code(code), "retriable", False):
-                said = getattr(each, "error_message", None) or explain(code)
+            if each.error_code and not code_of(each.error_code).retriable:
                 raise ReplayConflict(
-                    f"the target refuses the records from the source's offset {offset} on: {said}",
-                    remedy=REMEDIES.get(code, "check the broker's log, and start the job again"),
-                    at=(topic, index),
+                    f"the target refuses the records from the source's offset {offset} on: "
+                    f"{each.error_message or explain(each.error_code)}",
+                    remedy=REMEDIES.get(each.error_code, "check the broker's log, and start the job again"),
+                    at=partition,
                 )
-            return code or [int(each.base_offset)]
+            check(each.error_code)
+            return int(each.base_offset)
 
-        return self._until(look, f"the write to {topic}-{index}", partition)[0]
+        return self._until(look, f"the write to {partition[0]}-{partition[1]}", partition)
 
 
 class PartitionWriter:
@@ -158,7 +136,7 @@ class PartitionWriter:
 
     def write(self, record: Record, *, source_offset: int) -> None:
         """Add a record. It is written together with others, or alone if it is too large."""
-        size = _most_bytes(record)
+        size = most_bytes(record)
         if self._size + size > self._batch_bytes:
             self.flush()
         if not self._held:
@@ -181,12 +159,6 @@ class PartitionWriter:
         self.next_offset += len(self._held)
         self.written += len(self._held)
         self._held, self._size = [], 0
-
-
-def _most_bytes(record: Record) -> int:
-    """The maximum size of a record in a batch."""
-    headers = sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + RECORD_BYTES
 
 
 def foreign_writer(partition: Partition, offset: int, what: str) -> ReplayConflict:
