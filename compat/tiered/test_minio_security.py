@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.kafka.libraries import executable
+from compat.authority import make_authority
 from compat.minio import BUCKET, MinioServer
 from compat.minio_proxy import Exchange, MinioProxy, answer, silence
 from compat.tiered.minio_fixtures import HASTY, admin, fails_with, is_whole, read
@@ -131,23 +130,7 @@ def test_k15_keys_appear_in_no_message_traceback_or_log(
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with an authority, ca.pem, and its certificate for 127.0.0.1: server.pem, server.key."""
-    openssl = executable("openssl", hint="install openssl")
-    directory = tmp_path_factory.mktemp("authority")
-
-    def run(*arguments: str) -> None:
-        subprocess.run([openssl, *arguments], cwd=directory, check=True, capture_output=True)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    usage = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign"]
-    run(
-        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority", *usage
-    )
-    run("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=store")
-    names = "subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-    (directory / "names").write_text(names)
-    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
-    run("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signing)
-    return directory
+    return make_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")

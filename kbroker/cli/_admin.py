@@ -1,8 +1,7 @@
-"""Code shared by the commands that are clients of a broker: connection flags, client settings, admin client.
+"""Code shared by the commands that are clients of a broker: connection flags, client settings, errors.
 
-The client is kafka-python, so these commands work with every Kafka-compatible broker. `--command-config` reads a
-properties file as Kafka's tools do. Java's setting names are translated if kafka-python has the same setting;
-kafka-python's own names are also accepted.
+`kbroker.client` works with every Kafka-compatible broker. `--command-config` reads a properties file as Kafka's tools
+do.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._say import say
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from kbroker.client.cluster import Cluster
+    from wire.errors import KafkaError
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
@@ -52,50 +52,36 @@ def _property(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def quiet_client() -> None:
-    """Suppress the client's log. Call this before importing the client.
-
-    The log has a line for each connection attempt; the user needs only the final error.
-    """
-    import logging  # noqa: PLC0415  (--help must import neither this nor the client)
-
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    logging.getLogger("kafka").propagate = False
-
-
 @contextmanager
-def client_errors(settings: Mapping[str, Any]) -> Iterator[None]:
+def client_errors() -> Iterator[None]:
     """Convert the client's errors to CommandFailed."""
-    from kafka.errors import KafkaError, KafkaTimeoutError  # noqa: PLC0415
+    from wire.errors import KafkaError  # noqa: PLC0415  (--help must not import the client)
 
     try:
         yield
-    except KafkaTimeoutError as error:
-        said = explain(error)
-        if "bootstrap" in said.lower():
-            servers = ",".join(settings["bootstrap_servers"])
-            said = f"no broker answers at {servers} within {settings['bootstrap_timeout_ms']} ms"
-        raise CommandFailed(said) from error
     except KafkaError as error:
         raise CommandFailed(explain(error)) from error
 
 
 @contextmanager
-def admin_client(options: argparse.Namespace) -> Iterator[KafkaAdminClient]:
-    """A connected admin client. Raises CommandFailed if no broker answers, and instead of the client's errors."""
-    settings = client_settings(options)
-    quiet_client()
-    from kafka.admin import KafkaAdminClient  # noqa: PLC0415
+def connected(settings: Mapping[str, Any]) -> Iterator[Cluster]:
+    """A connected client. Raises CommandFailed if no broker answers, and instead of the client's errors."""
+    from kbroker.client.cluster import Cluster  # noqa: PLC0415
 
-    with client_errors(settings):
+    with client_errors():
         try:
-            client = KafkaAdminClient(**settings)
-        except (OSError, ValueError) as error:
+            cluster = Cluster(settings)
+        except OSError as error:
             raise CommandFailed(f"cannot connect to {','.join(settings['bootstrap_servers'])}: {error}") from error
-        try:
-            yield client
-        finally:
-            client.close()
+        with cluster:
+            yield cluster
+
+
+@contextmanager
+def admin_client(options: argparse.Namespace) -> Iterator[Cluster]:
+    """A connected client with the settings of the flags."""
+    with connected(client_settings(options)) as cluster:
+        yield cluster
 
 
 def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -140,7 +126,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Translate a Java client's properties into kafka-python settings; warn on stderr about ignored ones.
+    """Translate a Java client's properties into settings of the client; warn on stderr about ignored ones.
 
     Raises CommandFailed. `known` is as in `client_properties.translate`.
     """
@@ -155,42 +141,33 @@ def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None 
     return settings
 
 
-def explain(error: Exception) -> str:
-    """The message of a client's error: the broker's message if it sent one."""
-    said = ", ".join(str(argument) for argument in error.args if argument).strip()
-    described = str(getattr(error, "description", None) or type(error).__name__)
-    # Some of the client's errors end with a colon if the broker sent no message.
-    return f"{said} {described}" if said.endswith(":") else said or described
+def explain(error: KafkaError) -> str:
+    """The message of a client's error: the broker's message, or Kafka's description of the code."""
+    return explain_code(error.code, error.message)
 
 
-def explain_code(code: int, message: str | None) -> str:
+def explain_code(code: int, message: str | None = None) -> str:
     """The message of an error response: the broker's message, or Kafka's description of the code."""
-    from kafka.errors import for_code  # noqa: PLC0415
+    from kbroker.cli._error_texts import DESCRIPTIONS  # noqa: PLC0415
+    from wire.errors import ErrorCode  # noqa: PLC0415
 
-    return message or str(for_code(code).description or for_code(code).message or f"error {code}")
-
-
-def ask(client: KafkaAdminClient, request: Any, *, node_id: int | str | None = None) -> Any:
-    """Send a raw request of kafka-python to a node, or to any. The client's own methods drop parts of responses."""
-    return client._manager.run(client._manager.send, request, node_id)
+    if message or code in DESCRIPTIONS:
+        return message or DESCRIPTIONS[code]
+    return ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
 
 
-def coordinator_of(client: KafkaAdminClient, group: str, *, timeout_ms: int) -> int:
+def coordinator_of(cluster: Cluster, group: str, *, timeout_ms: int) -> int:
     """The node id of a group's coordinator.
 
     The first such request makes the broker create __consumer_offsets, so the answer may take a moment.
     """
-    from threading import Event  # noqa: PLC0415
+    from wire.errors import KafkaError  # noqa: PLC0415
 
-    from kafka.errors import KafkaError  # noqa: PLC0415
-
-    for _ in range(max(1, timeout_ms // RETRY_MS)):
-        try:
-            found: int = client._manager.run(client._find_coordinator_id, group)
-            return found
-        except KafkaError as error:
-            if not error.retriable:
-                raise
-            reason = explain(error)
-            Event().wait(RETRY_MS / 1000)
-    raise CommandFailed(f"no coordinator of group {group!r} was found within {timeout_ms} ms: {reason}")
+    try:
+        return cluster.retry(lambda: cluster.coordinator(group), timeout_ms=timeout_ms)
+    except KafkaError as error:
+        if not error.code.retriable:
+            raise
+        raise CommandFailed(
+            f"no coordinator of group {group!r} was found within {timeout_ms} ms: {explain(error)}"
+        ) from error

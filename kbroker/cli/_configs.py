@@ -1,7 +1,6 @@
 """The operations of `kbroker config` on a connected client: settings of topics, brokers, loggers and groups.
 
-This module sends raw requests, because the client's own methods do not support the defaults of all brokers (the broker
-resource with an empty name) and do not report resources that do not exist.
+The defaults of all brokers are the settings of the broker resource with an empty name.
 
 Source: ConfigCommand of Apache Kafka 4.3.1.
 """
@@ -12,11 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kafka.admin import ConfigResourceType, KafkaAdminClient
-from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import ask, explain_code
+from kbroker.cli._admin import explain_code
+from kbroker.client.cluster import Cluster
+from kbroker.client.operations import describe_configs
+from kbroker.metadata.parts import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
+from wire.errors import ErrorCode, check
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from wire.messages.list_config_resources import ListConfigResourcesRequest
 
 # Kafka's numbers for the source of a value.
 SOURCES: Final[Mapping[int, str]] = {
@@ -30,7 +42,6 @@ SOURCES: Final[Mapping[int, str]] = {
     8: "DYNAMIC_GROUP_CONFIG",
 }
 TYPES: Final = ("UNKNOWN", "BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD")
-UNKNOWN_TOPIC: Final = 3
 SET: Final = 0
 DELETE: Final = 1
 
@@ -38,16 +49,16 @@ DELETE: Final = 1
 class Kind(NamedTuple):
     """A type of entity: its resource type, and the source of its own settings; None if all settings are its own."""
 
-    resource_type: ConfigResourceType
+    resource_type: int
     own_source: str | None
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "topics": Kind(ConfigResourceType.TOPIC, "DYNAMIC_TOPIC_CONFIG"),
-    "brokers": Kind(ConfigResourceType.BROKER, "DYNAMIC_BROKER_CONFIG"),
-    "broker-loggers": Kind(ConfigResourceType.BROKER_LOGGER, None),
-    "groups": Kind(ConfigResourceType.GROUP, "DYNAMIC_GROUP_CONFIG"),
-    "client-metrics": Kind(ConfigResourceType.CLIENT_METRICS, "DYNAMIC_CLIENT_METRICS_CONFIG"),
+    "topics": Kind(TOPIC_RESOURCE, "DYNAMIC_TOPIC_CONFIG"),
+    "brokers": Kind(BROKER_RESOURCE, "DYNAMIC_BROKER_CONFIG"),
+    "broker-loggers": Kind(BROKER_LOGGER_RESOURCE, None),
+    "groups": Kind(GROUP_RESOURCE, "DYNAMIC_GROUP_CONFIG"),
+    "client-metrics": Kind(CLIENT_METRICS_RESOURCE, "DYNAMIC_CLIENT_METRICS_CONFIG"),
 }
 
 
@@ -87,30 +98,31 @@ class Setting:
     synonyms: list[tuple[str, str, str | None]]
 
 
-def entities(client: KafkaAdminClient, kind: str) -> list[Entity]:
+def entities(client: Cluster, kind: str) -> list[Entity]:
     """All entities of a type that can have settings."""
     if kind == "topics":
-        names = sorted(topic["name"] for topic in client.describe_topics())
+        names = sorted(str(topic.name) for topic in client.metadata(None).topics)
     elif kind in {"brokers", "broker-loggers"}:
-        names = [str(broker["broker_id"]) for broker in client.describe_cluster()["brokers"]]
+        names = [str(node_id) for node_id in _node_ids(client)]
         names += [""] if kind == "brokers" else []
     elif kind == "groups":
         from kbroker.cli._groups import list_groups  # noqa: PLC0415
 
         names = [each.group for each in list_groups(client, states=(), types=())]
     else:
-        found = client.list_config_resources([KINDS[kind].resource_type])
-        names = sorted(name for listed in found.values() for name in listed)
+        # Before version 1, brokers list these only.
+        of_types = [KINDS[kind].resource_type] if client.serves(ListConfigResourcesRequest, version=1) else []
+        found = client.ask(ListConfigResourcesRequest(resource_types=of_types))
+        check(found.error_code)
+        names = sorted(each.resource_name for each in found.config_resources)
     return [Entity(kind, name) for name in names]
 
 
-def describe(client: KafkaAdminClient, entity: Entity, *, all_of_them: bool) -> list[Setting]:
+def describe(client: Cluster, entity: Entity, *, all_of_them: bool) -> list[Setting]:
     """The settings of an entity, sorted by name: all, or only its own."""
-    request = DescribeConfigsRequest(
-        resources=[(int(KINDS[entity.kind].resource_type), entity.name, None)], include_synonyms=True
-    )
-    (answer,) = ask(client, request, node_id=_node_to_ask(client, entity)).results
-    _raise_for(entity, answer)
+    kind, node_id = KINDS[entity.kind], _node_to_ask(client, entity)
+    (answer,) = describe_configs(client, kind.resource_type, [entity.name], node_id=node_id)
+    _raise_for(entity, answer.error_code, answer.error_message)
     found = [
         Setting(
             name=each.name,
@@ -127,32 +139,38 @@ def describe(client: KafkaAdminClient, entity: Entity, *, all_of_them: bool) -> 
     return sorted((each for each in found if own is None or each.source == own), key=lambda each: each.name)
 
 
-def alter(client: KafkaAdminClient, entity: Entity, *, added: Mapping[str, str], deleted: Sequence[str]) -> None:
+def alter(client: Cluster, entity: Entity, *, added: Mapping[str, str], deleted: Sequence[str]) -> None:
     """Set and unset settings, all or none. Raises CommandFailed if the broker refuses or a deleted one is not set."""
     if deleted:
         known = {each.name for each in describe(client, entity, all_of_them=False)}
         if missing := [name for name in deleted if name not in known]:
             raise CommandFailed(f"Invalid config(s): {','.join(missing)}")
-    changes: list[tuple[str, int, str | None]] = [(name, SET, value) for name, value in added.items()]
-    changes += [(name, DELETE, None) for name in deleted]
-    request = IncrementalAlterConfigsRequest(
-        resources=[(int(KINDS[entity.kind].resource_type), entity.name, changes)], validate_only=False
+    changes = [AlterableConfig(name=name, config_operation=SET, value=value) for name, value in added.items()]
+    changes += [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in deleted]
+    resource = AlterConfigsResource(
+        resource_type=KINDS[entity.kind].resource_type, resource_name=entity.name, configs=changes
     )
-    (answer,) = ask(client, request, node_id=_node_to_ask(client, entity)).responses
-    _raise_for(entity, answer)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    (answer,) = client.ask(request, _node_to_ask(client, entity)).responses
+    _raise_for(entity, answer.error_code, answer.error_message)
 
 
-def _raise_for(entity: Entity, answer: Any) -> None:
-    if answer.error_code == UNKNOWN_TOPIC:
+def _raise_for(entity: Entity, code: int, message: str | None) -> None:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise CommandFailed(f"topic {entity.name!r} does not exist")
-    if answer.error_code:
-        raise CommandFailed(explain_code(answer.error_code, answer.error_message))
+    if code:
+        raise CommandFailed(explain_code(code, message))
 
 
-def _node_to_ask(client: KafkaAdminClient, entity: Entity) -> int | None:
+def _node_ids(client: Cluster) -> list[int]:
+    client.metadata([])
+    return list(client.nodes)
+
+
+def _node_to_ask(client: Cluster, entity: Entity) -> int | None:
     if entity.node_id is None:
         return None
-    known = [broker["broker_id"] for broker in client.describe_cluster()["brokers"]]
+    known = _node_ids(client)
     if entity.node_id not in known:
         raise CommandFailed(f"broker {entity.node_id} does not exist; the brokers are {', '.join(map(str, known))}")
     return entity.node_id

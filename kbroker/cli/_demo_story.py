@@ -6,25 +6,26 @@ import hashlib
 import signal
 import tempfile
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from kbroker.cli import EXIT_FAILED, CommandFailed
 from kbroker.cli import _configs as configs
-from kbroker.cli._admin import quiet_client
+from kbroker.cli._admin import connected
 from kbroker.cli._demo_broker import broker
 from kbroker.cli._demo_picture import Scene, Stage, stage
 from kbroker.cli._tier_flush import KEY as FLUSH_KEY
-from kbroker.cli._tier_sources import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from kbroker.cli._topics import create_topic
+from kbroker.client.cluster import Cluster
+from kbroker.client.consuming import Consumer
+from kbroker.client.operations import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, list_offsets
+from kbroker.client.producing import NotStored, Producer
 from kbroker.runtime.env import RealEnv
-
-if TYPE_CHECKING:
-    from kafka import KafkaConsumer
-    from kafka.admin import KafkaAdminClient
+from wire.compression import Codec
+from wire.record_batch import Record
 
 TOPIC: Final = "demo"
 SEGMENT_BYTES: Final = 1 << 20
@@ -56,8 +57,9 @@ def run(*, mib: int, plain: bool, patience_ms: int) -> int:
         ):
             shown.tell(f"A temporary broker runs at {address}, and its data and tier are in {name}.")
             records = mib * (1 << 20) // VALUE_BYTES
-            _run_in_thread(Story(address, Path(name), shown, records=records, patience_ms=patience_ms).tell)
-    except StepFailed as failure:
+            with connected({"bootstrap_servers": [address]}) as cluster:
+                Story(cluster, Path(name), shown, records=records, patience_ms=patience_ms).tell()
+    except (CommandFailed, StepFailed) as failure:
         print(f"kbroker demo: failed: {failure}")
         return EXIT_FAILED
     except _Terminated:
@@ -68,26 +70,6 @@ def run(*, mib: int, plain: bool, patience_ms: int) -> int:
     return 0
 
 
-def _run_in_thread(tell: Callable[[], None]) -> None:
-    """Run a function in a thread and raise its exception. Client code could swallow the exception of a signal handler;
-    the main thread only waits, so it receives the exception. The thread is a daemon and ends with the process.
-    """
-    failures: list[Exception] = []
-
-    def call() -> None:
-        try:
-            tell()
-        except Exception as failure:  # noqa: BLE001  (raised again in the main thread)
-            failures.append(failure)
-
-    thread = Thread(target=call, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(LOOK_MS / 1000)
-    if failures:
-        raise failures[0]
-
-
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise _Terminated
 
@@ -95,12 +77,8 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 class Story:
     """One run against one broker. Errors: StepFailed."""
 
-    def __init__(self, address: str, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
-        quiet_client()
-        from kafka.structs import TopicPartition  # noqa: PLC0415  (imported only when needed)
-
-        self._address = address
-        self._partition: Any = TopicPartition(TOPIC, 0)
+    def __init__(self, cluster: Cluster, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
+        self._cluster = cluster
         self._directory = directory
         self._shown = shown
         self._records = records
@@ -109,23 +87,18 @@ class Story:
         self._start_ms = self._env.now_ms()
         self._scene = Scene(goal=records)
         self._shown_ms = 0
-        self._admin: KafkaAdminClient
 
     def tell(self) -> None:
         """Run all steps."""
-        from kafka.admin import KafkaAdminClient  # noqa: PLC0415
-        from kafka.errors import KafkaError  # noqa: PLC0415
-
+        self._create()
         try:
-            with closing(KafkaAdminClient(bootstrap_servers=self._address)) as self._admin:
-                self._create()
-                self._fill()
-                most = self._scene.local_bytes
-                self._move()
-                self._shrink(most)
-                self._read_back()
-        except (KafkaError, CommandFailed) as error:
-            raise StepFailed(str(error)) from error
+            self._fill()
+        except NotStored as error:
+            raise StepFailed(f"record {error.number} was not stored: {error.reason}") from error
+        most = self._scene.local_bytes
+        self._move()
+        self._shrink(most)
+        self._read_back()
         scene = self._scene
         self._shown.tell(
             f"All {self._records} records were read back and compared; {scene.local_start} of them are only in the "
@@ -140,34 +113,31 @@ class Story:
             "retention.ms": "-1",
             "file.delete.delay.ms": "0",
         }
-        self._admin.create_topics({TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": settings}})
+        create_topic(
+            self._cluster, TOPIC, partitions=1, replication_factor=1, assignment=(), configs=settings,
+            if_not_exists=False,
+        )  # fmt: skip
 
     def _fill(self) -> None:
         """Write the records. The tier copies closed segments at the same time."""
-        from kafka import KafkaProducer  # noqa: PLC0415
-
         self._title(f"writing {self._records} records")
-        producer = KafkaProducer(bootstrap_servers=self._address, linger_ms=5, acks="all")
         start_ms = self._env.now_ms()
-        sent = []
-        try:
+        with (
+            Cluster(self._cluster.settings) as apart,  # a producer's answers come later
+            Producer(apart, TOPIC, {}, acks=-1, codec=Codec.NONE, is_idempotent=True) as producer,
+        ):
             for number in range(self._records):
-                sent.append(producer.send(TOPIC, record_value(number), key=b"%d" % number, partition=0))
+                record = Record(-1, self._env.timestamp_ms(), b"%d" % number, record_value(number))
+                producer.send(record, partition=0, number=number)
                 self._look()
                 self._pace(number * VALUE_BYTES // FILL_BYTES_PER_MS, since_ms=start_ms)
-            producer.flush(timeout=self._patience_ms / 1000)
-        finally:
-            producer.close(timeout=5)
-        offsets = [future.get(timeout=5).offset for future in sent]
-        if offsets != list(range(self._records)):
-            raise StepFailed("records did not get the offsets in the order in which they were written")
         self._look(now=True)
 
     def _move(self) -> None:
         """Flush the topic to the tier, and wait until everything is copied."""
         self._title("closed segments move to the tier")
         moment = {FLUSH_KEY: str(self._env.timestamp_ms())}
-        configs.alter(self._admin, configs.Entity("topics", TOPIC), added=moment, deleted=())
+        configs.alter(self._cluster, configs.Entity("topics", TOPIC), added=moment, deleted=())
         self._until(lambda: self._scene.tiered_to == self._records - 1, "the tier never had all records")
 
     def _shrink(self, most: int) -> None:
@@ -182,20 +152,9 @@ class Story:
 
     def _read_back(self) -> None:
         """Read all records from offset 0 and compare them."""
-        from kafka import KafkaConsumer  # noqa: PLC0415
-
         self._title("a consumer reads everything back")
-        consumer = KafkaConsumer(bootstrap_servers=self._address, enable_auto_commit=False, auto_offset_reset="none")
-        try:
-            self._compare(consumer)
-        finally:
-            with suppress(OSError):
-                consumer.close(autocommit=False)
-        self._title("everything was read back")
-
-    def _compare(self, consumer: KafkaConsumer) -> None:
-        consumer.assign([self._partition])
-        consumer.seek(self._partition, 0)
+        consumer = Consumer(self._cluster, {}, is_committed_only=False)
+        consumer.assign({(TOPIC, 0): 0})
         start_ms = self._env.now_ms()
         deadline = start_ms + self._patience_ms
         number = 0
@@ -204,7 +163,7 @@ class Story:
                 raise StepFailed(
                     f"only {number} of {self._records} records could be read within {self._patience_ms} ms"
                 )
-            for record in consumer.poll(timeout_ms=LOOK_MS).get(self._partition, ()):
+            for record in consumer.poll(timeout_ms=LOOK_MS):
                 if (record.offset, record.key) != (number, b"%d" % number) or record.value != record_value(number):
                     raise StepFailed(
                         f"the record at offset {record.offset} is not the one that was written as {number}"
@@ -213,6 +172,7 @@ class Story:
             self._scene = replace(self._scene, read=number)
             self._look()
             self._pace(number * VALUE_BYTES // READ_BYTES_PER_MS, since_ms=start_ms)
+        self._title("everything was read back")
 
     # --- looking ---
 
@@ -226,14 +186,14 @@ class Story:
         while not condition():
             if self._env.now_ms() > deadline:
                 raise StepFailed(f"{failure} ({self._scene.line().strip()})")
-            Event().wait(LOOK_MS / 1000)
+            self._cluster.wait(LOOK_MS)
             self._look(now=True)
 
     def _pace(self, due_ms: int, *, since_ms: int) -> None:
         """Wait until `due_ms` after `since_ms`."""
         early_ms = due_ms - (self._env.now_ms() - since_ms)
         if early_ms > LOOK_MS:
-            Event().wait(early_ms / 1000)
+            self._cluster.wait(early_ms)
 
     def _look(self, *, now: bool = False) -> None:
         """Read the offsets and sizes, and show them; at most once per LOOK_MS unless `now` is set."""
@@ -242,7 +202,7 @@ class Story:
             return
         self._shown_ms = elapsed_ms
         first, local, tiered, end = (
-            self._admin.list_partition_offsets({self._partition: spec})[self._partition].offset
+            list_offsets(self._cluster, {(TOPIC, 0): spec})[TOPIC, 0].offset
             for spec in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST)
         )
         self._scene = replace(

@@ -1,30 +1,32 @@
 """The operations of `kbroker group` on a connected client: groups, their members and their progress.
 
-The client does not support groups of the new protocol (KIP-848). Their members are read over a separate `Connection`.
-
 Source: ConsumerGroupCommand of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kafka.admin import KafkaAdminClient
-from kafka.structs import TopicPartition
-
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import coordinator_of
+from kbroker.cli._admin import coordinator_of, explain_code
 from kbroker.cli._positions import TopicPartitions
+from kbroker.client import operations
+from kbroker.client.cluster import Cluster, Partition
+from kbroker.client.operations import LATEST
+from wire.errors import ErrorCode, KafkaError, Malformed, check
+from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from wire.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
+from wire.messages.list_groups import ListGroupsRequest
+from wire.stored.consumer_protocol import ConsumerProtocolAssignment
+from wire.stored.frame import decode_value
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 DEAD: Final = "Dead"
 EMPTY: Final = "Empty"
 UNKNOWN: Final = "Unknown"
-
-Partition = tuple[str, int]
+NO_ERROR_FOR_MISSING: Final = 5
+"""The last version of DescribeGroups that answers Dead, without an error, for a group that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +100,22 @@ class Progress:
         return self.log_end_offset - self.current_offset
 
 
-def list_groups(client: KafkaAdminClient, *, states: Sequence[str], types: Sequence[str]) -> list[Listing]:
+def list_groups(client: Cluster, *, states: Sequence[str], types: Sequence[str]) -> list[Listing]:
     """The consumer groups in any of these states and types, by name; empty sequences mean all."""
-    found = [
-        Listing(
-            each["group_id"],
-            each.get("protocol_type") or "",
-            each.get("group_state") or UNKNOWN,
-            (each.get("group_type") or UNKNOWN).capitalize(),
-        )
-        for each in client.list_groups()
-    ]
+    found = []
+    client.metadata([])
+    for node_id in list(client.nodes):
+        answer = client.ask(ListGroupsRequest(), node_id)
+        check(answer.error_code)
+        found += [
+            Listing(
+                each.group_id,
+                each.protocol_type,
+                each.group_state or UNKNOWN,
+                (each.group_type or UNKNOWN).capitalize(),
+            )
+            for each in answer.groups
+        ]
     # Filter here, because old brokers cannot.
     chosen = [
         each
@@ -118,73 +125,56 @@ def list_groups(client: KafkaAdminClient, *, states: Sequence[str], types: Seque
     return sorted(chosen, key=lambda each: each.group)
 
 
-def describe(
-    client: KafkaAdminClient, groups: Sequence[str], settings: Mapping[str, Any], *, timeout_ms: int
-) -> list[GroupState]:
+def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list[GroupState]:
     """The states of groups, in the order given. A group that does not exist is Dead."""
-    if not groups:
-        return []
-    coordinators = {group: coordinator_of(client, group, timeout_ms=timeout_ms) for group in groups}
-    described = client.describe_groups(list(groups))
-    brokers = {broker["broker_id"]: broker for broker in client.describe_cluster()["brokers"]}
     types: dict[str, str] | None = None
     found = []
     for group in groups:
-        node_id = coordinators[group]
-        node = brokers.get(node_id)
-        coordinator = None if node is None else (node_id, node["host"], node["port"])
-        answer = described[group]
-        if answer["error"] is not None and "GroupIdNotFound" not in answer["error"]:
-            raise CommandFailed(f"group {group!r}: {answer['error']}")
-        if answer["group_state"] == DEAD and coordinator is not None:
+        node_id = coordinator_of(client, group, timeout_ms=timeout_ms)
+        request = DescribeGroupsRequest(groups=[group])
+        (answer,) = client.ask(request, node_id, at_most=NO_ERROR_FOR_MISSING).groups
+        if answer.error_code:
+            raise CommandFailed(f"group {group!r}: {explain_code(answer.error_code)}")
+        coordinator = (node_id, *client.nodes[node_id])
+        if answer.group_state == DEAD:
             if types is None:
                 types = {each.group: each.type for each in list_groups(client, states=(), types=())}
             if types.get(group) == "Consumer":
-                found.append(_describe_new_protocol(group, coordinator, settings))
+                found.append(_describe_new_protocol(client, group, coordinator))
                 continue
-        members = [_member(each) for each in answer["members"]]
+        members = [_member(each) for each in answer.members]
         found.append(
-            GroupState(
-                group, answer["group_state"], answer["protocol_type"], answer["protocol_data"], coordinator, members
-            )
+            GroupState(group, answer.group_state, answer.protocol_type, answer.protocol_data, coordinator, members)
         )
     return found
 
 
-def _member(answer: Mapping[str, Any]) -> Member:
-    assignment = answer["member_assignment"]
-    topics = None
-    if isinstance(assignment, Mapping):
-        topics = {each["topic"]: sorted(each["partitions"]) for each in assignment["assigned_partitions"]}
+def _member(answer: DescribedGroupMember) -> Member:
+    assignment: dict[str, list[int]] | None = {}  # A member without an assignment has empty bytes.
+    if answer.member_assignment:
+        try:
+            read: Any = decode_value(ConsumerProtocolAssignment, answer.member_assignment)
+            assignment = {each.topic: sorted(each.partitions) for each in read.assigned_partitions}
+        except Malformed:
+            assignment = None
     return Member(
-        member_id=answer["member_id"],
-        instance_id=answer.get("group_instance_id"),
-        client_id=answer["client_id"],
-        host=answer["client_host"],
-        # A member without an assignment has empty bytes.
-        assignment={} if not assignment else topics,
+        member_id=answer.member_id,
+        instance_id=answer.group_instance_id,
+        client_id=answer.client_id,
+        host=answer.client_host,
+        assignment=assignment,
     )
 
 
-def _describe_new_protocol(group: str, coordinator: tuple[int, str, int], settings: Mapping[str, Any]) -> GroupState:
-    from kbroker.cli._connection import connect  # noqa: PLC0415  (few groups need it)
-    from wire.client import UnsupportedApi  # noqa: PLC0415
-    from wire.errors import Malformed  # noqa: PLC0415
-    from wire.messages import consumer_group_describe as api  # noqa: PLC0415
-
-    if str(settings.get("security_protocol", "PLAINTEXT")).startswith("SASL_"):
-        raise CommandFailed(f"group {group!r} uses the new protocol; its members can be described only without SASL")
-    _, host, port = coordinator
+def _describe_new_protocol(client: Cluster, group: str, coordinator: tuple[int, str, int]) -> GroupState:
+    request = ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
     try:
-        with connect(f"[{host}]:{port}", dict(settings)) as connection:
-            request = api.ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
-            (answer,) = connection.ask(request).groups
-    except UnsupportedApi as error:
-        raise CommandFailed(f"group {group!r} is of the new protocol, and its broker cannot describe it") from error
-    except (OSError, Malformed) as error:
-        raise CommandFailed(f"group {group!r} cannot be described: {error}") from error
-    if answer.error_code:
-        raise CommandFailed(f"group {group!r} cannot be described: {answer.error_message or answer.error_code}")
+        (answer,) = client.ask(request, coordinator[0]).groups
+        check(answer.error_code, answer.error_message)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            raise CommandFailed(f"group {group!r} is of the new protocol, and its broker cannot describe it") from error
+        raise CommandFailed(f"group {group!r} cannot be described: {error.message or int(error.code)}") from error
     members = [
         Member(
             member_id=each.member_id,
@@ -209,7 +199,7 @@ def _describe_new_protocol(group: str, coordinator: tuple[int, str, int], settin
     )
 
 
-def progress(client: KafkaAdminClient, state: GroupState) -> list[Progress]:
+def progress(client: Cluster, state: GroupState) -> list[Progress]:
     """The progress in each partition that the group has committed or is assigned, by topic and partition."""
     committed = committed_offsets(client, state.group)
     owners = {partition: member for member in state.members for partition in member.partitions}
@@ -228,41 +218,33 @@ def progress(client: KafkaAdminClient, state: GroupState) -> list[Progress]:
     ]
 
 
-def committed_offsets(client: KafkaAdminClient, group: str) -> dict[Partition, tuple[int, int | None]]:
+def committed_offsets(client: Cluster, group: str) -> dict[Partition, tuple[int, int | None]]:
     """The committed offsets of a group, each with its leader epoch if known."""
     return {
-        (partition.topic, partition.partition): (
-            found.offset,
-            found.leader_epoch if found.leader_epoch is not None and found.leader_epoch >= 0 else None,
-        )
-        for partition, found in client.list_group_offsets([group])[group].items()
-        if found.offset >= 0
+        partition: (found.offset, found.leader_epoch if found.leader_epoch >= 0 else None)
+        for partition, found in operations.committed_offsets(client, group).items()
     }
 
 
-def led_partitions(client: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, bool]:
+def led_partitions(client: Cluster, topics: Collection[str]) -> dict[Partition, bool]:
     """The partitions of topics, and whether each has a leader; a topic that does not exist has no partitions."""
-    if not topics:
-        return {}
     return {
-        (topic["name"], each["partition_index"]): each["leader_id"] >= 0
-        for topic in client.describe_topics(sorted(topics))
-        if topic["error_code"] == 0
-        for each in topic["partitions"]
+        (str(topic.name), each.partition_index): each.leader_id >= 0
+        for topic in client.metadata(sorted(topics)).topics
+        if topic.error_code == 0
+        for each in topic.partitions
     }
 
 
-def log_offsets(client: KafkaAdminClient, partitions: Iterable[Partition], spec: int) -> dict[Partition, int]:
+def log_offsets(client: Cluster, partitions: Iterable[Partition], spec: int) -> dict[Partition, int]:
     """Offsets by ListOffsets, for partitions that exist and have a leader; -1 if there is no such offset."""
     wanted = list(partitions)
     led = led_partitions(client, {topic for topic, _ in wanted})
-    specs = {TopicPartition(*each): spec for each in wanted if led.get(each)}
-    if not specs:
-        return {}
-    return {(each.topic, each.partition): found.offset for each, found in client.list_partition_offsets(specs).items()}
+    specs = {each: spec for each in wanted if led.get(each)}
+    return {partition: found.offset for partition, found in operations.list_offsets(client, specs).items()}
 
 
-def expand(client: KafkaAdminClient, scope: Sequence[TopicPartitions]) -> list[Partition]:
+def expand(client: Cluster, scope: Sequence[TopicPartitions]) -> list[Partition]:
     """The partitions of words such as `orders` and `orders:0,1`. Raises CommandFailed if one does not exist."""
     led = led_partitions(client, {each.topic for each in scope})
     found: set[Partition] = set()

@@ -76,14 +76,19 @@ def header(text: str) -> tuple[str, bytes]:
     return name, value.encode("utf-8", "surrogateescape")
 
 
-def lines(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+def lines(stream: BinaryIO, delimiter: bytes, before_read: Callable[[], object] = bool) -> Iterator[bytes]:
     """The pieces of a stream between delimiters, as they arrive, including an unfinished last one.
 
+    `before_read` is called before each read, which may block.
     Raises NotARecord for a piece of more than MAX_LINE_BYTES.
     """
     rest = bytearray()
     read = getattr(stream, "read1", stream.read)
-    while chunk := read(READ_BYTES):
+    while True:
+        before_read()
+        chunk = read(READ_BYTES)
+        if not chunk:
+            break
         # Search only new bytes, plus the old ones at which a delimiter may begin.
         searched = max(0, len(rest) - len(delimiter) + 1)
         rest += chunk

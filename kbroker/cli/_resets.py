@@ -15,16 +15,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Final
 
-from kafka.admin import KafkaAdminClient
-from kafka.structs import OffsetAndMetadata, TopicPartition
-
 from kbroker.cli import CommandFailed
-from kbroker.cli._groups import EARLIEST, LATEST, Partition, committed_offsets, log_offsets
+from kbroker.cli._admin import explain_code
+from kbroker.cli._groups import committed_offsets, log_offsets
 from kbroker.cli._say import say
+from kbroker.client.cluster import Cluster, Partition
+from kbroker.client.operations import EARLIEST, LATEST, Committed, commit_offsets
 
 Offsets = dict[Partition, int]
 Plan = dict[str, Offsets]
-Way = Callable[[KafkaAdminClient, str, Sequence[Partition]], Offsets]
+Way = Callable[[Cluster, str, Sequence[Partition]], Offsets]
 
 MAX_INT64: Final = 2**63 - 1
 
@@ -42,7 +42,7 @@ def to_offset(offset: int) -> Way:
 def to_timestamp(timestamp_ms: int) -> Way:
     """Reset to the first record at or after a timestamp; to the end if there is none."""
 
-    def reset(client: KafkaAdminClient, _group: str, partitions: Sequence[Partition]) -> Offsets:
+    def reset(client: Cluster, _group: str, partitions: Sequence[Partition]) -> Offsets:
         found = _known(log_offsets(client, partitions, max(timestamp_ms, 0)), partitions)
         missing = [partition for partition, offset in found.items() if offset < 0]
         return found | _known(log_offsets(client, missing, LATEST), missing)
@@ -53,7 +53,7 @@ def to_timestamp(timestamp_ms: int) -> Way:
 def shift_by(number: int) -> Way:
     """Reset to the current offset plus a number."""
 
-    def reset(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
+    def reset(client: Cluster, group: str, partitions: Sequence[Partition]) -> Offsets:
         committed = committed_offsets(client, group)
         for topic, index in partitions:
             if (topic, index) not in committed:
@@ -63,7 +63,7 @@ def shift_by(number: int) -> Way:
     return reset
 
 
-def to_current(client: KafkaAdminClient, group: str, partitions: Sequence[Partition]) -> Offsets:
+def to_current(client: Cluster, group: str, partitions: Sequence[Partition]) -> Offsets:
     """Reset to the current offset; to the end if the group has none."""
     committed = committed_offsets(client, group)
     missing = [each for each in partitions if each not in committed]
@@ -74,7 +74,7 @@ def to_current(client: KafkaAdminClient, group: str, partitions: Sequence[Partit
 def from_plan(plan: Plan) -> Way:
     """Reset to the offsets in a file. The named partitions are ignored."""
 
-    def reset(client: KafkaAdminClient, group: str, _partitions: Sequence[Partition]) -> Offsets:
+    def reset(client: Cluster, group: str, _partitions: Sequence[Partition]) -> Offsets:
         if group not in plan:
             raise CommandFailed(f"the file does not contain group {group!r}")
         return within(client, plan[group])
@@ -82,7 +82,7 @@ def from_plan(plan: Plan) -> Way:
     return reset
 
 
-def within(client: KafkaAdminClient, wanted: Mapping[Partition, int]) -> Offsets:
+def within(client: Cluster, wanted: Mapping[Partition, int]) -> Offsets:
     """Replace offsets outside of their logs by the nearer end, with a note on stderr."""
     partitions = list(wanted)
     starts = _known(log_offsets(client, partitions, EARLIEST), partitions)
@@ -107,16 +107,13 @@ def _known(found: Offsets, partitions: Sequence[Partition]) -> Offsets:
     return found
 
 
-def commit(client: KafkaAdminClient, group: str, offsets: Offsets) -> None:
+def commit(client: Cluster, group: str, offsets: Offsets) -> None:
     """Commit offsets for a group. Raises CommandFailed for the first partition that is refused."""
-    answers = client.alter_group_offsets(
-        group, {TopicPartition(*each): OffsetAndMetadata(offset, "", None) for each, offset in offsets.items()}
-    )
-    for partition, error in answers.items():
-        if error.errno:
+    codes = commit_offsets(client, group, {each: Committed(offset) for each, offset in offsets.items()})
+    for (topic, index), code in codes.items():
+        if code:
             raise CommandFailed(
-                f"the offset of {partition.topic}-{partition.partition} was not stored for group {group!r}: "
-                f"{error.description or error.__name__}"
+                f"the offset of {topic}-{index} was not stored for group {group!r}: {explain_code(code)}"
             )
 
 

@@ -10,21 +10,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from threading import Event
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli import _configs as configs
 from kbroker.cli._admin import RETRY_MS, admin_client
-from kbroker.cli._groups import log_offsets
+from kbroker.cli._groups import led_partitions, log_offsets
 from kbroker.cli._say import say
 from kbroker.cli._table import print_rows
-from kbroker.cli._tier_sources import EARLIEST, LATEST, LATEST_TIERED
+from kbroker.client.operations import EARLIEST, LATEST, LATEST_TIERED
 from kbroker.runtime.env import RealEnv
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
+    from kbroker.client.cluster import Cluster
     from kbroker.tiered.catalogue import Partition
 
 KEY: Final = "kbroker.remote.flush.timestamp.ms"
@@ -48,8 +46,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         entity = configs.Entity("topics", topic)
         known = {each.name: each.value for each in configs.describe(client, entity, all_of_them=True)}
         _check(topic, known)
-        indexes = {each["partition_index"] for each in client.describe_topics([topic])[0]["partitions"]}
-        partitions = [(topic, index) for index in sorted(indexes)]
+        partitions = sorted(led_partitions(client, [topic]))
         goals = log_offsets(client, partitions, LATEST)
         if missing := [f"{name}-{index}" for name, index in partitions if (name, index) not in goals]:
             raise CommandFailed(f"{', '.join(missing)} has no leader")
@@ -59,7 +56,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         deadline = env.now_ms() + options.timeout_ms
         reached = _reached(client, goals)
         while not all(one.is_done for one in reached.values()) and env.now_ms() < deadline:
-            Event().wait(RETRY_MS / 1000)
+            client.wait(RETRY_MS)
             reached = _reached(client, goals)
     _print(reached, options.format)
     behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]
@@ -79,7 +76,7 @@ def _check(topic: str, known: Mapping[str, str | None]) -> None:
         raise CommandFailed(f"topic {topic!r} is not copied: its setting remote.log.copy.disable is true")
 
 
-def _ask(client: KafkaAdminClient, entity: configs.Entity, moment_ms: int) -> None:
+def _ask(client: Cluster, entity: configs.Entity, moment_ms: int) -> None:
     try:
         configs.alter(client, entity, added={KEY: str(moment_ms)}, deleted=())
     except CommandFailed as refusal:
@@ -97,7 +94,7 @@ def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
     return max(env.timestamp_ms(), int(before or "-1") + 1)
 
 
-def _reached(client: KafkaAdminClient, goals: Mapping[Partition, int]) -> dict[Partition, Reached]:
+def _reached(client: Cluster, goals: Mapping[Partition, int]) -> dict[Partition, Reached]:
     """The progress of each partition. Offsets below the log start offset need not be copied."""
     tiered = log_offsets(client, goals, LATEST_TIERED)
     starts = log_offsets(client, goals, EARLIEST)

@@ -9,23 +9,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import admin_client, client_settings
 from kbroker.tiered.catalogue import FINISHED, Catalogue, Partition
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from kbroker.cli._positions import TopicPartitions
+    from kbroker.client.cluster import Cluster
     from kbroker.spark.catalogue_following import CatalogueFollower
     from kbroker.spark.client import BrokerClient
-
-EARLIEST: Final = -2
-LATEST: Final = -1
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
 
 
 class Offsets(NamedTuple):
@@ -70,7 +64,7 @@ def open_source(options: argparse.Namespace) -> Iterator[Source]:
 class BrokerSource:
     """A broker, kbroker or another with Kafka's metadata topic."""
 
-    def __init__(self, client: KafkaAdminClient, settings: Mapping[str, Any]) -> None:
+    def __init__(self, client: Cluster, settings: Mapping[str, Any]) -> None:
         self.client = client
         self._settings = settings
         self._reader: BrokerClient | None = None
@@ -79,8 +73,8 @@ class BrokerSource:
     def partitions(self) -> dict[str, list[int]]:
         """Every topic with the numbers of its partitions."""
         return {
-            topic["name"]: sorted(each["partition_index"] for each in topic["partitions"])
-            for topic in self.client.describe_topics()
+            str(topic.name): sorted(each.partition_index for each in topic.partitions)
+            for topic in self.client.metadata(None).topics
         }
 
     def catalogue(self) -> Catalogue:
@@ -107,6 +101,7 @@ class BrokerSource:
     def offsets(self, partitions: Sequence[Partition], catalogue: Catalogue) -> dict[Partition, Offsets]:
         """Offsets by ListOffsets."""
         from kbroker.cli._groups import log_offsets  # noqa: PLC0415
+        from kbroker.client.operations import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED  # noqa: PLC0415
 
         del catalogue
         starts, locals_, tiered, ends = (

@@ -16,19 +16,30 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-from kafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVersion, UnsupportedVersionError
-
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
 from kbroker.cli._say import say
 from kbroker.cli._table import is_terminal, print_table
-from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.client.cluster import Cluster, Partition
+from kbroker.client.operations import describe_configs
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from kbroker.metadata.parts import TOPIC_RESOURCE
+from wire.errors import ErrorCode, KafkaError, check
+from wire.messages import create_partitions, create_topics, describe_topic_partitions, list_partition_reassignments
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from wire.types import ZERO_UUID, uuid_to_text
 
 T = TypeVar("T")
 
-TOPIC_EXISTS: Final = 36
+DELETE_BY_NAME: Final = 5
+"""The last version of DeleteTopics with a list of names."""
+DEFAULT_CONFIG: Final = 5
+"""Kafka's number for the source of a value that is the default."""
 ZOOKEEPER_STATE_VERSION: Final = 1
 """The only version of ZooKeeper's format of the partition state."""
 
@@ -106,7 +117,7 @@ class Filters:
 
 
 def create_topic(
-    client: KafkaAdminClient,
+    client: Cluster,
     name: str,
     *,
     partitions: int | None,
@@ -114,78 +125,87 @@ def create_topic(
     assignment: Sequence[Sequence[int]],
     configs: Mapping[str, str],
     if_not_exists: bool,
-) -> dict[str, Any] | None:
-    """Create a topic; return the broker's result, or None if the topic exists and `if_not_exists` is set."""
-    asked = {
-        "num_partitions": -1 if partitions is None else partitions,
-        "replication_factor": -1 if replication_factor is None else replication_factor,
-        "assignments": {index: list(replicas) for index, replicas in enumerate(assignment)},
-        "configs": dict(configs),
-    }
-    (answer,) = client.create_topics({name: asked}, raise_errors=False)["topics"]
-    if answer["error_code"] == TOPIC_EXISTS and if_not_exists:
-        return None
+) -> bool:
+    """Create a topic; return False if the topic exists and `if_not_exists` is set."""
+    asked = create_topics.CreatableTopic(
+        name=name,
+        num_partitions=-1 if partitions is None else partitions,
+        replication_factor=-1 if replication_factor is None else replication_factor,
+        assignments=[
+            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(assignment)
+        ],
+        configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    request = create_topics.CreateTopicsRequest(topics=[asked], timeout_ms=client.timeout_ms)
+    (answer,) = client.ask_controller(request).topics
+    if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+        return False
     _raise_for([answer])
-    found: dict[str, Any] = answer
-    return found
+    return True
 
 
-def delete_topics(client: KafkaAdminClient, names: Sequence[str]) -> None:
+def delete_topics(client: Cluster, names: Sequence[str]) -> None:
     """Delete topics. Raises CommandFailed with the first error, after deleting all others."""
     if names:
-        _raise_for(client.delete_topics(list(names), raise_errors=False)["topics"])
+        request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=client.timeout_ms)
+        _raise_for(client.ask_controller(request, at_most=DELETE_BY_NAME).responses)
 
 
-def add_partitions(
-    client: KafkaAdminClient, names: Sequence[str], count: int, assignment: Sequence[Sequence[int]]
-) -> None:
+def add_partitions(client: Cluster, names: Sequence[str], count: int, assignment: Sequence[Sequence[int]]) -> None:
     """Increase the number of partitions to `count`; `assignment` includes the existing partitions."""
     if not names:
         return
-    asked: dict[str, Any] = dict.fromkeys(names, count)
-    if assignment:
-        for topic in client.describe_topics(list(names)):
-            new = [list(replicas) for replicas in assignment[len(topic["partitions"]) :]]
-            asked[topic["name"]] = {"count": count, "assignments": new}
-    answer = client.create_partitions(asked, raise_errors=False)
-    _raise_for([{"error_code": each.error_code, "error_message": each.error_message} for each in answer.results])
+    existing = {topic.name: len(topic.partitions) for topic in client.metadata(names).topics} if assignment else {}
+    topics = []
+    for name in names:
+        new = assignment[existing.get(name, 0) :]
+        assigned = [create_partitions.CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in new]
+        topics.append(
+            create_partitions.CreatePartitionsTopic(
+                name=name, count=count, assignments=assigned if assignment else None
+            )
+        )
+    request = create_partitions.CreatePartitionsRequest(
+        topics=topics, timeout_ms=client.timeout_ms, validate_only=False
+    )
+    _raise_for(client.ask_controller(request).results)
 
 
-def _raise_for(answers: Iterable[Mapping[str, Any]]) -> None:
+def _raise_for(answers: Iterable[Any]) -> None:
     for answer in answers:
-        if answer["error_code"]:
-            raise CommandFailed(explain_code(answer["error_code"], answer.get("error_message")))
+        if answer.error_code:
+            raise CommandFailed(explain_code(answer.error_code, answer.error_message))
 
 
-def matching_topics(client: KafkaAdminClient, pattern: str | None, *, exclude_internal: bool) -> list[str]:
+def matching_topics(client: Cluster, pattern: str | None, *, exclude_internal: bool) -> list[str]:
     """The sorted names that match Kafka's include list, a comma-separated list of regular expressions."""
     allowed = None if pattern is None else include_list(pattern)
     return sorted(
-        topic["name"]
-        for topic in client.describe_topics()
-        if not (exclude_internal and topic["is_internal"])
-        and (allowed is None or allowed.fullmatch(topic["name"]) is not None)
+        str(topic.name)
+        for topic in client.metadata(None).topics
+        if not (exclude_internal and topic.is_internal)
+        and (allowed is None or allowed.fullmatch(str(topic.name)) is not None)
     )
 
 
-def internal_topics(client: KafkaAdminClient, names: Collection[str]) -> set[str]:
+def internal_topics(client: Cluster, names: Collection[str]) -> set[str]:
     """The internal topics among these names. Brokers do not mark `__remote_log_metadata` as internal; this does."""
     return {
-        topic["name"]
-        for topic in client.describe_topics(list(names))
-        if topic["is_internal"] or topic["name"] == REMOTE_LOG_METADATA_TOPIC
+        str(topic.name)
+        for topic in client.metadata(names).topics
+        if topic.is_internal or topic.name == REMOTE_LOG_METADATA_TOPIC
     }
 
 
-def names_of_id(client: KafkaAdminClient, topic_id: str) -> list[str]:
+def names_of_id(client: Cluster, topic_id: str) -> list[str]:
     """A list with the name of the topic with this id; empty if there is none."""
-    return [topic["name"] for topic in client.describe_topics() if _id_text(topic.get("topic_id")) == topic_id]
+    return [str(topic.name) for topic in client.metadata(None).topics if _id_text(topic.topic_id) == topic_id]
 
 
-def _id_text(topic_id: UUID | str | None) -> str | None:
-    """Kafka's text of an id, which the client returns as an object or as text; None if the broker sent none."""
-    value = UUID(topic_id) if isinstance(topic_id, str) else topic_id
-    return None if value is None or value == ZERO_UUID else uuid_to_text(value)
+def _id_text(topic_id: UUID) -> str | None:
+    """Kafka's text of an id; None if the broker sent none."""
+    return None if topic_id == ZERO_UUID else uuid_to_text(topic_id)
 
 
 def include_list(pattern: str) -> re.Pattern[str]:
@@ -197,96 +217,123 @@ def include_list(pattern: str) -> re.Pattern[str]:
         raise CommandFailed(f"{pattern} is an invalid regex: {error}") from error
 
 
-def describe(client: KafkaAdminClient, names: Sequence[str]) -> list[TopicState]:
+def describe(client: Cluster, names: Sequence[str]) -> list[TopicState]:
     """The state of topics, sorted by name, without topics that no longer exist."""
     if not names:
         return []
     described = _describe_partitions(client, sorted(names))
-    configs = client.describe_configs(
-        [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in described], config_filter="all"
-    ).get("topic", {})
-    wanted = {topic["name"]: [each["partition_index"] for each in topic["partitions"]] for topic in described}
-    moves: Mapping[Any, Any] = _unless_unknown(lambda: client.list_partition_reassignments(wanted), {})
+    moves: dict[Partition, Any] = _unless_unknown(lambda: _reassignments(client, described), {})
+    configs = {
+        each.resource_name: each.configs
+        for each in describe_configs(client, TOPIC_RESOURCE, [topic.name for topic in described])
+    }
     found = []
     for topic in described:
-        entries = configs.get(topic["name"], {})
-        partitions = [_partition_state(topic["name"], each, moves) for each in topic["partitions"]]
+        name = topic.name
+        entries = configs[name]
+        partitions = [_partition_state(name, each, moves) for each in topic.partitions]
         found.append(
             TopicState(
-                name=topic["name"],
-                topic_id=_id_text(topic.get("topic_id")),
-                is_internal=topic["is_internal"],
+                name=name,
+                topic_id=_id_text(topic.topic_id),
+                is_internal=topic.is_internal,
                 partitions=sorted(partitions, key=lambda each: each.index),
-                settings={name: entry["value"] for name, entry in entries.items()},
+                settings={entry.name: entry.value or "" for entry in entries},
                 changed_settings={
-                    name: entry["value"]
-                    for name, entry in entries.items()
-                    if entry["config_source"] != "DEFAULT_CONFIG"
+                    entry.name: entry.value or "" for entry in entries if entry.config_source != DEFAULT_CONFIG
                 },
             )
         )
     return found
 
 
-def _describe_partitions(client: KafkaAdminClient, names: list[str]) -> list[dict[str, Any]]:
+def _describe_partitions(client: Cluster, names: Sequence[str]) -> list[Any]:
     """The topics with all of their partitions, read page by page, without topics that no longer exist."""
-    found: dict[str, dict[str, Any]] = {}
-    cursor = None
-    try:
-        while True:
-            page = client.describe_topic_partitions(names, cursor=cursor)
-            for topic in page["topics"]:
-                for partition in topic["partitions"]:
-                    # The client returns None for an empty list. This API always returns a list.
-                    partition["eligible_leader_replicas"] = partition["eligible_leader_replicas"] or []
-                    partition["last_known_elr"] = partition["last_known_elr"] or []
-                if topic["name"] in found:
-                    found[topic["name"]]["partitions"] += topic["partitions"]
-                else:
-                    found[topic["name"]] = topic
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
-    except (IncompatibleBrokerVersion, UnsupportedVersionError):
-        found = {topic["name"]: topic for topic in client.describe_topics(names)}
-    return [topic for topic in found.values() if topic["error_code"] == 0]
+    api = describe_topic_partitions
+    if not client.serves(api.DescribeTopicPartitionsRequest):
+        return [topic for topic in client.metadata(names).topics if topic.error_code == 0]
+    found: dict[str, Any] = {}
+    cursor: api.Cursor | None = None
+    is_last = False
+    while not is_last:
+        request = api.DescribeTopicPartitionsRequest(
+            topics=[api.TopicRequest(name=name) for name in names], cursor=cursor
+        )
+        page = client.ask(request)
+        for topic in page.topics:
+            if topic.name in found:
+                found[topic.name].partitions += topic.partitions
+            else:
+                found[topic.name] = topic
+        cursor = page.next_cursor
+        is_last = cursor is None
+    return [topic for topic in found.values() if topic.error_code == 0]
 
 
-def _partition_state(topic: str, partition: Mapping[str, Any], moves: Mapping[Any, Any]) -> PartitionState:
-    move = moves.get((topic, partition["partition_index"]), {})
+def _reassignments(client: Cluster, topics: Iterable[Any]) -> dict[Partition, Any]:
+    """The ongoing reassignments of these topics."""
+    api = list_partition_reassignments
+    wanted = [
+        api.ListPartitionReassignmentsTopics(
+            name=topic.name, partition_indexes=[each.partition_index for each in topic.partitions]
+        )
+        for topic in topics
+    ]
+    answer = client.ask_controller(api.ListPartitionReassignmentsRequest(timeout_ms=client.timeout_ms, topics=wanted))
+    check(answer.error_code, answer.error_message)
+    return {(topic.name, each.partition_index): each for topic in answer.topics for each in topic.partitions}
+
+
+def _partition_state(topic: str, partition: Any, moves: Mapping[Partition, Any]) -> PartitionState:
+    move = moves.get((topic, partition.partition_index))
     return PartitionState(
-        index=partition["partition_index"],
-        leader=partition["leader_id"],
-        leader_epoch=partition.get("leader_epoch", -1),
-        replicas=list(partition["replica_nodes"]),
-        isr=list(partition["isr_nodes"]),
-        offline=list(partition.get("offline_replicas") or []),
-        eligible=partition.get("eligible_leader_replicas"),
-        last_known_eligible=partition.get("last_known_elr"),
-        adding=move.get("adding_replicas", []),
-        removing=move.get("removing_replicas", []),
+        index=partition.partition_index,
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replicas=partition.replica_nodes,
+        isr=partition.isr_nodes,
+        offline=partition.offline_replicas,
+        eligible=_eligible(partition, "eligible_leader_replicas"),
+        last_known_eligible=_eligible(partition, "last_known_elr"),
+        adding=move.adding_replicas if move else [],
+        removing=move.removing_replicas if move else [],
     )
+
+
+def _eligible(partition: Any, name: str) -> list[int] | None:
+    """A list that only DescribeTopicPartitions has, and which is null if it is empty; None after Metadata."""
+    return (getattr(partition, name) or []) if hasattr(partition, name) else None
 
 
 def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
     """The result of `ask`, or `otherwise` if the broker does not support the request or does not authorize it."""
     try:
         return ask()
-    except (IncompatibleBrokerVersion, UnsupportedVersionError, ClusterAuthorizationFailedError):
-        return otherwise
+    except KafkaError as error:
+        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            return otherwise
+        raise
 
 
-def live_brokers(client: KafkaAdminClient) -> set[int]:
+def live_brokers(client: Cluster) -> set[int]:
     """The ids of the live brokers."""
-    return {broker["broker_id"] for broker in client.describe_cluster()["brokers"] if not broker.get("is_fenced")}
+    return {broker.node_id for broker in client.metadata([]).brokers}
 
 
-def controller_epoch(client: KafkaAdminClient) -> int | None:
+def controller_epoch(client: Cluster) -> int | None:
     """The epoch of the active controller; None if the broker does not report it."""
-    quorum: Any = _unless_unknown(client.describe_metadata_quorum, None)
+    partition = DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
+
+    def ask() -> Any:
+        answer = client.ask(DescribeQuorumRequest(topics=[topic]))
+        check(answer.error_code, answer.error_message)
+        return answer
+
+    quorum = _unless_unknown(ask, None)
     if quorum is None:
         return None
-    epochs = [each.get("leader_epoch", -1) for topic in quorum["topics"] for each in topic["partitions"]]
+    epochs = [each.leader_epoch for topic in quorum.topics for each in topic.partitions]
     return next((epoch for epoch in epochs if epoch >= 0), None)
 
 

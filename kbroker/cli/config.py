@@ -20,9 +20,8 @@ from kbroker.cli._say import say
 from kbroker.runtime.visible import visible
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from kbroker.cli._configs import Entity, Setting
+    from kbroker.client.cluster import Cluster
 
 TYPES: Final = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
 _REFUSED: Final = ("users", "clients", "ips")
@@ -172,7 +171,7 @@ def _read_added(path: Path) -> dict[str, str]:
         raise CommandFailed(f"{path}: {error}") from error
 
 
-def _describe(client: KafkaAdminClient, kind: str, name: str | None, options: argparse.Namespace) -> None:
+def _describe(client: Cluster, kind: str, name: str | None, options: argparse.Namespace) -> None:
     from kbroker.cli import _configs  # noqa: PLC0415
 
     meant = [_configs.Entity(kind, name)] if name is not None else _configs.entities(client, kind)

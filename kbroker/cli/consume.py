@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import signal
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kbroker.cli import Commands
 from kbroker.cli import _positions as parse
-from kbroker.cli._admin import add_client_flags, client_errors, client_settings, quiet_client
+from kbroker.cli._admin import add_client_flags, client_settings, connected
 from kbroker.cli._records import Render, compile_format, record_to_json, unescape
 from kbroker.cli._say import records_out
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 EXIT_TERMINATED: Final = 143
-METADATA_TIMEOUT_MS: Final = 10_000
 
 
 def add_parser(commands: Commands) -> None:
@@ -98,36 +98,35 @@ def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     reading = _range(parser, options)
     render = _render(parser, options)
     _check_group(parser, options, reading)
-    quiet_client()
-    from kafka import KafkaConsumer  # noqa: PLC0415  (--help must not import the client)
+    from kbroker.cli._consuming import Reader  # noqa: PLC0415  (--help must not import the client)
+    from kbroker.client.consuming import SETTINGS, Consumer  # noqa: PLC0415
+    from kbroker.client.membership import Member  # noqa: PLC0415
 
-    from kbroker.cli._consuming import Reader  # noqa: PLC0415
-
-    settings: dict[str, Any] = {
-        **client_settings(options, known=KafkaConsumer.DEFAULT_CONFIG),
-        "group_id": options.group,
-        # Reader commits only what it has printed. The client would commit every record that poll() returned.
-        "enable_auto_commit": False,
-        "isolation_level": options.isolation_level,
-        "allow_auto_create_topics": False,
-        "auto_offset_reset": "none" if options.group is None else _reset_for(reading),
-    }
+    settings = client_settings(options, known=SETTINGS)
+    reset = "earliest" if reading.start.anchor == "beginning" else "latest"
+    out = records_out(is_json=options.format == "json")
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        with client_errors(settings):
-            consumer = KafkaConsumer(**settings)
-            try:
-                Reader(consumer, records_out(is_json=options.format == "json"), render, options.delimiter).read(
-                    options.topic,
-                    partitions=options.partition,
-                    reading=reading,
-                    is_member=options.group is not None,
-                    count=options.count,
-                    exits_at_end=options.exit_at_end,
-                    timeout_ms=options.timeout_ms,
-                )
-            finally:
-                consumer.close(autocommit=False)
+        with ExitStack() as stack:
+            cluster = stack.enter_context(connected(settings))
+            member = None
+            if options.group is not None:
+                topics = [each.topic for each in options.topic]
+                member = stack.enter_context(closing(Member(settings, options.group, topics)))
+            consumer = Consumer(
+                cluster,
+                settings,
+                is_committed_only=options.isolation_level == "read_committed",
+                reset=None if member is None else reset,
+            )
+            Reader(cluster, consumer, member, out=out, render=render, delimiter=options.delimiter, reset=reset).read(
+                options.topic,
+                partitions=options.partition,
+                reading=reading,
+                count=options.count,
+                exits_at_end=options.exit_at_end,
+                timeout_ms=options.timeout_ms,
+            )
     except _Terminated:
         return EXIT_TERMINATED
     finally:
@@ -186,7 +185,3 @@ def _check_group(parser: argparse.ArgumentParser, options: argparse.Namespace, r
         parser.error("--group cannot be used with partitions: the group assigns them")
     if reading.end_ms is not None or reading.start.anchor not in {"beginning", "end"}:
         parser.error("with --group, --offset can only be beginning or end; it applies to partitions without an offset")
-
-
-def _reset_for(reading: parse.Range) -> str:
-    return "earliest" if reading.start.anchor == "beginning" else "latest"

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
 from kbroker.cli import _positions as parse
-from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, coordinator_of
+from kbroker.cli._admin import add_connection_flags, admin_client, coordinator_of, explain, explain_code
 from kbroker.cli._group_words import STATES, TYPES, chosen
 from kbroker.cli._say import say, visible_writer
 from kbroker.runtime.visible import visible_lines
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
-    from kbroker.cli._groups import GroupState, Partition
+    from kbroker.cli._groups import GroupState
     from kbroker.cli._resets import Plan, Way
+    from kbroker.client.cluster import Cluster, Partition
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
 ALL: Final = ""
@@ -198,7 +197,7 @@ def _check_reset(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         parser.error("--export prints CSV and cannot be used with --format json")
 
 
-def _names(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
+def _names(client: Cluster, options: argparse.Namespace) -> list[str]:
     from kbroker.cli._groups import list_groups  # noqa: PLC0415
 
     if options.all_groups:
@@ -206,7 +205,7 @@ def _names(client: KafkaAdminClient, options: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(options.group))
 
 
-def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _list(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli._groups import list_groups  # noqa: PLC0415  (--help must not import the client)
     from kbroker.cli._table import print_rows  # noqa: PLC0415
 
@@ -223,10 +222,10 @@ def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         print_rows(columns, [[getattr(each, fields[name]) for name in columns] for each in found])
 
 
-def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+def _describe(client: Cluster, options: argparse.Namespace) -> int:
     from kbroker.cli import _group_output, _groups  # noqa: PLC0415
 
-    states = _groups.describe(client, _names(client, options), client_settings(options), timeout_ms=options.timeout)
+    states = _groups.describe(client, _names(client, options), timeout_ms=options.timeout)
     found = [state for state in states if state.exists]
     for state in states:
         _note(state)
@@ -261,34 +260,33 @@ def _say(text: str) -> None:
     say(f"kbroker group: {text}", file=sys.stderr)
 
 
-def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+def _delete(client: Cluster, options: argparse.Namespace) -> int:
     names = _names(client, options)
-    from kafka import errors  # noqa: PLC0415
+    from wire.messages.delete_groups import DeleteGroupsRequest  # noqa: PLC0415
 
+    refused = {}
     for name in names:
-        coordinator_of(client, name, timeout_ms=options.timeout)
-    answers = client.delete_groups(names) if names else {}
-    refused = {name: answer for name, answer in answers.items() if answer != "OK"}
+        node_id = coordinator_of(client, name, timeout_ms=options.timeout)
+        (answer,) = client.ask(DeleteGroupsRequest(groups_names=[name]), node_id).results
+        if answer.error_code:
+            refused[name] = explain_code(answer.error_code)
     deleted = [name for name in names if name not in refused]
     if options.format == "json":
         _print_json({"deleted": deleted})
     elif deleted:
         say(f"Deletion of requested consumer groups ({', '.join(map(repr, deleted))}) was successful.")
-    for name, answer in refused.items():
-        _say(f"group {name!r} was not deleted: {getattr(errors, answer).description or answer}")
+    for name, why in refused.items():
+        _say(f"group {name!r} was not deleted: {why}")
     return EXIT_FAILED if refused else 0
 
 
-def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
+def _reset(client: Cluster, options: argparse.Namespace) -> int:
     from kbroker.cli import _groups, _resets  # noqa: PLC0415
     from kbroker.cli._table import print_rows  # noqa: PLC0415
 
     names = _names(client, options)
     way = _way(options, names)
-    states = {
-        state.group: state
-        for state in _groups.describe(client, names, client_settings(options), timeout_ms=options.timeout)
-    }
+    states = {state.group: state for state in _groups.describe(client, names, timeout_ms=options.timeout)}
     plan: Plan = {}
     is_refused = False
     for name in names:
@@ -314,7 +312,7 @@ def _reset(client: KafkaAdminClient, options: argparse.Namespace) -> int:
     return EXIT_FAILED if is_refused else 0
 
 
-def _scope(client: KafkaAdminClient, name: str, options: argparse.Namespace) -> Sequence[Partition]:
+def _scope(client: Cluster, name: str, options: argparse.Namespace) -> Sequence[Partition]:
     from kbroker.cli import _groups  # noqa: PLC0415
 
     if options.all_topics:
@@ -323,13 +321,14 @@ def _scope(client: KafkaAdminClient, name: str, options: argparse.Namespace) -> 
 
 
 def _way(options: argparse.Namespace, names: Sequence[str]) -> Way:
-    from kbroker.cli import _groups, _resets  # noqa: PLC0415
+    from kbroker.cli import _resets  # noqa: PLC0415
+    from kbroker.client.operations import EARLIEST, LATEST  # noqa: PLC0415
     from kbroker.runtime.env import RealEnv  # noqa: PLC0415
 
     if options.to_earliest:
-        return _resets.to_spec(_groups.EARLIEST)
+        return _resets.to_spec(EARLIEST)
     if options.to_latest:
-        return _resets.to_spec(_groups.LATEST)
+        return _resets.to_spec(LATEST)
     if options.to_current:
         return _resets.to_current
     if options.to_offset is not None:
@@ -343,24 +342,20 @@ def _way(options: argparse.Namespace, names: Sequence[str]) -> Way:
     return _resets.from_plan(_resets.read_plan(options.from_file, names))
 
 
-def _delete_offsets(client: KafkaAdminClient, options: argparse.Namespace) -> int:
-    from kafka.errors import KafkaError  # noqa: PLC0415
-    from kafka.structs import TopicPartition  # noqa: PLC0415
-
+def _delete_offsets(client: Cluster, options: argparse.Namespace) -> int:
     from kbroker.cli._groups import expand  # noqa: PLC0415
     from kbroker.cli._table import print_rows  # noqa: PLC0415
+    from kbroker.client.operations import delete_offsets  # noqa: PLC0415
+    from wire.errors import KafkaError  # noqa: PLC0415
 
     (name,) = options.group
     partitions = expand(client, options.topic)
     coordinator_of(client, name, timeout_ms=options.timeout)
     try:
-        answers = client.delete_group_offsets(name, [TopicPartition(*each) for each in partitions])
+        codes = delete_offsets(client, name, partitions)
     except KafkaError as error:
-        raise CommandFailed(f"the offsets of group {name!r} were not deleted: {error.description}") from error
-    rows = [
-        (each.topic, each.partition, None if not error.errno else error.description or error.__name__)
-        for each, error in sorted(answers.items())
-    ]
+        raise CommandFailed(f"the offsets of group {name!r} were not deleted: {explain(error)}") from error
+    rows = [(*each, explain_code(code) if code else None) for each, code in sorted(codes.items())]
     if options.format == "json":
         _print_json([dict(zip(("topic", "partition", "error"), row, strict=True)) for row in rows])
     else:

@@ -1,8 +1,7 @@
 """`kbroker health`: check a broker; print one line and set the exit code, for example in a HEALTHCHECK.
 
 A broker is healthy if it answers ApiVersions and Metadata, every partition has a leader, and no log directory is
-offline. Checks run often, so the command sends the requests itself over one connection, which is much cheaper than the
-import of a client. It uses the client only if the broker requires SASL.
+offline. Checks run often, so the command uses one connection, which is cheaper to import than the cluster's client.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed, Commands
-from kbroker.cli._admin import add_connection_flags, client_settings
+from kbroker.cli._admin import add_connection_flags, client_errors, client_settings, parse_server
 from kbroker.cli._positions import milliseconds
 from kbroker.cli._say import say
 
@@ -59,7 +58,7 @@ def health(options: argparse.Namespace) -> int:
     """Check the first reachable broker; return the exit code."""
     settings = client_settings(options)
     with _alarm(options.timeout):
-        found = _ask_any(settings, options)
+        found = _ask_any(settings)
     if options.format == "json":
         say(json.dumps({"is_healthy": not _complaints(found), **found._asdict()}))
     if complaints := _complaints(found):
@@ -96,17 +95,19 @@ def _alarm(timeout_ms: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _ask_any(settings: dict[str, Any], options: argparse.Namespace) -> Health:
-    if settings.get("security_protocol", "PLAINTEXT").startswith("SASL_"):
-        return _ask_client(options)
-    from kbroker.cli._connection import connect  # noqa: PLC0415  (help must not cost the import of the wire)
+def _ask_any(settings: dict[str, Any]) -> Health:
+    from kbroker.client.security import connect, tls_context  # noqa: PLC0415  (--help must not import the client)
+    from wire.client import UnsupportedApi  # noqa: PLC0415
     from wire.errors import Malformed  # noqa: PLC0415
 
     failures = []
     for server in settings["bootstrap_servers"]:
         try:
-            with connect(server, settings) as connection:
+            tls = tls_context(settings)
+            with client_errors(), connect(parse_server(server), settings, timeout_ms=None, tls=tls) as connection:
                 return _ask(connection)
+        except UnsupportedApi as error:
+            raise CommandFailed(f"{server}: {error}") from error
         except (OSError, Malformed) as error:
             failures.append(f"{server}: {getattr(error, 'strerror', None) or error}")
     raise CommandFailed(f"no broker answers at {'; '.join(failures)}")
@@ -137,24 +138,4 @@ def _ask(connection: Connection) -> Health:
             if partition.leader_id < 0
         ],
         offline_directories=offline,
-    )
-
-
-def _ask_client(options: argparse.Namespace) -> Health:
-    from kbroker.cli._admin import admin_client  # noqa: PLC0415
-
-    with admin_client(options) as client:
-        cluster, topics = client.describe_cluster(), client.describe_topics()
-        directories = [each for broker in client.describe_log_dirs({}) for each in broker["log_dirs"]]
-    return Health(
-        cluster_id=cluster.get("cluster_id"),
-        brokers=[broker["broker_id"] for broker in cluster["brokers"]],
-        partition_count=sum(len(topic["partitions"]) for topic in topics),
-        leaderless=[
-            f"{topic['name']}-{partition['partition_index']}"
-            for topic in topics
-            for partition in topic["partitions"]
-            if partition["leader_id"] < 0
-        ],
-        offline_directories=[each["log_dir"] for each in directories if each["error_code"]],
     )

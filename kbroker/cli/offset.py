@@ -19,7 +19,7 @@ from kbroker.cli._admin import add_connection_flags, admin_client
 from kbroker.cli._say import say
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from kbroker.client.cluster import Cluster
 
 _RULE: Final = re.compile(r"([^:,]*)(?::(?:(\d*)|(\d*)-(\d*)))?", re.ASCII)
 
@@ -100,19 +100,19 @@ def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     _print(rows, options.format)
 
 
-def _meant(client: KafkaAdminClient, options: argparse.Namespace) -> list[tuple[str, int]]:
+def _meant(client: Cluster, options: argparse.Namespace) -> list[tuple[str, int]]:
     """The partitions that the flags choose, sorted."""
     from kbroker.cli._topics import include_list  # noqa: PLC0415
 
     allowed = include_list(options.topic) if options.topic else None
     found = []
-    for topic in client.describe_topics():
-        name = topic["name"]
-        if (options.exclude_internal_topics and topic["is_internal"]) or (
+    for topic in client.metadata(None).topics:
+        name = str(topic.name)
+        if (options.exclude_internal_topics and topic.is_internal) or (
             allowed is not None and allowed.fullmatch(name) is None
         ):
             continue
-        for index in (each["partition_index"] for each in topic["partitions"]):
+        for index in (each.partition_index for each in topic.partitions):
             if options.partitions is not None and index not in options.partitions:
                 continue
             if _is_chosen(name, index, options.topic_partitions):

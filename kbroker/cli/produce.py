@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli import _positions as parse
-from kbroker.cli._admin import add_client_flags, client_errors, client_settings, quiet_client
+from kbroker.cli._admin import add_client_flags, client_settings, connected, explain
 from kbroker.cli._records import NotARecord, Outgoing, header, lines, record_from_json, separator
 
 if TYPE_CHECKING:
-    from kafka import KafkaProducer
+    from kbroker.client.producing import Producer
+    from wire.record_batch import Record
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-MAX_UNACKNOWLEDGED: Final = 10_000
-MAX_UNACKNOWLEDGED_BYTES: Final = 32 << 20
-METADATA_TIMEOUT_MS: Final = 10_000
-CLOSE_TIMEOUT_S: Final = 5
 
 
 def add_parser(commands: Commands) -> None:
@@ -82,8 +78,8 @@ def _topic(text: str) -> str:
 
 def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Send all records and wait until the broker has acknowledged them."""
-    acks = {"0": 0, "1": 1}.get(options.acks, "all")
-    if options.idempotence and acks != "all":
+    acks = {"0": 0, "1": 1}.get(options.acks, -1)
+    if options.idempotence and acks != -1:
         parser.error(f"--idempotence cannot be used with --acks {options.acks}")
     if options.key is not None and options.key_separator is not None:
         parser.error("--key cannot be used with --key-separator")
@@ -91,24 +87,17 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         for name in ("key_separator", "key", "header", "null_marker", "timestamp"):
             if getattr(options, name) is not None:
                 parser.error(f"--{name.replace('_', '-')} cannot be used with --format json")
-    quiet_client()
-    from kafka import KafkaProducer  # noqa: PLC0415  (--help must not import the client)
+    from kbroker.client.producing import SETTINGS, Producer  # noqa: PLC0415  (--help must not import the client)
+    from wire.compression import Codec  # noqa: PLC0415
 
-    settings: dict[str, Any] = {
-        "max_block_ms": METADATA_TIMEOUT_MS,
-        **client_settings(options, known=KafkaProducer.DEFAULT_CONFIG),
-        "acks": acks,
-        "enable_idempotence": options.idempotence if options.idempotence is not None else acks == "all",
-        "compression_type": None if options.compression_codec == "none" else options.compression_codec,
-    }
+    settings = client_settings(options, known=SETTINGS)
     stream = _open(options.file)
     try:
-        with client_errors(settings):
-            producer = KafkaProducer(**settings)
-            try:
-                _send_all(producer, stream, options)
-            finally:
-                producer.close(timeout=CLOSE_TIMEOUT_S)
+        with connected(settings) as cluster:
+            is_idempotent = acks == -1 if options.idempotence is None else options.idempotence
+            codec = Codec[options.compression_codec.upper()]
+            producer = Producer(cluster, options.topic, settings, acks=acks, codec=codec, is_idempotent=is_idempotent)
+            _send_all(producer, stream, options, linger_ms=settings.get("linger_ms", 0))
     finally:
         if options.file is not None:
             stream.close()
@@ -123,53 +112,60 @@ def _open(path: Path | None) -> BinaryIO:
         raise CommandFailed(f"cannot read {path}: {error.strerror}") from error
 
 
-def _send_all(producer: KafkaProducer, stream: BinaryIO, options: argparse.Namespace) -> None:
-    """Send all records. The number and the bytes of unacknowledged records are bounded."""
-    waiting: deque[tuple[int, int, Any]] = deque()
-    waiting_bytes = 0
-    for number, record in _read(stream, options):
-        size = len(record.key or b"") + len(record.value or b"")
-        partition = options.partition if options.partition is not None else record.partition
-        try:
-            future = producer.send(
-                options.topic,
-                value=record.value,
-                key=record.key,
-                headers=record.headers,
-                partition=partition,
-                timestamp_ms=record.timestamp,
-            )
-        except (TypeError, ValueError, AssertionError) as error:
-            raise CommandFailed(f"line {number} cannot be sent: {error}") from error
-        waiting.append((number, size, future))
-        waiting_bytes += size
-        while waiting and (len(waiting) > MAX_UNACKNOWLEDGED or waiting_bytes > MAX_UNACKNOWLEDGED_BYTES):
-            waiting_bytes -= _wait(waiting.popleft())
-    producer.flush()
-    while waiting:
-        _wait(waiting.popleft())
+def _send_all(producer: Producer, stream: BinaryIO, options: argparse.Namespace, *, linger_ms: int) -> None:
+    """Send all records. When no input is available, what was read is sent at once."""
+    from kbroker.client.producing import NotStored  # noqa: PLC0415
+    from kbroker.runtime.env import RealEnv  # noqa: PLC0415
 
+    timestamp_ms = RealEnv().timestamp_ms
 
-def _wait(sent: tuple[int, int, Any]) -> int:
-    """Wait until a record is acknowledged; return its size."""
-    from kafka.errors import KafkaError  # noqa: PLC0415
+    def before_read() -> None:
+        if not _has_input(stream, linger_ms):
+            producer.flush()
 
-    from kbroker.cli._admin import explain  # noqa: PLC0415
-
-    number, size, future = sent
     try:
-        future.get()
-    except KafkaError as error:
-        raise CommandFailed(f"line {number} was not stored, and later lines may be lost: {explain(error)}") from error
-    return size
+        with producer:  # flushes, also after a line that cannot be sent
+            for number, each in _read(stream, options, before_read):
+                partition = options.partition if options.partition is not None else each.partition
+                try:
+                    record = _checked(each, partition, producer.partition_count, timestamp_ms)
+                    producer.send(record, partition=partition, number=number)
+                except ValueError as error:
+                    raise CommandFailed(f"line {number} cannot be sent: {error}") from error
+    except NotStored as error:
+        said = explain(error.reason)
+        raise CommandFailed(f"line {error.number} was not stored, and later lines may be lost: {said}") from error
 
 
-def _read(stream: BinaryIO, options: argparse.Namespace) -> Iterator[tuple[int, Outgoing]]:
+def _has_input(stream: BinaryIO, wait_ms: int) -> bool:
+    from select import select  # noqa: PLC0415
+
+    try:
+        return bool(select([stream], [], [], wait_ms / 1000)[0])
+    except (OSError, ValueError):  # not a file of the operating system
+        return True
+
+
+def _checked(each: Outgoing, partition: int | None, partition_count: int, now_ms: Callable[[], int]) -> Record:
+    """The record to send. Errors: ValueError."""
+    from wire.record_batch import Record  # noqa: PLC0415
+
+    if each.key is None and each.value is None:
+        raise ValueError("it has neither a key nor a value")
+    if partition is not None and partition >= partition_count:
+        raise ValueError(f"the topic has no partition {partition}")
+    timestamp = now_ms() if each.timestamp is None else each.timestamp
+    return Record(-1, timestamp, each.key, each.value, tuple(each.headers))
+
+
+def _read(
+    stream: BinaryIO, options: argparse.Namespace, before_read: Callable[[], None]
+) -> Iterator[tuple[int, Outgoing]]:
     """The records of the input, each with its line number."""
     make = record_from_json if options.format == "json" else _text_reader(options)
     number = 0
     try:
-        for line in lines(stream, options.delimiter):
+        for line in lines(stream, options.delimiter, before_read):
             number += 1
             if line.strip() or options.format == "text":
                 yield number, make(line)

@@ -17,7 +17,7 @@ from kbroker.cli._admin import add_connection_flags, admin_client
 from kbroker.cli._say import say
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from kbroker.client.cluster import Cluster
 
 ACTIONS: Final = ("create", "delete", "alter", "list", "describe")
 MAX_REPLICATION_FACTOR: Final = 32_767
@@ -162,12 +162,12 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--topic or --topic-id is required to describe a topic")
 
 
-def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _create(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import create_topic  # noqa: PLC0415  (--help must not import the client)
 
     if "." in options.topic or "_" in options.topic:
         say(COLLISION_WARNING, file=sys.stderr)
-    answer = create_topic(
+    is_created = create_topic(
         client,
         options.topic,
         partitions=options.partitions,
@@ -177,12 +177,12 @@ def _create(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         if_not_exists=bool(options.if_not_exists),
     )
     if options.format == "json":
-        _print_json({"topic": options.topic, "is_created": answer is not None})
-    elif answer is not None:
+        _print_json({"topic": options.topic, "is_created": is_created})
+    elif is_created:
         say(f"Created topic {options.topic}.")
 
 
-def _existing(client: KafkaAdminClient, options: argparse.Namespace, *, keeps_internal: bool = False) -> list[str]:
+def _existing(client: Cluster, options: argparse.Namespace, *, keeps_internal: bool = False) -> list[str]:
     """The topics that match; with `keeps_internal`, internal topics only if they are named exactly.
 
     Raises CommandFailed if no topic matches, unless --if-exists is given.
@@ -201,7 +201,7 @@ def _existing(client: KafkaAdminClient, options: argparse.Namespace, *, keeps_in
     return names
 
 
-def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _delete(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import delete_topics  # noqa: PLC0415
 
     names = _existing(client, options, keeps_internal=True)
@@ -210,7 +210,7 @@ def _delete(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         _print_json({"deleted": names})
 
 
-def _alter(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _alter(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import add_partitions  # noqa: PLC0415
 
     names = _existing(client, options, keeps_internal=True)
@@ -219,7 +219,7 @@ def _alter(client: KafkaAdminClient, options: argparse.Namespace) -> None:
         _print_json({"altered": names, "partition_count": options.partitions})
 
 
-def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _list(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli._topics import matching_topics  # noqa: PLC0415
 
     names = matching_topics(client, options.topic, exclude_internal=bool(options.exclude_internal))
@@ -230,7 +230,7 @@ def _list(client: KafkaAdminClient, options: argparse.Namespace) -> None:
             say(name)
 
 
-def _describe(client: KafkaAdminClient, options: argparse.Namespace) -> None:
+def _describe(client: Cluster, options: argparse.Namespace) -> None:
     from kbroker.cli import _topics  # noqa: PLC0415
 
     if options.topic_id:

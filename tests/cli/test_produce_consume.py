@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -242,12 +243,16 @@ def test_the_error_for_invalid_input_names_its_line(
     assert len(done.err.splitlines()) == 1
 
 
+def test_lines_before_an_invalid_one_are_stored(produce: Command, consume: Command) -> None:
+    assert produce(b"a:b\nab\n", "-K", ":").code == 1
+    assert consume().lines == ["b"]
+
+
 @pytest.mark.parametrize(
     ("property_", "reason"),
     [
         ("linger.ms=soon", "linger.ms=soon is not a number"),
-        ("metrics_enabled=maybe", "metrics_enabled=maybe is neither true nor false"),
-        ("partitioner=mine", "partitioner cannot be set here"),
+        ("enable.idempotence=maybe", "enable.idempotence=maybe is neither true nor false"),
     ],
 )
 def test_an_invalid_client_setting_is_refused(produce: Command, property_: str, reason: str) -> None:
@@ -275,6 +280,56 @@ def reader(broker: str, topic: str, timed: None) -> Iterator[subprocess.Popen[by
     if process.poll() is None:
         process.kill()
     process.communicate()
+
+
+def test_members_share_partitions_and_take_over_from_each_other(
+    run: Run, broker: str, topic: str, produce: Command
+) -> None:
+    def assigned() -> list[int]:
+        found = json.loads(run("group", "-b", broker, "--describe", "--group", topic, "--format", "json").out)
+        return sorted(len(each["assignment"].get(topic, [])) for group in found for each in group["members"])
+
+    def wait_for(expected: list[int]) -> None:
+        deadline = time.monotonic() + 20
+        while assigned() != expected:
+            assert time.monotonic() < deadline
+
+    def fill(name: str) -> set[bytes]:
+        lines = {b"%s-%d-%d" % (name.encode(), index, number) for index in (0, 1) for number in range(5)}
+        for index in (b"0", b"1"):
+            chosen = b"\n".join(sorted(line for line in lines if line.split(b"-")[1] == index))
+            assert produce(chosen, "-p", int(index)).code == 0
+        return lines
+
+    words = [sys.executable, "-m", "kbroker", "consume", "-b", broker, "-t", topic, "-g", topic, "--from-beginning"]
+    words += ["--command-property", "heartbeat.interval.ms=100"]
+    with reading(words) as first:
+        wait_for([2])
+        with reading(words) as second:
+            wait_for([1, 1])
+            both = fill("both")
+            assert {*lines_of(first, 5), *lines_of(second, 5)} == both
+            first.terminate()
+            assert first.communicate(timeout=20) == (b"", None)
+            wait_for([2])
+            alone = fill("alone")
+            assert {*lines_of(second, 10)} == alone
+
+
+@contextmanager
+def reading(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A reader, which is killed in the end."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines_of(process: subprocess.Popen[bytes], number: int) -> list[bytes]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(number)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
