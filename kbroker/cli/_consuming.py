@@ -179,8 +179,8 @@ class Reader:
         if self._member is None:
             return
         offsets = {partition: at for partition, at in self._printed.items() if partition in self._member.assignment}
-        self._printed.clear()
         try:
             self._member.commit(offsets)
         except KafkaError as error:
             raise CommandFailed(f"the printed offsets could not be committed: {explain(error)}") from error
+        self._printed.clear()  # a commit that a signal interrupts is repeated in the end

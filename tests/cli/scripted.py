@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from wire.framing import FrameBuffer, decode_request, decode_request_header, encode_response_frame
+from wire.codec import decode
+from wire.framing import FrameBuffer, decode_request_header, encode_response_frame
+from wire.schema import request_class
 
 RECEIVE_BYTES = 65_536
 
@@ -44,10 +46,12 @@ class Scripted:
             while data := connection.recv(RECEIVE_BYTES):
                 buffer.feed(data)
                 while (frame := buffer.next_frame()) is not None:
-                    header, _ = decode_request_header(frame)
+                    header, body = decode_request_header(frame)
                     answer = self._answers.get(header.api_key)
                     if callable(answer):
-                        answer = answer(decode_request(frame)[1])
+                        asked = request_class(header.api_key)
+                        assert asked is not None
+                        answer = answer(decode(asked, header.api_version, body))
                     if answer is not None:
                         parts = encode_response_frame(header.correlation_id, answer, header.api_version)
                         connection.sendall(b"".join(part for part in parts if isinstance(part, bytes)))

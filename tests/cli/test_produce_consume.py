@@ -285,13 +285,15 @@ def reader(broker: str, topic: str, timed: None) -> Iterator[subprocess.Popen[by
 def test_members_share_partitions_and_take_over_from_each_other(
     run: Run, broker: str, topic: str, produce: Command
 ) -> None:
-    def assigned() -> list[int]:
-        found = json.loads(run("group", "-b", broker, "--describe", "--group", topic, "--format", "json").out)
-        return sorted(len(each["assignment"].get(topic, [])) for group in found for each in group["members"])
-
-    def wait_for(expected: list[int]) -> None:
+    def wait_for(assigned: list[int], lags: list[int] | None = None) -> None:
+        """Wait for a number of partitions of each member, and for the group's lag in both."""
         deadline = time.monotonic() + 20
-        while assigned() != expected:
+        while True:
+            found = json.loads(run("group", "-b", broker, "--describe", "--group", topic, "--format", "json").out)
+            partitions = [len(each["assignment"].get(topic, [])) for group in found for each in group["members"]]
+            now = [each["lag"] for group in found for each in group["offsets"]]
+            if sorted(partitions) == assigned and lags in (None, now):
+                return
             assert time.monotonic() < deadline
 
     def fill(name: str) -> set[bytes]:
@@ -309,6 +311,7 @@ def test_members_share_partitions_and_take_over_from_each_other(
             wait_for([1, 1])
             both = fill("both")
             assert {*lines_of(first, 5), *lines_of(second, 5)} == both
+            wait_for([1, 1], lags=[0, 0])
             first.terminate()
             assert first.communicate(timeout=20) == (b"", None)
             wait_for([2])
