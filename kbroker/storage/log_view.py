@@ -47,10 +47,6 @@ class LogView:
         """Bytes of all local segments."""
         return self.segments.size
 
-    @property
-    def active_segment_base_offset(self) -> int:
-        return self.tail.segment.base_offset
-
     # --- read ---------------------------------------------------------------------------------------------------------
 
     def read(

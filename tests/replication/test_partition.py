@@ -1,7 +1,7 @@
 import pytest
 
 from kbroker.replication.offset_lookup import OffsetAsked, look_up
-from kbroker.replication.partition import Fetcher
+from kbroker.replication.partition import Fetcher, Role
 from kbroker.storage.log_config import LogConfig
 from tests.replication.partitions import append, asking, partition, placed, round_over
 from wire.errors import ErrorCode, KafkaError
@@ -13,6 +13,19 @@ def test_a_new_leadership_assigns_its_epoch_even_without_records() -> None:
     append(held, 2)
     held.apply(placed(epoch=7))
     assert held.log.leader_epochs.entries == [(4, 0), (7, 2)]
+
+
+def test_the_metadata_alone_decide_the_role() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    assert held.role is Role.LEADER
+    assert held.apply(placed(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1)), "waiters learn that it does not lead"
+    assert (held.role, held.leader) == (Role.FOLLOWER, 2)
+    assert not held.apply(placed(replicas=(2, 3), isr=(2,), leader=2, epoch=1))
+    assert held.role is Role.NONE
+    assert held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=2))
+    assert held.role is Role.LEADER
+    assert held.apply(None)
+    assert held.role is Role.NONE
 
 
 def test_a_checkpointed_high_watermark_survives_role_changes() -> None:

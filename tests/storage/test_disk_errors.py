@@ -139,7 +139,7 @@ def test_flush_messages_1_syncs_every_append_before_the_commit(tmp_path: Path) -
         assert plan.syncs
         log.write(plan)
         assert log.recovery_point == number
-        base = plan.first_offset if plan.rolls else log.active_segment_base_offset
+        base = plan.first_offset if plan.rolls else log.segments.active.base_offset
         assert f"sync {base:020d}.log" in disk.done
         if plan.rolls or number == 0:
             assert f"sync_directory {tmp_path.name}" in disk.done, "a new segment's name is durable too"

@@ -97,7 +97,7 @@ async def test_flushes_cover_closed_segments_and_whole_logs_after_flush_ms(
         partial(flush_logs, world.env, world.directory, Owner(), interval_ms=1_000, report=world.reports.append)
     )
     await trio.sleep(1.5)
-    assert rolled.recovery_point == rolled.active_segment_base_offset == 5
+    assert rolled.recovery_point == rolled.segments.active.base_offset == 5
     assert timed.recovery_point == 0
     await trio.sleep(60)
     assert timed.recovery_point == 8

@@ -85,7 +85,7 @@ def test_rolls_sync_data_regrown_below_an_old_recovery_point(tmp_path: Path) -> 
     disk.done.clear()
     fill(log, 30)
     # The checkpoint still says 100: after a loss of power recovery would trust unsynced closed segments below that.
-    closed = [base for base in names(tmp_path, ".log") if base < log.active_segment_base_offset and base >= 23]
+    closed = [base for base in names(tmp_path, ".log") if base < log.segments.active.base_offset and base >= 23]
     assert closed
     for base in closed:
         assert f"sync {base:020d}.log" in disk.done
