@@ -295,7 +295,7 @@ class Node:
         )
         if not directory.was_used:
             # This file also shows the next start that a metadata log must exist.
-            await env.run_blocking(directory.write_recovery_points)
+            await env.run_blocking(directory.checkpoints.write_recovery_points)
         metadata = controller.publisher
         refuse_tiered_topics_without_system(metadata.image, settings.tier)
         replicas = Replicas(
@@ -406,8 +406,8 @@ class Node:
         )
         replication = settings.replication
         for write, interval_ms in (
-            (directory.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
-            (directory.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
+            (directory.checkpoints.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
+            (directory.checkpoints.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
             (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
         ):
             start(partial(broker.keep_checkpoint, write, interval_ms=interval_ms))

@@ -378,7 +378,7 @@ class Broker:
 
     async def write_log_starts(self) -> None:
         """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""
-        await self._write_checkpoint(self.replicas.directory.write_log_starts)
+        await self._write_checkpoint(self.replicas.directory.checkpoints.write_log_starts)
 
     async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
         """Call a blocking function that writes one of the checkpoints, forever."""

@@ -84,7 +84,7 @@ class Replicas:
         stored = set(self.directory.stored_partitions())
         missing = [key for key in expected if key not in stored]
         try:
-            self.directory.forget_earlier(missing)
+            self.directory.checkpoints.forget_earlier(missing)
         except KafkaError as error:
             logger.error("cannot create partitions", partitions=len(missing), error=error.message)
             self.failed = {key: expected.pop(key).id for key in missing}
@@ -148,7 +148,7 @@ class Replicas:
         """Create the logs of new partitions. Blocking; they are not served yet. Nothing else may write checkpoints."""
         new = [change for change in delta.changed_partitions if self._is_new(change)]
         try:
-            self.directory.forget_earlier([(change.topic.name, change.index) for change in new])
+            self.directory.checkpoints.forget_earlier([(change.topic.name, change.index) for change in new])
         except KafkaError as error:
             logger.error("cannot create partitions", partitions=len(new), error=error.message)
             self.failed = self.failed | {(change.topic.name, change.index): change.topic.id for change in new}
@@ -165,7 +165,7 @@ class Replicas:
         """Try to open the failed partitions again; returns those that opened. Blocking; the image must not change."""
         try:
             stored = set(self.directory.stored_partitions())
-            self.directory.forget_earlier([key for key in self.failed if key not in stored])
+            self.directory.checkpoints.forget_earlier([key for key in self.failed if key not in stored])
         except (OSError, KafkaError) as error:
             logger.debug("cannot check failed partitions", error=error)
             return []
@@ -206,7 +206,7 @@ class Replicas:
 
     def write_high_watermarks(self) -> None:
         """Write the high watermark checkpoint. Blocking."""
-        self.directory.write_high_watermarks(self.high_watermarks())
+        self.directory.checkpoints.write_high_watermarks(self.high_watermarks())
 
     # Helpers
 
@@ -275,7 +275,7 @@ class Replicas:
             topic_id=topic_id,
             index=index,
             log=opened,
-            checkpointed_high_watermark=self.directory.high_watermarks.get((topic, index), 0),
+            checkpointed_high_watermark=self.directory.checkpoints.high_watermarks.get((topic, index), 0),
         )
 
     def _reconfigure(self, image: Image, delta: Delta) -> list[TopicPartition]:

@@ -27,18 +27,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import (
-    LOG_START_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
     TopicPartition,
-    format_offsets,
     read_file,
-    read_offsets,
     write_atomically,
 )
 from kbroker.storage.directory_names import (
@@ -55,17 +50,17 @@ from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
 from kbroker.storage.flushing import forget_files
+from kbroker.storage.formatting import identify, make_first_reserve, make_with_parents
 from kbroker.storage.identity import (
     META_PROPERTIES,
     PARTITION_METADATA,
     DirectoryIdentity,
-    format_identity,
     format_partition_metadata,
-    parse_identity,
     parse_partition_metadata,
 )
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.offset_checkpoints import OffsetCheckpoints
 from kbroker.storage.plans import DirectoryState
 from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.reserve import SpaceReserve
@@ -76,7 +71,7 @@ from wire.types import uuid_to_text
 class LogDirectory:
     """See the module docstring. Use `LogDirectory.open` to create one.
 
-    Shape  logs maps (topic, partition) to the open logs; high_watermarks and log_starts are the checkpoints' contents
+    Shape  logs maps (topic, partition) to the open logs
     Note   was_clean: the last shutdown was clean. previous_broker_epoch is the epoch in its marker, -1 if absent.
            was_used: a broker has run here, so a metadata log must exist. stray_count is the number of stray directories
     """
@@ -104,13 +99,12 @@ class LogDirectory:
         self.previous_broker_epoch = -1
         self.was_used = False
         self.stray_count = 0
-        self.recovery_points: dict[TopicPartition, int] = {}
-        self.log_starts: dict[TopicPartition, int] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.checkpoints = OffsetCheckpoints(
+            path, self.disk, self.logs, reserve=reserve, state=state, report=report, failure=self._failure
+        )
         self.recovered: dict[TopicPartition, RecoveredLog] = {}
         self._doomed = Doomed()
         self._has_unsynced_names = False
-        self._written: dict[str, dict[TopicPartition, int]] = {}  # the contents of each checkpoint file
         self._lock = lock
         self._report = report
         self._jitter_ms = jitter_ms
@@ -141,7 +135,7 @@ class LogDirectory:
                 INCONSISTENT_CLUSTER_ID, INVALID_CONFIG if it belongs to another node or meta.properties cannot be read
         """
         try:
-            _make_with_parents(disk, path)
+            make_with_parents(disk, path)
             is_new = not disk.exists(f"{path}/{META_PROPERTIES}")
             if is_new:
                 # New, or left by an interrupted first start. Its own name has to be durable before its contents.
@@ -154,9 +148,9 @@ class LogDirectory:
         reserve = SpaceReserve(disk, path, reserve_bytes)
         try:
             if is_new:
-                _make_first_reserve(reserve, disk, path)
+                make_first_reserve(reserve, disk, path)
             new_id = new_cluster_id or uuid_to_text(new_uuid())
-            identity = cls._identify(
+            identity = identify(
                 disk, path, node_id=node_id, cluster_id=cluster_id, new_cluster_id=new_id, directory_id=new_uuid()
             )
             directory = cls(
@@ -169,7 +163,7 @@ class LogDirectory:
                 report=report,
                 jitter_ms=jitter_ms,
             )
-            directory._read_checkpoints()
+            directory.checkpoints.read()
             directory._read_clean_shutdown()
             # After an unclean shutdown the names of new partitions may not be durable yet.
             directory._has_unsynced_names = not directory.was_clean
@@ -186,28 +180,6 @@ class LogDirectory:
             lock.close()
             raise
         return directory
-
-    @staticmethod
-    def _identify(
-        disk: Disk, path: str, *, node_id: int, cluster_id: str | None, new_cluster_id: str, directory_id: uuid.UUID
-    ) -> DirectoryIdentity:
-        file_path = f"{path}/{META_PROPERTIES}"
-        try:
-            identity = parse_identity(read_file(disk, file_path).decode())
-        except FileNotFoundError:
-            identity = DirectoryIdentity(cluster_id or new_cluster_id, node_id, directory_id)
-            write_atomically(disk, file_path, format_identity(identity).encode())
-        except ValueError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{file_path} cannot be read: {error}") from error
-        if identity.node_id != node_id:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{path} belongs to node {identity.node_id}, but this is node {node_id}"
-            )
-        if cluster_id is not None and identity.cluster_id != cluster_id:
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_CLUSTER_ID, f"{path} belongs to cluster {identity.cluster_id}, not {cluster_id}"
-            )
-        return identity
 
     def begin(self) -> None:
         """Remove directories that are being deleted, allocate the reserve, and remove the clean-shutdown marker.
@@ -248,20 +220,6 @@ class LogDirectory:
         self.was_clean = True
         with suppress(ValueError, KeyError, TypeError):
             self.previous_broker_epoch = int(json.loads(text)["brokerEpoch"])
-
-    def _read_checkpoints(self) -> None:
-        def read(name: str, consequence: str) -> dict[TopicPartition, int]:
-            try:
-                found = read_offsets(self.disk, f"{self.path}/{name}")
-            except ValueError as error:
-                self._report(f"{error}; {consequence}")
-                found = {}
-            self._written[name] = dict(found)
-            return found
-
-        self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "all logs are recovered from their start")
-        self.log_starts = read(LOG_START_CHECKPOINT, "all logs start at their first segment")
-        self.high_watermarks = read(REPLICATION_OFFSET_CHECKPOINT, "all high watermarks rise from the log start")
 
     # --- partitions ---
 
@@ -329,8 +287,8 @@ class LogDirectory:
             partition=partition,
             topic_id=topic_id,
             clean_shutdown=self.was_clean or is_new,
-            recovery_point=0 if is_new else self.recovery_points.get(key, 0),
-            log_start_offset=None if is_new else self.log_starts.get(key),
+            recovery_point=0 if is_new else self.checkpoints.recovery_points.get(key, 0),
+            log_start_offset=None if is_new else self.checkpoints.log_starts.get(key),
             timestamp_ms=timestamp_ms,
             files=self.files,
             state=self.state,
@@ -340,7 +298,7 @@ class LogDirectory:
         )
         if not is_new and self.was_clean:
             # After an unclean shutdown the checkpoint that was read may not be durable.
-            log.persisted_log_start_offset = self.log_starts.get(key)
+            log.persisted_log_start_offset = self.checkpoints.log_starts.get(key)
         if syncs_name:
             self.sync_partition_names()
         self.logs[key] = log
@@ -394,8 +352,7 @@ class LogDirectory:
             forget_files(log)
         else:
             self.files.forget_directory(path)
-        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
-            offsets.pop((topic, partition), None)
+        self.checkpoints.forget((topic, partition))
         try:
             rename(path, f"{self.path}/{name}")
         except FileNotFoundError:
@@ -427,60 +384,7 @@ class LogDirectory:
             self.disk.unlink(f"{path}/{file_name}")
         self.disk.remove_directory(path)
 
-    # --- checkpoints ---
-
-    def write_recovery_points(self) -> None:
-        """Write the recovery point of each open log. Values that were read before the write stay valid."""
-        logs = tuple(self.logs.items())  # this runs in a thread while partitions may be opened and closed
-        points = {key: log.recovery_point for key, log in logs}
-        self._write_offsets(RECOVERY_POINT_CHECKPOINT, {**self._absent(self.recovery_points), **points})
-        for key, log in logs:
-            log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
-
-    def write_log_starts(self) -> None:
-        """Write the log_start_offsets that segment names do not give.
-
-        Segment names never give the start of a tiered log. An unknown start is not written, because the next start
-        would trust it.
-        """
-        logs = tuple(self.logs.items())
-        starts = {key: log.log_start_offset for key, log in logs if _needs_start_entry(log)}
-        self._write_offsets(LOG_START_CHECKPOINT, {**self._absent(self.log_starts), **starts})
-        for key, log in logs:
-            log.persisted_log_start_offset = starts.get(key)
-
-    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermark of each partition."""
-        self._write_offsets(REPLICATION_OFFSET_CHECKPOINT, {**self._absent(self.high_watermarks), **high_watermarks})
-
-    def forget_earlier(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove the entries of earlier partitions with these names from the checkpoints, before new ones are created.
-
-        Otherwise, after a crash, the next process would apply a deleted log's start or recovery point to the new log.
-        Errors  KAFKA_STORAGE_ERROR
-        """
-        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
-            for key in partitions:
-                offsets.pop(key, None)
-        for name, written in tuple(self._written.items()):
-            if any(key in written for key in partitions):
-                gone = set(partitions)
-                self._write_offsets(name, {key: offset for key, offset in written.items() if key not in gone})
-
-    def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The previous broker's entries of partitions that are not open yet; still needed if this one crashes."""
-        return {key: offset for key, offset in tuple(offsets.items()) if key not in self.logs}
-
-    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if self.state.failure is not None:
-            return
-        data = format_offsets(offsets).encode()
-        try:
-            # Retention of tiered logs and DeleteRecords free space, but need this file first.
-            self.reserve.spend_on(lambda: write_atomically(self.disk, f"{self.path}/{name}", data), keeps_half=True)
-        except OSError as error:
-            raise self._failure(f"write {name}", error) from error
-        self._written[name] = dict(offsets)
+    # --- closing ---
 
     def close_waiting(self, waiting: deque[Log]) -> None:
         """Close logs from a queue until it is empty; several threads may share one queue.
@@ -511,10 +415,10 @@ class LogDirectory:
         try:
             if self.state.failure is None:
                 self.close_waiting(deque(self.logs.values()))
-                self.write_recovery_points()
-                self.write_log_starts()
+                self.checkpoints.write_recovery_points()
+                self.checkpoints.write_log_starts()
                 if high_watermarks is not None:
-                    self.write_high_watermarks(high_watermarks)
+                    self.checkpoints.write_high_watermarks(high_watermarks)
                 marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
                 path = f"{self.path}/{CLEAN_SHUTDOWN}"
                 self.reserve.spend_on(lambda: write_atomically(self.disk, path, marker), keeps_half=True)
@@ -565,31 +469,3 @@ class LogDirectory:
     def open_logs(self) -> Iterable[Log]:
         """A snapshot of the open logs, so that the caller may wait between two of them."""
         return tuple(self.logs.values())
-
-
-def _make_with_parents(disk: Disk, path: str) -> None:
-    if not disk.exists(path):
-        parent = path.rpartition("/")[0]
-        if parent:
-            _make_with_parents(disk, parent)
-        disk.make_directory(path)
-
-
-def _make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
-    """Errors: OSError; KAFKA_STORAGE_ERROR if the disk is too small."""
-    try:
-        reserve.make()
-    except OSError as error:
-        if not lacks_space(error):
-            raise
-        raise KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{path} has {disk.free_bytes(path)} bytes free, but {reserve.size_bytes} are reserved for deleting topics "
-            "on a full disk: free some space, or lower kbroker.metadata.reserve.bytes",
-        ) from error
-
-
-def _needs_start_entry(log: Log) -> bool:
-    if log.config.remote_storage_enable:
-        return log.is_log_start_known
-    return bool(log.retired) or log.log_start_offset != log.segments.first.base_offset

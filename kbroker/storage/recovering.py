@@ -95,10 +95,10 @@ def find_logs_to_recover(
     if directory.was_clean:
         return found
     for key, config in wanted.items():
-        path, recovery_point = directory.log_path(*key), directory.recovery_points.get(key, 0)
+        path, recovery_point = directory.log_path(*key), directory.checkpoints.recovery_points.get(key, 0)
         with suppress(OSError):
             size = _unflushed_bytes(directory.disk, path, recovery_point)
-            start = directory.log_starts.get(key, 0)
+            start = directory.checkpoints.log_starts.get(key, 0)
             found[key] = LogToRecover(path, config, recovery_point, start, timestamp_ms, size)
     return found
 

@@ -266,8 +266,8 @@ class LogWorkload:
 
     def _checkpoint(self, _: Draws) -> None:
         self._begin_checkpoint()
-        self._directory.write_recovery_points()
-        self._directory.write_log_starts()
+        self._directory.checkpoints.write_recovery_points()
+        self._directory.checkpoints.write_log_starts()
         self.model.finish_checkpoint()
 
     def _begin_checkpoint(self) -> None:

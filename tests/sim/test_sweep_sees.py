@@ -55,7 +55,7 @@ def believes_a_recovery_point_that_is_too_high(
     directory = LogDirectory.open(
         DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
     )
-    directory.recovery_points = {(TOPIC, 0): 1 << 40}
+    directory.checkpoints.recovery_points = {(TOPIC, 0): 1 << 40}
     return directory, directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
 
 

@@ -160,15 +160,15 @@ def test_checkpoints_keep_the_offsets_over_a_crash(tmp_path: Path) -> None:
     log.flush()
     fill(log, 5)
     log.raise_log_start_offset(4)
-    directory.write_recovery_points()
-    directory.write_log_starts()
-    directory.write_high_watermarks({("orders", 0): 12})
+    directory.checkpoints.write_recovery_points()
+    directory.checkpoints.write_log_starts()
+    directory.checkpoints.write_high_watermarks({("orders", 0): 12})
     directory.abandon()
     directory = open_directory(tmp_path)
-    assert directory.high_watermarks == {("orders", 0): 12}
+    assert directory.checkpoints.high_watermarks == {("orders", 0): 12}
     # Checkpoints written before the logs are opened keep their entries.
-    directory.write_recovery_points()
-    directory.write_log_starts()
+    directory.checkpoints.write_recovery_points()
+    directory.checkpoints.write_log_starts()
     directory.abandon()
     directory = open_directory(tmp_path)
     log = open_log(directory)
@@ -182,7 +182,7 @@ def test_the_log_start_checkpoint_has_only_starts_inside_a_segment(tmp_path: Pat
     log = open_log(directory, 1)
     fill(log, 10)
     log.raise_log_start_offset(3)
-    directory.write_log_starts()
+    directory.checkpoints.write_log_starts()
     assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\norders 1 3\n"
     directory.abandon()
 
@@ -194,8 +194,8 @@ def test_d3_d4_a_malformed_checkpoint_loses_no_records(tmp_path: Path, name: str
     log = open_log(directory)
     fill(log, 10)
     log.flush()
-    directory.write_recovery_points()
-    directory.write_high_watermarks({("orders", 0): 10})
+    directory.checkpoints.write_recovery_points()
+    directory.checkpoints.write_high_watermarks({("orders", 0): 10})
     directory.abandon()
     (tmp_path / f"{name}-offset-checkpoint").write_text(text)
     reports: list[str] = []
@@ -205,7 +205,7 @@ def test_d3_d4_a_malformed_checkpoint_loses_no_records(tmp_path: Path, name: str
     assert offsets(log) == list(range(10))
     assert log.log_start_offset == 0
     assert log.persisted_recovery_point == (0 if name == "recovery-point" else 10)
-    assert directory.high_watermarks == ({} if name == "replication" else {("orders", 0): 10})
+    assert directory.checkpoints.high_watermarks == ({} if name == "replication" else {("orders", 0): 10})
     directory.abandon()
 
 

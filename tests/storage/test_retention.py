@@ -190,7 +190,7 @@ def test_d7_segments_of_two_passes_reappear_contiguously_or_not_at_all(loss: Los
         directory, log = start_broker(disk, config, timestamp_ms=0, report=lambda _: None)
         fill(log, 50)
         log.flush()
-        directory.write_recovery_points()
+        directory.checkpoints.write_recovery_points()
         for _ in range(3):
             log.raise_log_start_offset(tuple(log.segments)[1].base_offset)
             plan = log.plan_retention(high_watermark=50, timestamp_ms=0)
@@ -209,7 +209,7 @@ def test_d7_a_crash_during_a_long_pass_leaves_no_hole(loss: Loss) -> None:
     directory, log = start_broker(disk, config, timestamp_ms=0, report=lambda _: None)
     fill(log, 100)
     log.flush()
-    directory.write_recovery_points()
+    directory.checkpoints.write_recovery_points()
     begins: set[int] = set()
 
     def crash(operation: Operation) -> None:

@@ -46,7 +46,7 @@ class Owner:
 
     async def write_log_starts(self) -> None:
         await trio.lowlevel.checkpoint()
-        self.directory.write_log_starts()
+        self.directory.checkpoints.write_log_starts()
         for log in self.directory.open_logs():
             self.written.append(min(int(name[:20]) for name in log.disk.list(log.directory) if name.endswith(".log")))
 
@@ -178,7 +178,7 @@ def test_kafka_16146_the_checkpoint_always_has_a_tiered_logs_start() -> None:
     log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
     log.raise_log_start_offset(8)  # everything in the tier has expired
-    directory.write_log_starts()
+    directory.checkpoints.write_log_starts()
     survivor = disk.crash(Loss.PROCESS_DEATH)
     again = tiered(opened(survivor))
     assert (again.log_start_offset, again.local_log_start_offset) == (8, 8)
@@ -200,7 +200,7 @@ def test_kafka_15351_the_local_start_never_replaces_the_log_start(clean: bool) -
     if clean:
         directory.close()
     else:
-        directory.write_log_starts()
+        directory.checkpoints.write_log_starts()
         disk = disk.crash(Loss.PROCESS_DEATH)
     again = tiered(opened(disk))
     assert (again.log_start_offset, again.local_log_start_offset) == (2, 12)

@@ -185,7 +185,7 @@ class Site:
 
     async def write_log_starts(self) -> None:
         self.starts_written += 1
-        await self.env.run_blocking(self.directory.write_log_starts)
+        await self.env.run_blocking(self.directory.checkpoints.write_log_starts)
 
     # What the loops of the storage ask
 

@@ -1,0 +1,60 @@
+"""Formatting a log directory: its path, its identity and its first reserve.
+
+Source  MetaProperties of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.durable import lacks_space
+from kbroker.storage.identity import META_PROPERTIES, DirectoryIdentity, format_identity, parse_identity
+from kbroker.storage.reserve import SpaceReserve
+from wire.errors import ErrorCode, KafkaError
+
+
+def make_with_parents(disk: Disk, path: str) -> None:
+    if not disk.exists(path):
+        parent = path.rpartition("/")[0]
+        if parent:
+            make_with_parents(disk, parent)
+        disk.make_directory(path)
+
+
+def identify(
+    disk: Disk, path: str, *, node_id: int, cluster_id: str | None, new_cluster_id: str, directory_id: uuid.UUID
+) -> DirectoryIdentity:
+    """Read meta.properties, or write it into a new directory. Errors: OSError; see `LogDirectory.open`."""
+    file_path = f"{path}/{META_PROPERTIES}"
+    try:
+        identity = parse_identity(read_file(disk, file_path).decode())
+    except FileNotFoundError:
+        identity = DirectoryIdentity(cluster_id or new_cluster_id, node_id, directory_id)
+        write_atomically(disk, file_path, format_identity(identity).encode())
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{file_path} cannot be read: {error}") from error
+    if identity.node_id != node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{path} belongs to node {identity.node_id}, but this is node {node_id}"
+        )
+    if cluster_id is not None and identity.cluster_id != cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"{path} belongs to cluster {identity.cluster_id}, not {cluster_id}"
+        )
+    return identity
+
+
+def make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
+    """Errors: OSError; KAFKA_STORAGE_ERROR if the disk is too small."""
+    try:
+        reserve.make()
+    except OSError as error:
+        if not lacks_space(error):
+            raise
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{path} has {disk.free_bytes(path)} bytes free, but {reserve.size_bytes} are reserved for deleting topics "
+            "on a full disk: free some space, or lower kbroker.metadata.reserve.bytes",
+        ) from error
