@@ -90,8 +90,9 @@ class RemoteLogManager:
         whether the store has the segments that the metadata list.
         """
         self.env = env
-        self.copy_quota = _quota(_copy_limit(settings), env.now_ms())
-        self.fetch_quota = _quota(_fetch_limit(settings), env.now_ms())
+        self.copy_quota, self.fetch_quota = (
+            ByteQuota(rate, window_ms=window_ms, now_ms=env.now_ms()) for rate, window_ms in _limits(settings)
+        )
         self.tools = TierTools(
             env=env,
             settings=settings,
@@ -159,10 +160,9 @@ class RemoteLogManager:
         """Apply changed settings: quotas, threads, intervals."""
         now_ms, tools = self.env.now_ms(), self.tools
         tools.settings = settings
-        rate, window_ms = _copy_limit(settings)
-        self.copy_quota.change(rate, window_ms=window_ms, now_ms=now_ms)
-        rate, window_ms = _fetch_limit(settings)
-        self.fetch_quota.change(rate, window_ms=window_ms, now_ms=now_ms)
+        quotas = (self.copy_quota, self.fetch_quota)
+        for quota, (rate, window_ms) in zip(quotas, _limits(settings), strict=True):
+            quota.change(rate, window_ms=window_ms, now_ms=now_ms)
         copiers = settings.remote_log_manager_copier_thread_pool_size
         expirers = settings.remote_log_manager_expiration_thread_pool_size
         self.copiers.total_tokens, self.expirers.total_tokens = copiers, expirers
@@ -418,20 +418,13 @@ class RemoteLogManager:
             self._changed.set()
 
 
-def _copy_limit(settings: TierSettings) -> tuple[int, int]:
-    """The limit of all copies together: bytes per second, and the milliseconds over which they are counted."""
-    windows = settings.remote_log_manager_copy_quota_window_num
-    seconds = settings.remote_log_manager_copy_quota_window_size_seconds
-    return settings.remote_log_manager_copy_max_bytes_per_second, windows * seconds * 1000
-
-
-def _fetch_limit(settings: TierSettings) -> tuple[int, int]:
-    """The same for all reads."""
-    windows = settings.remote_log_manager_fetch_quota_window_num
-    seconds = settings.remote_log_manager_fetch_quota_window_size_seconds
-    return settings.remote_log_manager_fetch_max_bytes_per_second, windows * seconds * 1000
-
-
-def _quota(limit: tuple[int, int], now_ms: int) -> ByteQuota:
-    rate, window_ms = limit
-    return ByteQuota(rate, window_ms=window_ms, now_ms=now_ms)
+def _limits(settings: TierSettings) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The limits of all copies together, and of all reads: (bytes per second, window in ms)."""
+    copy_windows = settings.remote_log_manager_copy_quota_window_num
+    fetch_windows = settings.remote_log_manager_fetch_quota_window_num
+    copy_s = copy_windows * settings.remote_log_manager_copy_quota_window_size_seconds
+    fetch_s = fetch_windows * settings.remote_log_manager_fetch_quota_window_size_seconds
+    return (
+        (settings.remote_log_manager_copy_max_bytes_per_second, copy_s * 1000),
+        (settings.remote_log_manager_fetch_max_bytes_per_second, fetch_s * 1000),
+    )

@@ -61,7 +61,7 @@ class FollowedPartition:
     Shape   index is the partition's number; caches are by topic id and number
     Units   position is the offset of the next event to apply
     Note    of counters, events_read are events from the log and not from a snapshot, skipped_records are unreadable,
-            and dropped_events are invalid; last_skipped and last_dropped give the last reason
+            and dropped_events are invalid
     """
 
     def __init__(
@@ -81,8 +81,6 @@ class FollowedPartition:
         self.position = 0
         self.caches: dict[UserPartition, RemoteLogMetadataCache] = {}
         self.counters = counters
-        self.last_skipped = ""
-        self.last_dropped = ""
         self._env = env
         self._topic = topic
         self._retry_ms = retry_ms
@@ -217,7 +215,6 @@ class FollowedPartition:
         self._events_since_snapshot += len(events.events)
         if dropped:
             self.counters.dropped_events += len(dropped)
-            self.last_dropped = dropped[-1]
             logger.warning(
                 "events of the tier's metadata were dropped", partition=self.index, count=len(dropped), why=dropped[0]
             )
@@ -225,7 +222,6 @@ class FollowedPartition:
             count = sum(each[1] for each in events.skipped)
             offset, _, why = events.skipped[0]
             self.counters.skipped_records += count
-            self.last_skipped = f"offset {offset}: {why}"
             logger.warning(
                 "records of the tier's metadata were skipped",
                 partition=self.index, offset=offset, count=count, why=why,
