@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class ChunkReader:
     """The chunks of one segment that a reader has in use; see `ChunkCache.reader`."""
 
-    __slots__ = ("_cache", "_held", "_segment", "chunk_bytes")
+    __slots__ = ("_cache", "_held", "chunk_bytes", "segment")
 
     def __init__(self, cache: ChunkCache, segment: RemoteLogSegmentMetadata) -> None:
         self.chunk_bytes = cache.chunk_bytes
         self._cache = cache
-        self._segment = segment
+        self.segment = segment
         self._held: dict[int, Chunk] = {}
 
     def want(self, number: int, *, is_needed: bool = False) -> Chunk:
@@ -32,7 +32,7 @@ class ChunkReader:
         """
         chunk = self._held.get(number)
         if chunk is None:
-            chunk = self._cache.want(ChunkKey(self._segment.remote_log_segment_id.id, number, self.chunk_bytes), self)
+            chunk = self._cache.want(ChunkKey(self.segment.remote_log_segment_id.id, number, self.chunk_bytes), self)
             chunk.users += 1
             self._held[number] = chunk
         if is_needed:
@@ -55,10 +55,6 @@ class ChunkReader:
         """A requested chunk if it is in memory."""
         chunk = self._held.get(number)
         return None if chunk is None else chunk.data
-
-    @property
-    def segment(self) -> RemoteLogSegmentMetadata:
-        return self._segment
 
     async def get(self, number: int, *, is_needed: bool = False) -> memoryview:
         """Wait for a chunk. Errors: RemoteStorageError."""

@@ -67,8 +67,8 @@ class _Entry:
 class RemoteIndexCache:
     """See the module's docstring. All methods but `resident` may block; all are thread-safe.
 
-    Units  max_bytes limits the files, resident_bytes the memory; an entry that is unused for ttl_ms is removed, never
-           if -1
+    Units  max_bytes limits the files, whose size is size_bytes; resident_bytes is the memory in use; an entry that is
+           unused for ttl_ms is removed, never if -1
     """
 
     def __init__(
@@ -99,19 +99,11 @@ class RemoteIndexCache:
         self._resident: OrderedDict[UUID, RemoteIndexes] = OrderedDict()
         self._loads: dict[UUID, Load] = {}
         self._unwritten = UnwrittenIndexes()
-        self._size_bytes = self._resident_bytes = self._writes = 0
+        self.size_bytes = self.resident_bytes = self._writes = 0
         self._is_started = False
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    @property
-    def resident_bytes(self) -> int:
-        return self._resident_bytes
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -353,7 +345,7 @@ class RemoteIndexCache:
         self.write_down()
         with self._tables:
             self._resident.clear()
-            self._resident_bytes = 0
+            self.resident_bytes = 0
 
     def _drop(self, segment_ids: Iterable[UUID]) -> None:
         self._start()
@@ -364,7 +356,7 @@ class RemoteIndexCache:
         """Evict the least recently used entries. The caller holds `_names`."""
         victims: list[UUID] = []
         with self._tables:
-            kept = self._size_bytes + size_bytes
+            kept = self.size_bytes + size_bytes
             for segment_id, entry in self._entries.items():
                 if kept <= self._max_bytes:
                     break
@@ -379,7 +371,7 @@ class RemoteIndexCache:
             with self._tables:
                 entry = self._entries.pop(segment_id, None)
                 if entry is not None:
-                    self._size_bytes -= entry.size_bytes
+                    self.size_bytes -= entry.size_bytes
                 self._let_go(segment_id)
             if entry is not None:
                 self._files.remove(entry.stem)
@@ -387,7 +379,7 @@ class RemoteIndexCache:
     def _admit(self, segment_id: UUID, entry: _Entry) -> None:
         with self._tables:
             self._entries[segment_id] = entry
-            self._size_bytes += entry.size_bytes
+            self.size_bytes += entry.size_bytes
 
     # --- tables; the caller holds the lock ----------------------------------------------------------------------------
 
@@ -414,11 +406,11 @@ class RemoteIndexCache:
             return
         self._let_go(segment_id)
         self._resident[segment_id] = indexes
-        self._resident_bytes += indexes.size_bytes
-        while self._resident_bytes > self._resident_limit:
+        self.resident_bytes += indexes.size_bytes
+        while self.resident_bytes > self._resident_limit:
             self._let_go(next(iter(self._resident)))
 
     def _let_go(self, segment_id: UUID) -> None:
         indexes = self._resident.pop(segment_id, None)
         if indexes is not None:
-            self._resident_bytes -= indexes.size_bytes
+            self.resident_bytes -= indexes.size_bytes
