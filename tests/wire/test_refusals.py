@@ -26,7 +26,7 @@ from wire.refusals import refused
 CODE = ErrorCode.INVALID_REQUEST
 
 
-def test_a_result_has_the_name_and_index_of_what_was_asked() -> None:
+def test_a_result_has_the_name_and_index_of_its_request() -> None:
     asked = ListOffsetsPartition(partition_index=3, current_leader_epoch=7, timestamp=55)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=[asked])])
     result = ListOffsetsPartitionResponse(partition_index=3, error_code=CODE)
