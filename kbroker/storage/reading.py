@@ -46,10 +46,7 @@ class LogSlice:
     segment_base_offset: int
     position: int
     next_offset: int
-
-    @property
-    def size(self) -> int:
-        return self.records.size if self.records is not None else 0
+    size: int = 0
 
     def read(self) -> bytes:
         return self.records.read() if self.records is not None else b""
@@ -104,7 +101,12 @@ class Tail:
                 segment = self.segment
                 records = FileRange(segment.files.open(segment.log_path), start, stop - start)
                 return LogSlice(
-                    records, offset, segment_base_offset=segment.base_offset, position=start, next_offset=ends[last]
+                    records,
+                    offset,
+                    segment_base_offset=segment.base_offset,
+                    position=start,
+                    next_offset=ends[last],
+                    size=stop - start,
                 )
         return LogSlice(None, offset, segment_base_offset=self.segment.base_offset, position=start, next_offset=offset)
 
@@ -174,7 +176,14 @@ def read_segments(
     if stop < segment.size and next_offset > offset:
         recent.note(next_offset, segment, stop)
     records = FileRange(segment.open(), start, stop - start)
-    return LogSlice(records, offset, segment_base_offset=segment.base_offset, position=start, next_offset=next_offset)
+    return LogSlice(
+        records,
+        offset,
+        segment_base_offset=segment.base_offset,
+        position=start,
+        next_offset=next_offset,
+        size=stop - start,
+    )
 
 
 def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
