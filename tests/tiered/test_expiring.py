@@ -67,7 +67,7 @@ async def test_kafka_15352_the_log_start_is_durable_before_objects_are_deleted(a
 
     class Watching(FaultyStorage):
         def delete_log_segment_data(self, metadata):  # type: ignore[no-untyped-def]
-            stored = site.directory._written["log-start-offset-checkpoint"].get(orders.key, 0)
+            stored = orders.log.persisted_log_start_offset
             seen.append((metadata.end_offset, orders.log.log_start_offset, stored, len(site.woken)))
             super().delete_log_segment_data(metadata)
 
