@@ -6,8 +6,7 @@ The node listens last; until then connections are refused at once and clients re
 ends by writing the clean-shutdown marker, so the next start skips recovery.
 
 A second signal, or a signal before the node serves, ends the process at once. If the data directory fails, the node
-sends errors to its clients for a moment and then ends. In both cases acknowledged records are on the disk and the next
-start recovers the logs.
+sends errors to its clients for a moment and then ends. In both cases the next start recovers the logs.
 """
 
 from __future__ import annotations

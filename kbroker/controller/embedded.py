@@ -1,10 +1,10 @@
 """The runtime of an embedded controller: a single writer makes decisions one after the other, commits them, and
 publishes the result.
 
-A caller submits a request and waits. The writer takes all waiting requests and decides each on the state after the
-previous one. It puts their records into one batch, writes and syncs it in a thread, and publishes the new image. Only
-then do the callers get their response or KafkaError; an error also waits, because it may depend on a decision that is
-not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
+A caller submits a request and waits. The writer takes the waiting requests (at most MAX_GROUP) and decides each on the
+state after the previous one. It puts their records into one batch, writes and syncs it in a thread, and publishes the
+new image. After that the callers get their response or KafkaError. An error waits too, because it may depend on a
+decision that is not durable yet. So ten requests that arrive during a sync cost one more sync, not ten.
 
 On a full disk, when the reserve is used up, decisions fail with KAFKA_STORAGE_ERROR and can be retried. If writing the
 log fails for another reason, `run` raises `UnusableMetadata` and the process ends, because it is unknown whether the

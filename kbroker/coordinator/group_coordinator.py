@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates: their shards on the coordinator runtime, and the length of their logs.
+"""The groups that this broker coordinates: their shards, and a task that shortens their logs.
 
 Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 """

@@ -1,10 +1,10 @@
 """One partition on this broker: its role, its log, and reads from it.
 
-Theory of operation: the metadata give each partition's leader and leader epoch. `Partition.apply` takes each change and
-makes this broker the partition's leader, a follower, or neither; nothing else changes the role. Appends and reads are
-refused in the same order as in Apache Kafka, so that clients recover the same way: not the leader, a fenced or unknown
-leader epoch, an offset out of range. Only the leader's progress (see leader.py) moves the high watermark. A partition
-with one replica uses the same code with isr = {self}: a second broker adds followers and needs no redesign.
+Theory of operation: the metadata gives each partition's leader and leader epoch. `Partition.apply` takes each change
+and makes this broker the partition's leader, a follower, or neither; nothing else changes the role. Appends and reads
+are refused in the same order as in Apache Kafka, so that clients recover the same way: not the leader, a fenced or
+unknown leader epoch, an offset out of range. Only the leader's progress (see leader.py) moves the high watermark. A
+partition with one replica uses the same code with isr = {self}: a second broker adds followers and needs no redesign.
 
 Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
 """
@@ -44,7 +44,7 @@ class EpochEnd(NamedTuple):
 
 
 class Role(Enum):
-    """The role of this broker for a partition, as the metadata assign it."""
+    """The role of this broker for a partition, as the metadata assigns it."""
 
     NONE = "none"
     LEADER = "leader"
@@ -97,7 +97,7 @@ class PartitionRead:
     records: FileRange | Buffer | Pieces | None = None
     size: int = 0
     place: Place | None = None
-    """Where the batch with the fetch offset is, if that was found out."""
+    """The place of the batch with the fetch offset, if it is known."""
     diverging: EpochEnd | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
     """The aborted transactions among the records, by first_offset, wherever the records are from."""
@@ -159,7 +159,7 @@ class Partition:
     # Roles
 
     def apply(self, image: PartitionImage | None) -> bool:
-        """Take the role that changed metadata give this broker; None if the partition no longer exists.
+        """Take the role that changed metadata gives this broker; `image` is None if the partition no longer exists.
 
         Returns True if the high watermark rose or the broker began or ceased to lead: waiters should check again.
         """
@@ -322,8 +322,7 @@ class Partition:
                     fetch_offset, max_bytes=max_bytes, end_offset=end, at_least_one_batch=at_least_one_batch
                 )
             except KafkaError:
-                # Check after the failed read: retention may have just removed the segment, and other reads save the
-                # check.
+                # Retention may have just removed the segment. Successful reads need no such check.
                 if not self.is_remote(fetch_offset):
                     raise
                 found.is_remote = True

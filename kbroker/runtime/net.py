@@ -1,7 +1,7 @@
 """Real connections: TCP sockets on trio's event loop.
 
 Theory of operation: each operation first tries its system call, and waits for the socket (`wait_readable`,
-`wait_writable`) only when the kernel has nothing to give or no room. trio's own streams add a checkpoint, several
+`wait_writable`) only when the kernel has no data or no buffer space. trio's own streams add a checkpoint, several
 microseconds, to every call. Here a call that does not wait does not yield; a caller that uses a stream in a loop (the
 server) must yield itself from time to time.
 
@@ -12,8 +12,8 @@ they share a packet with its first bytes.
 
 A connection that waits for its next request may poll for a while before it sleeps: see `BusyPoll`.
 
-Each listener has an epoll for EPOLLRDHUP to detect closed peers. It sees the end of a connection even behind unread
-requests and needs no task; starting and ending a watch takes one system call each.
+Each listener has an epoll for EPOLLRDHUP to detect closed peers. It reports the end of a connection even behind unread
+requests, and one task per listener serves all connections; starting and ending a watch takes one system call each.
 
 Source: tcp(7), epoll(7), sendfile(2), preadv2(2), sched_yield(2).
 """

@@ -1,7 +1,8 @@
 """One segment of a log: a `.log` file of batches and its two sparse indexes.
 
-Closed segments are never written again. Memory holds only their names and sizes; reads open their files. `Log` writes
-the last segment, the active one, and keeps its size, its largest timestamp and its unwritten index entries here.
+The `.log` file of a closed segment is never written again. Memory holds only names, sizes and timestamps of closed
+segments; reads open their files. `Log` writes the last segment, the active one, and keeps its size, its largest
+timestamp and its unwritten index entries here.
 
 Every look-up is checked: an index entry gives the last offset of the batch at its position, and the header at that
 position must agree. An index that is wrong, missing or truncated is rebuilt from the log immediately.
@@ -25,7 +26,7 @@ from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
 UNKNOWN: Final = -2  # the largest timestamp has not been looked up; -1 is Kafka's "none"
-BORDER_BYTES: Final = 4096  # the default index interval: a batch boundary is rarely farther from its index entry
+BORDER_BYTES: Final = 4096  # the default index interval: few batch boundaries are farther from an index entry
 CHECKED_BYTES: Final = 1 << 18  # how much of the log is compared with the last time index entry
 
 LOG_SUFFIX: Final = ".log"

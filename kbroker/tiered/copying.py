@@ -1,6 +1,6 @@
 """Copies one segment to the tier.
 
-    STARTED     its metadata are durable before the first byte is sent, so the leftovers of a crash can be found
+    STARTED     its metadata is durable before the first byte is sent, so the leftovers of a crash can be found
     the bytes   the broker checks them first (see kbroker/storage/sealing.py), the storage manager while sending
     FINISHED    once this is durable, the segment may be read from the tier, or deleted locally
 
@@ -51,7 +51,7 @@ class CustomMetadataTooLarge(RemoteStorageError):
 async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Segment]) -> None:
     """Copy a closed segment; afterwards highest_offset_in_remote_storage is its end.
 
-    Once STARTED is written, only the end of `tools.finishing` cancels the copy.
+    Once STARTED is written, only the deadline of `tools.finishing` cancels the copy.
     Errors  RemoteStorageError (the partial copy is or will be deleted), RetriableRemoteStorageError, KafkaError (the
             local log cannot be read, or is damaged)
     """
@@ -177,7 +177,7 @@ async def _clean_up(
 
 
 async def expect_room(tools: TierTools, held: Held, size_in_bytes: int) -> None:
-    """Check, before a segment is read and sent, whether the store can take it, as far as possible.
+    """Check whether the store has room for a segment, before the segment is read and sent.
 
     Errors  RetriableRemoteStorageError while it has no space, or does not answer
     """

@@ -1,9 +1,9 @@
 """The remote log manager: which partitions are tiered on this broker, and which tasks run for them.
 
 Theory of operation: `on_change` sets the desired state, and `run` establishes it. Each tiered partition has one task
-that copies and one that expires (see partition_tasks.py). Each partition that must have nothing in the tier any more
-has a task that deletes its data; the deletion resumes after a restart until it is done (see registry.py). Without
-tiered topics no task runs.
+that copies and one that expires (see partition_tasks.py). If a partition's data in the tier must be deleted, a third
+kind of task does so; after a restart it continues until it is done (see registry.py). Without tiered topics no task
+runs.
 
 The manager deletes the objects of a topic that is missing in the cluster's metadata only if the topic is known to have
 been removed: by a change that this process saw, by a mark in the registry, or by the metadata log, which is searched
@@ -14,7 +14,7 @@ At most one copy of a partition runs at a time; all partitions together have as 
 Deletions and reads (see remote_read.py) have threads of their own, so the three never wait for each other.
 
 Stopping. No new copy starts. Running copies are finished if that takes no longer than the given grace period. The next
-start finds and cleans up interrupted copies.
+start finds interrupted copies and deletes them.
 
 Source  KIP-405, KIP-950; RemoteLogManager of Apache Kafka 4.3.1
 """
@@ -59,7 +59,7 @@ STOP_GRACE_MS: Final = 10_000
 RETRY_MS: Final = 1_000
 NAMED: Final = 5
 ROUNDS_AT_ONCE: Final = 32
-"""How many rounds start before clients get the event loop again: thousands of partitions are due at the same moment."""
+"""This many rounds start before the event loop serves clients again: thousands of partitions may be due at once."""
 
 
 class RemoteLogManager:
@@ -87,7 +87,7 @@ class RemoteLogManager:
     ) -> None:
         """`directory` is the data directory, where the registry file is. `find_removed` returns the topics that were
         removed according to the cluster's metadata log; it blocks. With `asks_store` the manager checks after the start
-        whether the store has the segments that the metadata list.
+        whether the store has the segments that the metadata lists.
         """
         self.env = env
         self.copy_quota, self.fetch_quota = (
@@ -297,7 +297,7 @@ class RemoteLogManager:
 
     @property
     def unknown_partitions(self) -> int:
-        """The number of partitions whose objects are kept because the metadata do not list their topics."""
+        """The number of partitions whose objects are kept because the metadata does not list their topics."""
         return len(self._kept)
 
     async def _learn_removed(self) -> None:

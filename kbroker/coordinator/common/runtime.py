@@ -218,7 +218,7 @@ class CoordinatorRuntime(Generic[S]):
                 held.write(plan)
                 self._commit(led, decided, plan)
             else:
-                # Only this task can hold the lock here, so it gets the lock before any other task can decide.
+                # No other task holds the lock here, so this task gets it before another task can decide.
                 with trio.CancelScope(shield=True):
                     async with nullcontext() if holds_lock else self._logs.locked(held):
                         await env.run_blocking(held.write, plan)
