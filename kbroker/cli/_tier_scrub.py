@@ -4,7 +4,7 @@
 of a segment, it reads the metadata up to their end, because a running broker may have deleted the segment.
 
 Scrub deletes only with --delete-orphans, and only objects of segments that are deleted in the metadata. An object of an
-unknown segment may belong to another cluster, or to one whose metadata are lost.
+unknown segment may belong to another cluster, or to one whose metadata is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find the topics that the metadata log says were removed. Only these may lose their data.
 
-An image lists the topics that exist. A topic that is not in the image was either removed, or the metadata are older
+An image lists the topics that exist. A topic that is not in the image was either removed, or the metadata is older
 than its data, for example after a restored backup. Only a RemoveTopicRecord distinguishes the two cases. If a start
 finds data of unknown topics, it searches the whole log for these records, including the part before the newest
 snapshot.

@@ -60,8 +60,8 @@ class Log(LogView):
                own limit
     Note       persisted_recovery_point and persisted_log_start_offset (None if absent) are what the checkpoint files
                contain; the code that writes these files sets them
-    Note       is_log_start_known: the name of a tiered log's first segment does not give log_start_offset. Without a
-               checkpoint entry log_start_offset is a lower bound until the tier has been read
+    Note       is_log_start_known: False if no checkpoint entry gives the log_start_offset of a tiered log; it is then a
+               lower bound until the tier's metadata has been read
     Errors     KafkaError KAFKA_STORAGE_ERROR from everything that touches the disk, with the OSError as its cause
     """
 

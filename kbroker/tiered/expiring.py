@@ -153,7 +153,7 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
     If it was not stored, because its checkpoint was lost, the log starts where its data in the tier start. A log that
     `is_new` in the tier starts at its local log: it was loaded as a tiered log after its topic became tiered, and
     cannot know that nothing of it is in the tier yet. For any other log the stored offset stays valid, whatever the
-    tier's metadata say: expiry raises the log start offset before it deletes, so a gap is a loss and not expiry.
+    tier's metadata says: expiry raises the log start offset before it deletes, so a gap is a loss and not expiry.
     Errors  KAFKA_STORAGE_ERROR
     """
     log = held.partition.log

@@ -314,7 +314,7 @@ def from_snapshot_record(
 
 
 def updated(existing: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
-    """The metadata after an update; custom metadata are kept if it has none."""
+    """The metadata after an update; custom metadata is kept if it has none."""
     custom = existing.custom_metadata if update.custom_metadata is None else update.custom_metadata
     return replace(
         existing,

@@ -173,7 +173,7 @@ def _read_batch(found: Events, batch: RecordBatch, partition: int, partition_cou
     start = found.next_offset
     found.last_batch = batch.base_offset, batch.crc
     if batch.is_control:
-        found.next_offset = batch.next_offset  # a transaction marker; the metadata are read uncommitted
+        found.next_offset = batch.next_offset  # a transaction marker; the metadata is read uncommitted
         return
     try:
         for record in batch.records():

@@ -44,7 +44,7 @@ class RemotePartition:
     """The tier's state of a tiered partition.
 
     Units  offsets count records; highest offset NOTHING (-1) means that the tier holds nothing
-    Note   highest_offset_in_remote_storage is None until the metadata were read; until then nothing is deleted locally
+    Note   highest_offset_in_remote_storage is None until the metadata was read; until then nothing is deleted locally
     Note   copies: whether segments are copied (remote.log.copy.disable is off)
     Note   waits_for_quota: remote.log.manager.copy.max.bytes.per.second delays the next copy
     Note   lags and sizes are from the last check, which also runs when copies fail; size_computation_ms is how long the

@@ -1,6 +1,6 @@
 """Reads records from the tier for consumers: whole, checked batches from an offset on.
 
-An offset is located in three steps. The log's leader epochs give the epoch in which it was written, the metadata give
+An offset is located in three steps. The log's leader epochs give the epoch in which it was written, the metadata gives
 the segment that holds it in that epoch, and the segment's offset index gives a position. So the right segment is read
 even if segments overlap or belong to a diverged history. A consumer that continues where its last answer ended skips
 the third step, and the next chunks are read ahead for it, across segment boundaries.

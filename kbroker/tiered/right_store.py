@@ -1,4 +1,4 @@
-"""Checks once after a start whether the store is the one that the metadata describe, by reading from a few segments.
+"""Checks once after a start whether the store is the one that the metadata describes, by reading from a few segments.
 
 A broker whose store settings were lost finds an empty store, often the default directory. Without this check every read
 would report a missing segment, as if the tier were lost, and no log line would point to the settings.
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicIdPartition]) -> bool:
     """Request the newest segment of some partitions, and log an error if the store has none of them.
 
-    Also False if the metadata list no segments, or the store does not answer.
+    Also False if the metadata lists no segments, or the store does not answer.
     """
     threads = tools.env.threads(1)
     missing = 0

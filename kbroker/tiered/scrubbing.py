@@ -1,6 +1,6 @@
 """Compares a store with the tier's metadata: objects that are missing, have a wrong size, or are orphaned.
 
-The metadata are read, then the store is listed, then the metadata are read again, and once more if there are findings:
+The metadata is read, then the store is listed, then the metadata is read again, and once more if there are findings:
 differences that a concurrent change explains are not reported. A listing may be stale. So objects that are not listed
 are requested by name before they count as missing, and surplus objects before they count as orphans.
 

@@ -50,7 +50,7 @@ class RemoteFile:
         return self._segment.segment_size_in_bytes
 
     def pread(self, size: int, position: int) -> bytes:
-        """See File. If the store has fewer bytes than the metadata say, this is an error and not a shorter file."""
+        """See File. If the store has fewer bytes than the metadata says, this is an error and not a shorter file."""
         wanted = min(size, self.size() - position)
         if wanted <= 0:
             return b""

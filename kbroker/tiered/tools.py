@@ -147,5 +147,5 @@ def id_of(partition: PartitionReader) -> TopicIdPartition:
 
 
 def new_remote(partition: PartitionReader) -> RemotePartition:
-    """The state of a partition before its metadata were read."""
+    """The state of a partition before its metadata was read."""
     return RemotePartition(id_of(partition), copies=partition.log.config.is_copied_to_tier)

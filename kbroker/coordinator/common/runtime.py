@@ -54,9 +54,9 @@ logger = get_logger(__name__)
 class Kind:
     """What a runtime serves, and how it writes.
 
-    Shape  name is singular and ages says what expires by wall time, both for log lines; partition_count counts while
+    Shape  log lines contain name (in the singular) and ages (what expires by wall time); partition_count applies while
            the topic does not exist
-    Units  the broker may not append when the disk has less than lowest_free_bytes of free space
+    Units  the shards do not write while the disk has less than lowest_free_bytes of free space
     """
 
     name: str
