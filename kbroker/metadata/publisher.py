@@ -1,8 +1,8 @@
 """Hands each new image to the parts of the broker that act on metadata.
 
-The state of the cluster takes one way from the log to the broker: committed records -> `ImageBuilder` -> (Image, Delta)
--> listeners. The task that follows the log builds the image. The writer of an embedded controller publishes the image
-that its decisions were made on, so both share one chain of images, and each record is replayed once.
+The state of the cluster reaches the broker in one way: committed records -> `ImageBuilder` -> (Image, Delta) ->
+listeners. The writer of the embedded controller publishes the image that its decisions were made on, so controller and
+broker share one chain of images, and each record is replayed once.
 
 A listener gets every image with its changes, in order. If it returns an awaitable, the publisher awaits it, so that a
 published image is in effect: a new topic is served when its creator gets the response.

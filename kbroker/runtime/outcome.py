@@ -1,7 +1,7 @@
 """The result of a decision: the records to append, and the response to send once they are committed.
 
-Controller, groups, transactions and remote-log metadata share this pattern (ARCHITECTURE.md, "Decisions"): a decision
-does not change state. Its response waits until its records are in the log, and only ``replay(record)`` changes state.
+The controller and the coordinators share this pattern (ARCHITECTURE.md, "Names"): a decision does not change state. Its
+response waits until its records are in the log, and only ``replay(record)`` changes state.
 """
 
 from __future__ import annotations
