@@ -19,13 +19,11 @@ from kbroker.runtime.budget import SplitBudget
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
-from kbroker.storage.plans import AppendPlan
+from kbroker.storage.plans import INLINE_WRITE_BYTES, AppendPlan
 from kbroker.storage.validation import ProducedBatch, is_cheap, unpacking_bytes, validate_produced
 from wire.errors import ErrorCode
 from wire.record_batch import RecordBatch
 
-INLINE_WRITE_BYTES = 128 * 1024
-"""A write up to this size takes less time than the two thread hops needed to move it off the event loop."""
 INLINE_LARGE_WRITE_BYTES = 2 * 1024 * 1024
 """A write up to this size stays on the event loop as long as the page cache accepts such writes quickly."""
 QUICK_WRITE_NS = 2_000_000

@@ -16,6 +16,8 @@ from kbroker.storage.segment import Segment
 from wire.batch_header import FRAME_SIZE, header_struct
 
 _ASSIGNED: Final = header_struct(base_offset="q", batch_length="i", partition_leader_epoch="i")
+INLINE_WRITE_BYTES: Final = 128 << 10
+"""A write up to this size takes less time than the two thread hops needed to move it off the event loop."""
 UNKNOWN_SPACE: Final = 1 << 62
 
 

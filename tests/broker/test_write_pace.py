@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kbroker.broker.appending import (
     INLINE_LARGE_WRITE_BYTES,
-    INLINE_WRITE_BYTES,
     QUICK_WRITE_NS,
     QUICK_WRITES_WANTED,
     WritePace,
 )
+from kbroker.storage.plans import INLINE_WRITE_BYTES
 
 LARGE = INLINE_WRITE_BYTES + 1
 

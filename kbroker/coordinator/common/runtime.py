@@ -36,11 +36,10 @@ from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan
+from kbroker.storage.plans import INLINE_WRITE_BYTES, UNKNOWN_SPACE, AppendPlan
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 
-INLINE_WRITE_BYTES: Final = 128 * 1024
 FOR_EVER_MS: Final = 1 << 40
 REMEMBERED_KEYS: Final = 10_000
 REMEMBERED_LENGTH: Final = 256
