@@ -82,6 +82,8 @@ def _each_once(
 
 
 def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    # Loggers have the documentation "", which Kafka always returns.
+    omits_documentation = entry.documentation and not request.include_documentation
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -94,5 +96,5 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
             if request.include_synonyms
         ],
         config_type=entry.config_type,
-        documentation=entry.documentation if request.include_documentation else None,
+        documentation=None if omits_documentation else entry.documentation,
     )

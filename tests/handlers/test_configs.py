@@ -99,6 +99,16 @@ async def test_all_settings_of_a_topic_are_described_in_every_version(client: Cl
         assert found["retention.ms"].synonyms == []
 
 
+@pytest.mark.parametrize(("kind", "name", "expected"), [(TOPIC, "t", None), (BROKER_LOGGER, "1", "")])
+async def test_documentation_is_returned_on_request_except_for_loggers(
+    kind: int, name: str, expected: str | None, client: Client
+) -> None:
+    await create_topic(client, "t")
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    answer = await client.ask(DescribeConfigsRequest(resources=[resource]))
+    assert {config.documentation for config in answer.results[0].configs} == {expected}
+
+
 @pytest.mark.parametrize("kind", [BROKER, BROKER_LOGGER])
 async def test_a_broker_id_of_thousands_of_digits_is_refused(kind: int, client: Client) -> None:
     name = "9" * 5_000
