@@ -124,7 +124,7 @@ class Producer:
         """Send all records and wait until they are acknowledged."""
         for place in list(self._open):
             self._dispatch(place)
-        for node_id, batches in self._in_flight.items():
+        for node_id, batches in list(self._in_flight.items()):  # recovery may add the broker that a leader moved to
             while batches:
                 self._receive(node_id)
 
@@ -141,8 +141,8 @@ class Producer:
                 self._receive(node_id)
             if batch in self._unacknowledged[place]:
                 self._send(batch, node_id)
-        except KafkaError:
-            self._recover()
+        except KafkaError as error:
+            self._recover(error)
 
     def _send(self, batch: _Batch, node_id: int) -> None:
         producer_id, epoch = self._producer
@@ -160,8 +160,8 @@ class Producer:
     def _receive(self, node_id: int) -> None:
         try:
             self._accept(node_id)
-        except KafkaError:
-            self._recover()
+        except KafkaError as error:
+            self._recover(error)
 
     def _accept(self, node_id: int) -> None:
         """Receive the answer to the oldest batch that was sent to a broker. Errors: KafkaError of the batch."""
@@ -172,12 +172,15 @@ class Producer:
             check(each.error_code, said)
         self._unacknowledged[batch.partition].remove(batch)
 
-    def _recover(self) -> None:
-        """Receive all answers, then write what is unacknowledged in order."""
+    def _recover(self, failure: KafkaError) -> None:
+        """Receive all answers, then write what is unacknowledged in order. Without retries, nothing is sent twice."""
         for node_id, batches in self._in_flight.items():
             while batches:
                 with suppress(KafkaError):
                     self._accept(node_id)
+        if not self._settings["retries"] and failure.code is not ErrorCode.MESSAGE_TOO_LARGE:
+            lost = [batch.numbers[0] for waiting in self._unacknowledged.values() for batch in waiting]
+            raise NotStored(min(lost), failure) from failure
         for waiting in self._unacknowledged.values():
             while waiting:
                 self._store(waiting)
@@ -187,6 +190,8 @@ class Producer:
         batch = waiting[0]
 
         def attempt() -> None:
+            if not self._acks:  # no answer says that the leader has moved
+                self._cluster.refresh([batch.partition])
             node_id = self._cluster.leader(batch.partition)
             self._send(batch, node_id)
             if self._acks:

@@ -1,4 +1,4 @@
-"""A peer that answers one connection from a script, for states that a healthy broker does not have."""
+"""A peer that answers its connections from a script, for states that a healthy broker does not have."""
 
 from __future__ import annotations
 
@@ -38,8 +38,17 @@ class Scripted:
         self._listener.close()
 
     def _serve(self) -> None:
-        # There was no connection, or the client closed it early.
-        with suppress(OSError), self._listener.accept()[0] as connection:
+        answering = []
+        with suppress(OSError):  # the listener was shut down
+            while True:
+                answering.append(threading.Thread(target=self._answer, args=self._listener.accept()[:1]))
+                answering[-1].start()
+        for each in answering:
+            each.join(timeout=20)
+
+    def _answer(self, connection: socket.socket) -> None:
+        # The client closed the connection early, or an answer raised an OSError to close it.
+        with suppress(OSError), connection:
             if self._greeting is not None:
                 connection.sendall(self._greeting)
             buffer = FrameBuffer(1 << 20)
