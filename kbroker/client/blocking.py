@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wire.client import ClientProtocol, UnsupportedApi
-from wire.errors import ErrorCode, Malformed
+from wire.errors import Malformed, code_of
 from wire.framing import RECEIVE_BYTES
 from wire.messages.api_versions import ApiVersionsRequest
 
@@ -56,7 +56,7 @@ class Connection:
         except Malformed as error:
             raise Malformed(f"the server does not use Kafka's protocol ({error})") from error
         if answer.error_code:
-            raise UnsupportedApi(f"the broker answers ApiVersions with {ErrorCode(answer.error_code).name}")
+            raise UnsupportedApi(f"the broker answers ApiVersions with {code_of(answer.error_code).name}")
         self.protocol.learn_versions(answer)
 
     def ask(self, request: object, *, version: int | None = None) -> Any:

@@ -249,15 +249,16 @@ class Cluster:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int | None) -> int:
-        """The id of a connected broker for ANY."""
+        """For ANY, the id of a connected broker that owes no response, which would be mistaken for another one."""
         if node_id is not None:
             return node_id
-        if not self._connections:
-            self._bootstrap(self.timeout_ms)
-        return next(iter(self._connections))
+        for each, connection in self._connections.items():
+            if not connection.protocol.unanswered:
+                return each
+        return self._bootstrap(self.timeout_ms)
 
-    def _bootstrap(self, timeout_ms: int) -> None:
-        """Connect to one of the bootstrap servers, or of the known brokers."""
+    def _bootstrap(self, timeout_ms: int) -> int:
+        """Connect to one of the bootstrap servers, or of the known brokers. Returns the connection's node id."""
         failure: KafkaError | None = None
         for address in [*map(parse_server, self.settings["bootstrap_servers"]), *self._nodes.values()]:
             try:
@@ -271,8 +272,10 @@ class Cluster:
                 failure = error
                 continue
             node_id = next((each for each, place in self._nodes.items() if place == address), UNKNOWN_NODE)
+            if node_id in self._connections:  # it owes a response
+                node_id = UNKNOWN_NODE
             self._connections[node_id] = self._connections.pop(UNKNOWN_NODE)
-            return
+            return node_id
         why = failure.message if failure is not None else "no address"
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answers at {self.servers}: {why}") from failure
 

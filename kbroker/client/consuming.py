@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster, Partition, UnknownPartition
 from kbroker.client.operations import EARLIEST, LATEST, by_topic, list_offsets
-from wire.errors import ErrorCode, KafkaError, Malformed, check
+from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.record_batch import RecordBatch, batches
 
@@ -102,6 +102,7 @@ class Consumer:
         if not by_leader:
             self._cluster.wait(timeout_ms)
         asked = []
+        outside: list[Partition] = []
         for leader, partitions in by_leader.items():
             try:
                 self._cluster.send(self._request(partitions, timeout_ms), leader, at_most=FETCH_BY_NAME)
@@ -117,7 +118,12 @@ class Consumer:
                 continue
             for topic in answer.responses:
                 for each in topic.partitions:
-                    self._take((topic.topic, each.partition_index), each)
+                    if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
+                        outside.append((topic.topic, each.partition_index))
+                    else:
+                        self._take((topic.topic, each.partition_index), each)
+        if outside and self._reset is not None:  # now that no response is due any more
+            self.positions |= self.ends(outside, self._reset)
         return bool(self._fetched)
 
     def _request(self, partitions: Iterable[Partition], timeout_ms: int) -> FetchRequest:
@@ -138,13 +144,9 @@ class Consumer:
         )  # fmt: skip
 
     def _take(self, partition: Partition, answer: Any) -> None:
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
-            self.positions |= self.ends([partition], self._reset)
-        elif answer.error_code:
-            said = ErrorCode(answer.error_code).name
-            self._failed(
-                [partition], KafkaError(ErrorCode(answer.error_code), f"{partition[0]}-{partition[1]}: {said}")
-            )
+        if answer.error_code:
+            code = code_of(answer.error_code)
+            self._failed([partition], KafkaError(code, f"{partition[0]}-{partition[1]}: {code.name}"))
         elif answer.records:
             aborted = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
             self._fetched.append(self._records(partition, answer.records, aborted))

@@ -27,6 +27,10 @@ PRODUCE_BY_NAME: Final = 12
 """The last version of Produce with the names of topics."""
 ALL_REPLICAS: Final = -1
 _STABLE_INIT_PRODUCER_ID: Final = 5
+_ELSEWHERE: Final = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+)
+"""Errors after which a group's coordinator is looked up again."""
 
 
 class OffsetAt(NamedTuple):
@@ -134,8 +138,8 @@ def commit_offsets(
             for topic in answer.topics
             for each in topic.partitions
         }
-        if any(code == ErrorCode.NOT_COORDINATOR for code in found.values()):
-            check(ErrorCode.NOT_COORDINATOR)
+        for code in _ELSEWHERE.intersection(found.values()):
+            check(code)
         return found
 
     if not offsets:

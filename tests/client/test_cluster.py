@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 
 from kbroker.client.cluster import Cluster
+from kbroker.client.consuming import Consumer
+from kbroker.client.operations import Committed, commit_offsets
 from kbroker.client.producing import NotStored, Producer
 from tests.client.peers import Peers
 from tests.client.test_producing import INIT_PRODUCER_ID, PRODUCE, VALUES, Leader, send
 from wire.compression import Codec
-from wire.errors import ErrorCode
-from wire.messages.init_producer_id import InitProducerIdResponse
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from wire.messages.find_coordinator import FindCoordinatorResponse
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 FETCH, OFFSET_COMMIT, FIND_COORDINATOR = 1, 8, 10
@@ -75,3 +84,46 @@ def test_nothing_is_sent_twice_without_retries() -> None:
         send(Producer(cluster, "t", {"retries": 0}, acks=-1, codec=Codec.NONE, is_idempotent=False), [b"x"])
     assert (caught.value.number, caught.value.reason.code) == (0, ErrorCode.REQUEST_TIMED_OUT)
     assert len(arrived) == 1
+
+
+def test_a_response_that_is_due_is_not_mistaken() -> None:
+    peers = Peers({INIT_PRODUCER_ID: 4})
+    with (
+        peers.serve({INIT_PRODUCER_ID: NEW_ID}) as addresses,
+        Cluster({"bootstrap_servers": addresses}) as cluster,
+    ):
+        cluster.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 1)
+        assert cluster.metadata(["t"]).topics[0].name == "t"
+        assert cluster.receive(1).producer_id == 7
+
+
+def test_an_unknown_error_of_a_fetch_is_reported() -> None:
+    answer = PartitionData(partition_index=0, error_code=999, high_watermark=-1, aborted_transactions=None, records=b"")
+    fetched = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[answer])])
+    peers = Peers({FETCH: 11})
+    with peers.serve({FETCH: fetched}) as addresses, Cluster({"bootstrap_servers": addresses}) as cluster:
+        consumer = Consumer(cluster, {}, is_committed_only=False)
+        consumer.assign({("t", 0): 0})
+        with pytest.raises(KafkaError) as caught:
+            consumer.poll(timeout_ms=1_000)
+    assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_commit_waits_for_a_coordinator_that_is_loading() -> None:
+    codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE]
+    peers = Peers({OFFSET_COMMIT: 7, FIND_COORDINATOR: 2})
+
+    def commit(_request: object) -> OffsetCommitResponse:
+        answer = OffsetCommitResponsePartition(partition_index=0, error_code=codes.pop(0))
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[answer])])
+
+    def find(_request: object) -> FindCoordinatorResponse:
+        ((node_id, host, port),) = peers.places()
+        return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
+
+    with (
+        peers.serve({OFFSET_COMMIT: commit, FIND_COORDINATOR: find}) as addresses,
+        Cluster({"bootstrap_servers": addresses, **AT_ONCE}) as cluster,
+    ):
+        assert commit_offsets(cluster, "g", {("t", 0): Committed(5)}) == {("t", 0): 0}
+    assert not codes
