@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Any, Final
 
-from kbroker.client.cluster import Cluster, Partition
+from kbroker.client.cluster import UNKNOWN_NODE, Cluster, Partition
 from kbroker.client.consuming import SETTINGS
 from kbroker.client.operations import Committed, by_topic, commit_offsets, committed_offsets
 from wire.errors import ErrorCode, KafkaError, Malformed, check
@@ -30,14 +30,7 @@ SUBSCRIPTION_VERSION: Final = 1
 ONE_MEMBER: Final = 2
 """The last version of LeaveGroup for a single member."""
 SYNC_TIMEOUT_MS: Final = 30_000
-_REJOIN: Final = frozenset(
-    {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
+_REJOIN: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 class Member:
@@ -49,10 +42,11 @@ class Member:
         self._cluster = Cluster(settings)
         self._group = group
         self._topics = sorted(topics)
-        self._node_id = -1
+        self._node_id = UNKNOWN_NODE
         self._member_id = ""
         self._generation_id = -1
         self._is_joining = False
+        self._join_ends_ms = 0
         self._must_join = True
         self._polled_ms = self._counted_ms = self._cluster.env.now_ms()
         self._counts: dict[str, int] = {}
@@ -135,7 +129,10 @@ class Member:
             self._node_id = self._cluster.retry(lambda: self._cluster.coordinator(self._group))
             self._cluster.send(self._join_request(), self._node_id)
             self._is_joining = True
-        if not self._cluster.has_answer(self._node_id, timeout_ms):
+            self._join_ends_ms = self._cluster.env.now_ms() + self._settings["max_poll_interval_ms"]
+        # After the rebalance timeout, receiving has its own timeout, which closes the connection to a silent broker.
+        is_late = self._cluster.env.now_ms() > self._join_ends_ms
+        if not self._cluster.has_answer(self._node_id, timeout_ms) and not is_late:
             return False
         answer = self._cluster.receive(self._node_id)
         self._is_joining = False
@@ -179,7 +176,7 @@ class Member:
     def _plan(self, answer: Any) -> list[SyncGroupRequestAssignment]:
         """The assignment of the whole group, which its leader makes."""
         subscriptions: dict[str, Sequence[str]] = {}
-        for member in sorted(answer.members, key=lambda each: each.group_instance_id or each.member_id):
+        for member in sorted(answer.members, key=_place):
             try:
                 read: Any = decode_value(ConsumerProtocolSubscription, member.metadata)
             except Malformed as error:
@@ -201,23 +198,32 @@ class Member:
     def _beat(self) -> None:
         """Send heartbeats until the member is closed."""
         while not self._ended.wait(self._settings["heartbeat_interval_ms"] / 1000):
-            idle_ms = self._cluster.env.now_ms() - self._polled_ms
-            if self._must_join or idle_ms > self._settings["max_poll_interval_ms"]:
-                continue
             with self._lock:
                 if self._ended.is_set():
                     return
+                idle_ms = self._cluster.env.now_ms() - self._polled_ms
+                # While the member joins, a response to JoinGroup may be due.
+                if self._must_join or idle_ms > self._settings["max_poll_interval_ms"]:
+                    continue
                 try:
                     self._send_heartbeat()
                 except KafkaError as error:
                     self._must_join = error.code in _REJOIN or not error.code.retriable
+                    self._node_id = UNKNOWN_NODE  # maybe another broker coordinates the group now
 
     def _send_heartbeat(self) -> None:
+        if self._node_id == UNKNOWN_NODE:
+            self._node_id = self._cluster.coordinator(self._group)
         request = HeartbeatRequest(
             group_id=self._group, generation_id=self._generation_id, member_id=self._member_id,
             group_instance_id=self._instance_id,
         )  # fmt: skip
         check(self._cluster.ask(request, self._node_id).error_code)
+
+
+def _place(member: Any) -> tuple[bool, str]:
+    """The order of members: static ones come first."""
+    return member.group_instance_id is None, member.group_instance_id or member.member_id
 
 
 def _encode_assignment(partitions: Sequence[Partition]) -> bytes:

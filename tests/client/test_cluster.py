@@ -50,7 +50,7 @@ def test_records_go_to_the_new_leader() -> None:
 
 def test_unacknowledged_records_go_to_the_new_leader() -> None:
     peers = Peers({PRODUCE: 9})
-    arrived = []
+    arrived: list[object] = []
 
     def moved(_request: object) -> None:
         peers.leader = 2
@@ -70,7 +70,7 @@ def test_unacknowledged_records_go_to_the_new_leader() -> None:
 
 def test_nothing_is_sent_twice_without_retries() -> None:
     peers = Peers({PRODUCE: 9})
-    arrived = []
+    arrived: list[object] = []
 
     def produce(request: Any) -> ProduceResponse:
         arrived.append(request)
