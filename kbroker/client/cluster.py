@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from select import select
+from ssl import SSLCertVerificationError
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -19,7 +20,7 @@ from kbroker.client.security import connect, tls_context
 from kbroker.config.client_properties import parse_server
 from kbroker.runtime.env import RealEnv
 from wire.client import UnsupportedApi
-from wire.errors import ErrorCode, KafkaError, Malformed, check
+from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -65,9 +66,11 @@ class Cluster:
         try:
             self.retry(lambda: self._bootstrap(bootstrap_ms), timeout_ms=bootstrap_ms)
         except KafkaError as error:
+            self.close()
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
                 raise
-            said = f"no broker answers at {self.servers} within {bootstrap_ms} ms"
+            why = error.message.removeprefix(f"no broker answers at {self.servers}")
+            said = f"no broker answers at {self.servers} within {bootstrap_ms} ms{why}"
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, said) from error
 
     def __enter__(self) -> Self:
@@ -165,7 +168,10 @@ class Cluster:
         return found
 
     def refresh(self, partitions: Collection[Partition]) -> None:
-        """Look up leaders. Errors: UnknownPartition; other errors are ignored, as the next attempt meets them."""
+        """Look up leaders. Errors: UnknownPartition, and what is not retriable about a topic.
+
+        Other errors are ignored, as the next attempt meets them.
+        """
         if not partitions:
             return
         for partition in partitions:
@@ -174,11 +180,14 @@ class Cluster:
             found = self.metadata(sorted({topic for topic, _ in partitions}))
         except KafkaError:
             return
-        for topic in found.topics:
-            if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
-                raise UnknownPartition(str(topic.name))
+        failed = {str(topic.name): code_of(topic.error_code) for topic in found.topics if topic.error_code}
+        for name, code in failed.items():
+            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                raise UnknownPartition(name)
+            if not code.retriable:
+                raise KafkaError(code, f"{name}: {code.name}")
         for name, index in partitions:
-            if (name, index) not in self.leaders:
+            if (name, index) not in self.leaders and name not in failed:
                 raise UnknownPartition(name, index)
 
     def leader(self, partition: Partition) -> int:
@@ -298,6 +307,9 @@ class Cluster:
             raise
         except UnsupportedApi as error:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
+        except SSLCertVerificationError as error:
+            said = f"the broker's certificate is not accepted: {error.verify_message}"
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, said) from error
         except (OSError, Malformed) as error:
             self._drop(node_id)
             code = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, TimeoutError) else ErrorCode.NETWORK_EXCEPTION

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from tests.cli.scripted import Scripted
+from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from wire.messages.metadata import (
     MetadataResponse,
@@ -25,6 +26,7 @@ class Peers:
 
     def __init__(self, served: Mapping[int, int]) -> None:
         self.leader = 1
+        self.topic_error = ErrorCode.NONE
         self.addresses: list[str] = []
         self._served = {API_VERSIONS: 3, METADATA: 9, **served}
 
@@ -48,5 +50,9 @@ class Peers:
         )
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=at, host=host, port=port) for at, host, port in self.places()],
-            topics=[MetadataResponseTopic(name="t", partitions=[partition])],
+            topics=[
+                MetadataResponseTopic(
+                    name="t", error_code=self.topic_error, partitions=[] if self.topic_error else [partition]
+                )
+            ],
         )

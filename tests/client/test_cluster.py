@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from ssl import PROTOCOL_TLS_SERVER, SSLContext, SSLError
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -127,3 +133,51 @@ def test_a_commit_waits_for_a_coordinator_that_is_loading() -> None:
     ):
         assert commit_offsets(cluster, "g", {("t", 0): Committed(5)}) == {("t", 0): 0}
     assert not codes
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_the_error_of_a_topic_is_reported(code: ErrorCode, expected: ErrorCode) -> None:
+    peers = Peers({})
+    peers.topic_error = code
+    with (
+        peers.serve({}) as addresses,
+        Cluster({"bootstrap_servers": addresses, **AT_ONCE}) as cluster,
+        pytest.raises(KafkaError) as caught,
+    ):
+        cluster.retry(lambda: cluster.leader(("t", 0)), [("t", 0)], timeout_ms=50)
+    assert caught.value.code is expected
+
+
+def test_a_certificate_that_is_not_accepted_is_reported_at_once(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=another"]
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    shaken: list[object] = []
+
+    def shake(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with suppress(SSLError), context.wrap_socket(listener.accept()[0], server_side=True):
+                    pass
+                shaken.append(listener)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=shake, args=(listener,))
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        settings = {"bootstrap_servers": [address], "security_protocol": "SSL", **AT_ONCE}
+        with pytest.raises(KafkaError, match="certificate is not accepted: self-signed") as caught:
+            Cluster({**settings, "bootstrap_timeout_ms": 300})
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(timeout=20)
+    assert caught.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert len(shaken) <= 1
