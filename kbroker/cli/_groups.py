@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import coordinator_of, explain_code
+from kbroker.cli._admin import coordinator_of, explain
 from kbroker.cli._positions import TopicPartitions
 from kbroker.client import operations
 from kbroker.client.cluster import Cluster, Partition
@@ -105,8 +106,7 @@ def list_groups(client: Cluster, *, states: Sequence[str], types: Sequence[str])
     found = []
     client.metadata([])
     for node_id in list(client.nodes):
-        answer = client.ask(ListGroupsRequest(), node_id)
-        check(answer.error_code)
+        answer = client.retry(partial(_listed_by, client, node_id))
         found += [
             Listing(
                 each.group_id,
@@ -125,16 +125,21 @@ def list_groups(client: Cluster, *, states: Sequence[str], types: Sequence[str])
     return sorted(chosen, key=lambda each: each.group)
 
 
+def _listed_by(client: Cluster, node_id: int) -> Any:
+    answer = client.ask(ListGroupsRequest(), node_id)
+    check(answer.error_code)
+    return answer
+
+
 def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list[GroupState]:
     """The states of groups, in the order given. A group that does not exist is Dead."""
     types: dict[str, str] | None = None
     found = []
     for group in groups:
-        node_id = coordinator_of(client, group, timeout_ms=timeout_ms)
-        request = DescribeGroupsRequest(groups=[group])
-        (answer,) = client.ask(request, node_id, at_most=NO_ERROR_FOR_MISSING).groups
-        if answer.error_code:
-            raise CommandFailed(f"group {group!r}: {explain_code(answer.error_code)}")
+        try:
+            node_id, answer = client.retry(partial(_described, client, group, timeout_ms), timeout_ms=timeout_ms)
+        except KafkaError as error:
+            raise CommandFailed(f"group {group!r}: {explain(error)}") from error
         coordinator = (node_id, *client.nodes[node_id])
         if answer.group_state == DEAD:
             if types is None:
@@ -147,6 +152,14 @@ def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list
             GroupState(group, answer.group_state, answer.protocol_type, answer.protocol_data, coordinator, members)
         )
     return found
+
+
+def _described(client: Cluster, group: str, timeout_ms: int) -> tuple[int, Any]:
+    """The group's coordinator and its answer."""
+    node_id = coordinator_of(client, group, timeout_ms=timeout_ms)
+    (answer,) = client.ask(DescribeGroupsRequest(groups=[group]), node_id, at_most=NO_ERROR_FOR_MISSING).groups
+    check(answer.error_code)
+    return node_id, answer
 
 
 def _member(answer: DescribedGroupMember) -> Member:

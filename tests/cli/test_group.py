@@ -14,6 +14,11 @@ from kafka.structs import OffsetAndMetadata
 
 from compat.clients.joining import join
 from tests.cli.conftest import Done, Run
+from tests.client.peers import Peers
+from wire.errors import ErrorCode
+from wire.messages.describe_groups import DescribedGroup, DescribeGroupsResponse
+from wire.messages.find_coordinator import FindCoordinatorResponse
+from wire.messages.list_groups import ListedGroup, ListGroupsResponse
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -347,3 +352,30 @@ def test_names_from_clients_are_escaped(group: Group, broker: str, topic: str, w
     assert ESCAPED in done.out + done.err
     assert not any(character in done.out + done.err for character in "\x1b\x9b\u202e")
     assert "fake" not in done.lines
+
+
+def test_a_coordinator_that_loads_its_groups_is_waited_for(run: Run) -> None:
+    peers, codes = Peers({10: 2, 15: 5, 16: 4}), [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE] * 2
+
+    def find(_request: object) -> FindCoordinatorResponse:
+        ((node_id, host, port),) = peers.places()
+        return FindCoordinatorResponse(error_code=0, node_id=node_id, host=host, port=port)
+
+    def describe(_request: object) -> DescribeGroupsResponse:
+        found = DescribedGroup(
+            error_code=codes.pop(0), group_id="g", group_state="Empty", protocol_type="consumer", protocol_data="",
+            members=[],
+        )  # fmt: skip
+        return DescribeGroupsResponse(groups=[found])
+
+    def listed(_request: object) -> ListGroupsResponse:
+        return ListGroupsResponse(
+            error_code=codes.pop(0), groups=[ListedGroup(group_id="g", protocol_type="consumer", group_state="Empty")]
+        )
+
+    with peers.serve({10: find, 15: describe, 16: listed}) as addresses:
+        done = run("group", "--list", "--state", "-b", addresses[0])
+        assert (done.code, done.lines[1:]) == (0, ["g     Empty"])
+        done = run("group", "--describe", "--group", "g", "--state", "-b", addresses[0])
+        assert (done.code, "Empty" in done.out) == (0, True)
+    assert not codes
