@@ -68,7 +68,10 @@ class _Batch:
 
 
 class Producer:
-    """A context manager that flushes. Errors: KafkaError for a record that is too large; NotStored."""
+    """A context manager that flushes, unless it is interrupted (KeyboardInterrupt) or a record was not stored.
+
+    Errors  KafkaError for a record that is too large; NotStored
+    """
 
     def __init__(
         self, cluster: Cluster, topic: str, settings: Mapping[str, Any], *, acks: int, codec: Codec, is_idempotent: bool
@@ -89,7 +92,8 @@ class Producer:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if not isinstance(error, NotStored):
+        # An interrupt may have lost the answer to a batch, so what is sent after it could be out of order.
+        if error is None or (isinstance(error, Exception) and not isinstance(error, NotStored)):
             self.flush()
 
     def _partitions(self) -> tuple[int, list[int]]:

@@ -117,3 +117,24 @@ def test_a_refused_record_is_named() -> None:
 def test_a_record_above_the_maximum_is_refused() -> None:
     with producing(Leader({}), max_request_size=100) as producer, pytest.raises(KafkaError, match="more than max"):
         send(producer, [b"x" * 101])
+
+
+def end_with(producer: Producer, error: BaseException) -> None:
+    """Send one record, and leave the producer by an error."""
+    with producer:
+        producer.send(Record(-1, 0, None, b"x"), partition=None, number=0)
+        raise error
+
+
+def test_an_interrupt_sends_nothing_more() -> None:
+    leader = Leader({})
+    with producing(leader) as producer, pytest.raises(KeyboardInterrupt):
+        end_with(producer, KeyboardInterrupt())
+    assert leader.requests == 0
+
+
+def test_what_was_read_before_an_error_is_sent() -> None:
+    leader = Leader({})
+    with producing(leader) as producer, pytest.raises(ValueError, match="line 2"):
+        end_with(producer, ValueError("line 2"))
+    assert leader.stored == [b"x"]
