@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import json
 import subprocess
 import sys
@@ -158,7 +159,10 @@ def test_a_console_producer_and_a_console_consumer_in_a_group(broker: Broker, ne
 def read(arguments: Sequence[str], count: int) -> list[str]:
     """This many lines of a console consumer, or fewer after a time-out."""
     command = [sys.executable, "-m", "kafka.consumer", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as consumer:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # it never flushes what it prints into a pipe
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as consumer:
         assert consumer.stdout is not None
         timer = threading.Timer(LATEST_S, consumer.kill)
         timer.start()
