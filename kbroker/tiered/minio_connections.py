@@ -8,28 +8,31 @@ returns to the pool once its answer is read or discarded.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from queue import Empty, LifoQueue
 from select import POLLIN, poll
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import crc32c
 
 from kbroker.runtime.ports import File
-from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
+from kbroker.tiered.minio_credentials import Keys
 from kbroker.tiered.minio_settings import MinioSettings
 
 TRANSPORT_ERRORS: Final = (HTTPException, OSError)
 _BLOCK_BYTES: Final = 1 << 20
 _LARGEST_ANSWER: Final = 64 << 20
-_ERROR: Final = re.compile(rb"\s*(<\?xml[^>]*>)?\s*<Error[\s>]")
+_ERROR: Final = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<Error[\s>]")
 _AT_A_TIME: Final = 512 << 10
 """The system wakes a waiting thread only when this much has arrived. For 1 GB over loopback this takes 0.17 s of
 processor time, against 0.28 s with the default of 64 KiB per wake-up; larger values save nothing more.
@@ -91,15 +94,24 @@ class Body:
 
 
 def parse_xml(data: bytes) -> ElementTree.Element:
-    """Errors: ElementTree.ParseError, also for entities that expand too far (libexpat limits this since 2.4.1)."""
-    return ElementTree.fromstring(data)  # noqa: S314
+    """Errors: ElementTree.ParseError, also for unknown encodings and for DTDs, whose entities could expand too far."""
+    if b"<!DOCTYPE" in data:
+        raise ElementTree.ParseError("it has a DTD")
+    try:
+        return ElementTree.fromstring(data.strip())  # noqa: S314
+    except (LookupError, ValueError) as error:
+        raise ElementTree.ParseError(str(error)) from None
 
 
 class Refused(Exception):
-    """The store answers with an error. Shape: code is S3's name of the error, or empty."""
+    """The store answers with an error.
+
+    Shape  code is S3's name of the error, or empty; keys signed the request, if the sender sets them
+    """
 
     def __init__(self, status: int, reason: str, body: bytes) -> None:
         super().__init__(reason)
+        self.keys: Keys | None = None
         self.status, self.code, self.reason = status, "", reason
         try:
             error = parse_xml(body)
@@ -107,6 +119,33 @@ class Refused(Exception):
             return
         if code := error.findtext("{*}Code"):
             self.code, self.reason = code, f"{code}: {error.findtext('{*}Message')}"
+
+
+class _Timed(io.RawIOBase):
+    """The bytes that arrive on a connection. Each wait respects the deadline, also within the head of an answer and
+    between its chunks, where http.client waits any number of times.
+    """
+
+    def __init__(self, stream: io.RawIOBase, connected: socket.socket, deadline: Deadline) -> None:
+        self._stream, self._connected, self._deadline = stream, connected, deadline
+        self._pause_s: float = connected.gettimeout() or deadline.seconds_left()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connected.settimeout(min(self._pause_s, self._deadline.seconds_left()))
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, connected: socket.socket, *, method: str | None = None, deadline: Deadline) -> None:
+        super().__init__(connected, method=method)
+        self.fp: Any = io.BufferedReader(_Timed(self.fp.detach(), connected, deadline))
 
 
 class Answer:
@@ -194,7 +233,7 @@ class Connections:
         self._closed = False
         # The connection that was used last is the first to be used again; the unused ones are not open.
         self._free: LifoQueue[HTTPConnection] = LifoQueue()
-        context = ssl.create_default_context(cafile=settings.ca_file or None) if settings.secure else None
+        context = _trusting(settings.ca_file) if settings.secure else None
         for _ in range(settings.connections_max):
             self._free.put(HTTPConnection(host) if context is None else HTTPSConnection(host, context=context))
 
@@ -211,10 +250,12 @@ class Connections:
                 connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.endheaders()
-            with suppress(BrokenPipeError):  # a store may answer before it has read the body
+            # A store may answer before it has read the body, and close the connection.
+            with suppress(BrokenPipeError, ConnectionResetError):
                 for block in body:
                     deadline.seconds_left()
                     connection.send(block)
+            connection.response_class = partial(_Response, deadline=deadline)  # type: ignore[assignment]
             response = connection.getresponse()
         except BaseException:
             self._release(connection, reusable=False)
@@ -252,6 +293,14 @@ class Connections:
                 idle.append(self._free.get_nowait())
         for connection in idle:
             self._release(connection, reusable=False)
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    """Errors: StoreMisconfigured, if the file cannot be read."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise StoreMisconfigured(f"rsm.config.ca.file={ca_file}: {error}") from None
 
 
 def _receive_all(connected: socket.socket, place: memoryview, left_bytes: int, left_s: float) -> int:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 
 import pytest
@@ -223,3 +223,74 @@ def test_a_slow_body_is_complete() -> None:
     with served(slowly, whole, read_s=0.2) as store:
         for _ in range(2):
             assert received(get(store), SIZE) == BODY
+
+
+def drips(data: bytes) -> Serve:
+    """Send these bytes one by one, each within the read timeout, until the client has disconnected."""
+
+    def answer(connected: socket.socket) -> None:
+        with suppress(OSError):
+            for place in range(len(data)):
+                time.sleep(0.02)
+                connected.sendall(data[place : place + 1])
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 " + b"O" * 1000,
+        b"HTTP/1.1 200 OK\r\nX-Name: " + b"x" * 1000,
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 40,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 1000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X-Trailer: x\r\n" * 80,
+    ],
+)
+def test_a_trickling_head_does_not_exceed_the_deadline(data: bytes) -> None:
+    with served(drips(data), read_s=5) as store:
+        until = deadline(1500)
+        began = time.monotonic()
+        with pytest.raises((RetriableRemoteStorageError, OSError)):
+            store.request("GET", "/", {"host": "store"}, Body(b""), until).read(until)
+        assert time.monotonic() - began < 5
+
+
+def test_an_early_refusal_is_read_although_the_connection_is_reset() -> None:
+    """A server that closes with unread bytes resets the connection; its answer has arrived before."""
+
+    def refuse(connected: socket.socket) -> None:
+        body = b"<Error><Code>SlowDown</Code></Error>"
+        connected.sendall(head(len(body)).replace(b"200 OK", b"503 Slow Down") + body)
+        time.sleep(0.1)
+        connected.close()
+
+    with served(refuse) as store, pytest.raises(Refused) as caught:
+        store.request("PUT", "/", {"host": "store"}, Body(bytes(20_000_000)), deadline())
+    assert caught.value.status == 503
+
+
+def test_an_answer_of_spaces_is_judged_in_linear_time() -> None:
+    size = 200_000
+    with served(lambda connected: connected.sendall(head(size) + b" " * size)) as store:
+        began = time.process_time()
+        assert get(store).read(deadline()) == b" " * size
+        assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<?xml version="1.0" encoding="gb2312"?><html/>',
+        b'<?xml version="1.0" encoding="no-such"?><html/>',
+        b'<!DOCTYPE Error [<!ENTITY a "SlowDown">]><Error><Code>&a;</Code></Error>',
+    ],
+)
+def test_an_unreadable_error_body_leaves_the_status(body: bytes) -> None:
+    refused = Refused(503, "Slow Down", body)
+    assert (refused.status, refused.code) == (503, "")
+
+
+def test_spaces_before_the_body_of_an_error_are_skipped() -> None:
+    """S3 sends them to keep a connection alive while it completes an upload."""
+    assert Refused(500, "OK", b' \n<?xml version="1.0"?><Error><Code>SlowDown</Code></Error>').code == "SlowDown"
