@@ -4,7 +4,8 @@ One deadline holds for all requests of a call. Answers are classified in the sam
 
     429, 500 and above (507: full), 408, a silent or broken connection, a wrong checksum
                       temporary: retried until the deadline, then RetriableRemoteStorageError
-    401, 403          keys were rotated, or a clock is wrong: the credentials file is read again, and if its keys have
+    401, 403, expired token
+                      keys were rotated, or a clock is wrong: the credentials file is read again, and if its keys have
                       changed the request is retried; then StoreMisconfigured, because a correction needs no restart
     404 of the bucket StoreMisconfigured, and never a lost segment
     404 of an object  RemoteResourceNotFound
@@ -37,6 +38,11 @@ from kbroker.tiered.minio_settings import MinioSettings
 from kbroker.tiered.minio_signing import UNSIGNED_PAYLOAD, Address, sign
 
 Result = TypeVar("Result")
+
+_REFUSED_KEYS: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+"""Errors with status 400 that other keys correct."""
+
+_MISCONFIGURED: Final = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect"})  # mostly a wrong region
 
 _LONGEST_MESSAGE: Final = 300
 _NO_NAMES: Final[Mapping[str, str]] = {}
@@ -92,15 +98,20 @@ class Client:
         # The store verifies the CRC-32C of an object. Its header is signed, so the body needs no signature of its own.
         payload = sent.sha256 or UNSIGNED_PAYLOAD
         path, encoded = self._address.target(name, query)
+        keys = self._keys.keys()
         signed = sign(
             (method, path, encoded),
             {**headers, "host": self._address.host, "x-amz-content-sha256": payload},
-            self._keys.keys(),
+            keys,
             region=self._settings.region,
             timestamp_ms=self._wall_clock(),
         )
         target = f"{path}?{encoded}" if encoded else path
-        return self._connections.request(method, target, signed, sent, deadline)
+        try:
+            return self._connections.request(method, target, signed, sent, deadline)
+        except Refused as error:
+            error.keys = keys
+            raise
 
     def deadline(self, what: str, *, size: int = 0) -> Deadline:
         """The deadline of a call that starts now and moves `size` bytes."""
@@ -149,8 +160,11 @@ class Client:
         message = self._message(deadline, f"answered {status} {error.reason}")
         if error.code == "NoSuchBucket":
             return self._judge_missing_bucket(deadline)
-        if status in {401, 403}:
-            return StoreMisconfigured(f"{message} (keys from {self._keys.origin})"), self._keys.read_again()
+        if status in {401, 403} or error.code in _REFUSED_KEYS:
+            failure = StoreMisconfigured(f"{message} (keys from {self._keys.origin})")
+            return failure, error.keys is not None and self._keys.read_again() != error.keys
+        if error.code in _MISCONFIGURED:
+            return StoreMisconfigured(f"{message} (rsm.config.region)"), False
         if status == 404:
             return RemoteResourceNotFound(message), False
         if status == 416:  # no caller requests bytes beyond the segment, so the object is shorter than its segment

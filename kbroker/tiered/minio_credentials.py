@@ -30,6 +30,11 @@ class Keys:
     def __repr__(self) -> str:
         return "Keys(hidden)"
 
+    def is_sendable(self) -> bool:
+        """Whether headers can carry the keys. The secret key is not sent."""
+        sent = self.access_key + (self.session_token or "")
+        return sent.isascii() and sent.isprintable()
+
     def hide_in(self, text: str) -> str:
         """`text` without the keys: a store or a proxy may repeat what it was sent."""
         for secret in (self.secret_key, self.session_token, self.access_key):
@@ -61,6 +66,8 @@ class KeySource:
         elif not self._file:
             self.origin = "the environment"
             self._keys = _from_environment(environment)
+        if self._keys is not None and not self._keys.is_sendable():
+            raise MinioConfigError(f"The keys from {self.origin} have characters that cannot be sent in a header")
 
     def keys(self) -> Keys:
         """The keys; a credentials file is read again if it changed."""
@@ -73,10 +80,10 @@ class KeySource:
         """See `Keys.hide_in`."""
         return text if self._keys is None else self._keys.hide_in(text)
 
-    def read_again(self) -> bool:
-        """Read the file even if it seems unchanged; True if its keys have changed."""
-        before, self._seen = self._keys, None
-        return self.keys() != before
+    def read_again(self) -> Keys:
+        """The keys, from the file even if it seems unchanged."""
+        self._seen = None
+        return self.keys()
 
     def _read_if_changed(self) -> None:
         try:
@@ -102,7 +109,11 @@ class KeySource:
 def _from_environment(environment: Mapping[str, str]) -> Keys:
     for access, secret, token in KEYS_IN_ENVIRONMENT:
         if environment.get(access) and environment.get(secret):
-            return Keys(environment[access], environment[secret], environment.get(token) or None)
+            # Variables that are filled from files often have a line end.
+            access_key, secret_key, session_token = (
+                environment.get(name, "").rstrip("\r\n") for name in (access, secret, token)
+            )
+            return Keys(access_key, secret_key, session_token or None)
     names = ", ".join(f"{access} and {secret}" for access, secret, _ in KEYS_IN_ENVIRONMENT)
     raise MinioConfigError(
         "No keys for the store: set rsm.config.access.key and rsm.config.secret.key, rsm.config.credentials.file, "
@@ -126,4 +137,5 @@ def _parse(text: str, profile: str) -> Keys | None:
     found = {ours: next((section[name] for name in names if section.get(name)), None) for ours, names in _NAMES}
     if not found["access_key"] or not found["secret_key"]:
         return None
-    return Keys(found["access_key"], found["secret_key"], found["session_token"])
+    keys = Keys(found["access_key"], found["secret_key"], found["session_token"])
+    return keys if keys.is_sendable() else None

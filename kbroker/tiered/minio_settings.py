@@ -7,6 +7,7 @@ to the store. Keys come from the first of these sources that has them: the setti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,8 @@ MOST_PARTS: Final = 10_000
 
 FROM_BROKER: Final = frozenset({"log.dir", "broker.id", "cluster.id"})
 """The settings that kbroker adds for every storage manager."""
+
+_ENDPOINT: Final = re.compile(r"(\[[\w:.%]+\]|[\w-]+(\.[\w-]+)*\.?)(:\d{1,5})?", re.ASCII)
 
 KEYS_IN_ENVIRONMENT: Final = (
     ("KBROKER_MINIO_ACCESS_KEY", "KBROKER_MINIO_SECRET_KEY", "KBROKER_MINIO_SESSION_TOKEN"),
@@ -125,6 +128,8 @@ class MinioSettings:
         for key in ("endpoint", "bucket"):
             if not getattr(self, key):
                 raise MinioConfigError(f"rsm.config.{key} is required")
+        if not _ENDPOINT.fullmatch(self.endpoint):  # which may contain keys by mistake
+            raise MinioConfigError("rsm.config.endpoint is host:port, or http:// or https:// and host:port")
         if bool(self.access_key) != bool(self.secret_key):
             raise MinioConfigError("rsm.config.access.key and rsm.config.secret.key go together")
         if self.session_token and not self.access_key:
