@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from urllib.parse import unquote_plus
@@ -16,7 +15,6 @@ from crc32c import crc32c
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import (
     RemoteObjectDamaged,
-    RemoteResourceNotFound,
     RemoteStorageError,
     RetriableRemoteStorageError,
     StoredObject,
@@ -119,12 +117,15 @@ class Objects:
         def abort() -> None:
             found = self._list(deadline, {"uploads": "", "prefix": full_name})
             for upload in found.findall("{*}Upload"):
-                if _name(upload) == full_name:
+                if _name(upload, found) == full_name:
                     query = {"uploadId": upload.findtext("{*}UploadId", "")}
-                    self.client.request(deadline, "DELETE", full_name, query=query).read(deadline)
+                    try:
+                        self.client.request(deadline, "DELETE", full_name, query=query).read(deadline)
+                    except Refused as error:
+                        if error.code != "NoSuchUpload":  # another process aborted it after it was listed
+                            raise
 
-        with suppress(RemoteResourceNotFound):  # another process aborted it after it was listed
-            self.client.attempt(deadline, abort)
+        self.client.attempt(deadline, abort)
 
     def delete(self, names: Sequence[str], deadline: Deadline) -> None:
         """Remove at most 1000 objects; missing ones are no error."""
@@ -155,7 +156,10 @@ class Objects:
             yield from page
             if not page:
                 return
-            after = self._prefix + page[-1].name
+            last = self._prefix + page[-1].name
+            if last <= after:
+                raise RemoteStorageError(f"listing: after {after} the store lists {last} again")
+            after = last
 
     def check(self) -> None:
         """List at most one name, to check endpoint, keys and bucket."""
@@ -168,15 +172,16 @@ class Objects:
 
         def ask() -> list[StoredObject]:
             try:
-                return [self._listed(found) for found in self._list(deadline, query).findall("{*}Contents")]
+                found = self._list(deadline, query)
+                return [self._listed(entry, found) for entry in found.findall("{*}Contents")]
             except ValueError as error:
                 raise self.client.unsure(deadline, f"a list with {error}") from None
 
         return self.client.attempt(deadline, ask)
 
-    def _listed(self, found: ElementTree.Element) -> StoredObject:
-        modified = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
-        name, size = _name(found).removeprefix(self._prefix), int(found.findtext("{*}Size", ""))
+    def _listed(self, entry: ElementTree.Element, page: ElementTree.Element) -> StoredObject:
+        modified = datetime.fromisoformat(entry.findtext("{*}LastModified", ""))
+        name, size = _name(entry, page).removeprefix(self._prefix), int(entry.findtext("{*}Size", ""))
         return stored_object(name, size, int(modified.timestamp() * 1000))
 
     def _list(self, deadline: Deadline, query: Mapping[str, str]) -> ElementTree.Element:
@@ -262,8 +267,10 @@ class Upload:
         answer.read(self._deadline)
 
 
-def _name(found: ElementTree.Element) -> str:
-    return unquote_plus(found.findtext("{*}Key", ""))
+def _name(entry: ElementTree.Element, page: ElementTree.Element) -> str:
+    """The name of an entry of a page. A store that does not encode names does not announce an encoding."""
+    name = entry.findtext("{*}Key", "")
+    return unquote_plus(name) if page.findtext("{*}EncodingType") == "url" else name
 
 
 class RangeStream(RangeReader):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,46 @@ def test_certificates_that_cannot_be_read_are_an_error_of_the_settings(tmp_path:
         pytest.raises(StoreMisconfigured, match=r"rsm\.config\.ca\.file"),
     ):
         manager.check_store()
+
+
+def test_a_list_that_does_not_go_on_ends_with_an_error() -> None:
+    """Some stores ignore where a list shall begin."""
+    keys = {"access_key": "k", "secret_key": "s"}
+    with (
+        answering(lambda *_: (200, listing("a", "b"))) as endpoint,
+        configured(endpoint, **keys) as manager,
+        pytest.raises(RemoteStorageError, match="listing"),
+    ):
+        list(islice(manager.list_objects(), 5))
+
+
+def test_names_are_decoded_only_if_the_store_encoded_them() -> None:
+    keys = {"access_key": "k", "secret_key": "s"}
+    for encoded, expected in [(True, "a b/c"), (False, "a+b%2Fc")]:
+
+        def script(_method: str, target: str, _key: str, encoded: bool = encoded) -> tuple[int, str]:
+            return 200, listing(*([] if "start-after" in target else ["a+b%2Fc"]), encoded=encoded)
+
+        with answering(script) as endpoint, configured(endpoint, **keys) as manager:
+            assert [stored.name for stored in manager.list_objects()] == [expected]
+
+
+def test_an_upload_that_is_already_aborted_does_not_keep_the_next() -> None:
+    aborted: list[str] = []
+
+    def script(method: str, target: str, _key: str) -> tuple[int, str]:
+        if method == "GET":
+            uploads = "".join(f"<Upload><Key>n</Key><UploadId>{name}</UploadId></Upload>" for name in "12")
+            return 200, f"<ListMultipartUploadsResult>{uploads}</ListMultipartUploadsResult>"
+        aborted.append(target)
+        return (404, error("NoSuchUpload")) if "uploadId=1" in target else (204, "")
+
+    with answering(script) as endpoint:
+        found = MinioSettings.parse(settings(endpoint, access_key="k", secret_key="s"))
+        source = KeySource(found, environment={}, disk=RealDisk())
+        objects = Objects(found, source, clock=RealEnv.now_ns, wall_clock=RealEnv.timestamp_ms)
+        try:
+            objects.abort_uploads("n", objects.deadline("deleting n"))
+        finally:
+            objects.close()
+    assert aborted == ["/b/n?uploadId=1", "/b/n?uploadId=2"]
