@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -158,11 +157,8 @@ def test_a_console_producer_and_a_console_consumer_in_a_group(broker: Broker, ne
 
 def read(arguments: Sequence[str], count: int) -> list[str]:
     """This many lines of a console consumer, or fewer after a time-out."""
-    command = [sys.executable, "-m", "kafka.consumer", *arguments]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # it never flushes what it prints into a pipe
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as consumer:
+    command = [sys.executable, "-u", "-m", "kafka.consumer", *arguments]  # -u: it never flushes what it prints
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as consumer:
         assert consumer.stdout is not None
         timer = threading.Timer(LATEST_S, consumer.kill)
         timer.start()

@@ -229,9 +229,9 @@ def _console_line(sample: Sample) -> bytes:
 
 
 def _kafka_python_command(stock: Stock) -> Shows:
-    """It prints only values, which contain their place; it never ends by itself."""
+    """It prints only values, which contain their place; it never ends by itself, and flushes nothing without -u."""
     arguments = ["-b", stock.servers, "-t", stock.topic, "-C", "auto_offset_reset=earliest"]
-    with contextlib.closing(_lines([sys.executable, "-m", "kafka.consumer", *arguments])) as lines:
+    with contextlib.closing(_lines([sys.executable, "-u", "-m", "kafka.consumer", *arguments])) as lines:
         for line in islice(lines, stock.contents.total):
             partition, offset, _ = line.split(b":", 2)
             yield Shown(int(partition), int(offset), line[:-1])
