@@ -211,6 +211,6 @@ def _open_log(
         recovery_point=end.end_offset,
         log_start_offset=0,
         timestamp_ms=timestamp_ms,
-        files=FilePool(disk, limit=64),
+        pool=FilePool(disk, limit=64),
         report=report,
     )

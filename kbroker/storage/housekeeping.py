@@ -200,7 +200,7 @@ async def remove_deleted(
         now_ms = env.now_ms()
         try:
             for log in directory.open_logs():
-                if log.doomed_files:
+                if log.files.doomed:
                     await env.run_blocking(log.unlink_doomed, now_ms)
             await env.run_blocking(directory.remove_doomed, now_ms)
         except KafkaError as error:

@@ -22,25 +22,28 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage import flushing, loader, maintenance, rolling
+from kbroker.storage import loader
 from kbroker.storage.batches import BatchHeader, WritableBuffer
-from kbroker.storage.doomed import Doomed
+from kbroker.storage.durable import lacks_space
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
-from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_files import LogFiles
 from kbroker.storage.log_view import LogView
 from kbroker.storage.planning import assign_several, assigned_header, followers_headers, writable
 from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan, duplicate_plan
-from kbroker.storage.producer_state import ProducerState, read_marker
-from kbroker.storage.reading import TAIL_BATCHES
+from kbroker.storage.producer_state import read_marker
+from kbroker.storage.reading import TAIL_BATCHES, Tail
 from kbroker.storage.recovering import RecoveredLog
-from kbroker.storage.retention import RetentionPlan
+from kbroker.storage.retention import RetentionPlan, judge, local_limits, plan_retention
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from kbroker.storage.segments import SegmentList
+from kbroker.storage.segments import unlink_segment
 from wire.batch_header import CONTROL_BIT, FRAME_SIZE, NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
+
+logger = get_logger(__name__)
 
 
 def no_jitter(_bound: int) -> int:
@@ -70,7 +73,7 @@ class Log(LogView):
         loaded: loader.LoadedLog,
         *,
         directory: str,
-        files: FilePool,
+        pool: FilePool,
         config: LogConfig,
         topic: str,
         partition: int,
@@ -79,19 +82,16 @@ class Log(LogView):
         jitter_ms: Callable[[int], int],
         report: Callable[[str], None],
     ) -> None:
+        self.files = LogFiles(directory, pool=pool, loaded=loaded, report=report)
         self.directory = directory
+        self.disk = pool.disk
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self.files = files
-        self.disk: Disk = files.disk
         self.state = state
-        self.report = report
-        self.jitter_ms = jitter_ms
-        self.segments: SegmentList = loaded.segments
-        self.snapshots: list[int] = loaded.snapshots
-        self.leader_epochs: LeaderEpochs = loaded.leader_epochs
-        self.producers: ProducerState = loaded.producers
+        self.segments = loaded.segments
+        self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.first.base_offset)
         self.log_end_offset = loaded.log_end_offset
@@ -100,15 +100,13 @@ class Log(LogView):
         self.persisted_log_start_offset: int | None = None
         self.is_log_start_known = self.local_log_start_offset == self.log_start_offset
         self.retired: deque[tuple[Segment, ...]] = deque()  # removed by retention; their files are not renamed yet
-        self.doomed_files = Doomed()
         self.last_flush_ms = 0
         self._next_segment: Segment | None = None  # made by `write` for a plan that rolls, installed by its `commit`
         self.generation = 0  # raised by each truncation, which invalidates older flush plans
-        # The names of loaded files may not be durable yet. An empty log does not sync them until it holds a batch.
-        self.loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
-        self.needs_directory_sync = self.segments.active.has_unsynced_files or not self.log_end_offset
+        self._loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
         self.lowest_free_bytes = UNKNOWN_SPACE
         self.is_closed = False
+        self._jitter_ms = jitter_ms
         self.restart_reading()
         self.config = config
         self.reconfigure(config)
@@ -127,7 +125,7 @@ class Log(LogView):
         recovery_point: int = 0,
         log_start_offset: int | None = None,
         timestamp_ms: int = 0,
-        files: FilePool | None = None,
+        pool: FilePool | None = None,
         state: DirectoryState | None = None,
         jitter_ms: Callable[[int], int] = no_jitter,
         report: Callable[[str], None] = ignore,
@@ -140,15 +138,15 @@ class Log(LogView):
         `jitter_ms(bound)` draws a number in [0, bound); `report` receives one sentence for each repair.
         Blocking: after an unclean shutdown it reads everything from `recovery_point` on.
         """
-        files = FilePool(disk) if files is None else files
+        pool = FilePool(disk) if pool is None else pool
         state = DirectoryState() if state is None else state
         try:
             if recovered is not None:
-                loaded = recovered.take(files, report)
+                loaded = recovered.take(pool, report)
             else:
                 loaded = loader.load(
                     directory,
-                    files=files,
+                    files=pool,
                     config=config,
                     clean_shutdown=clean_shutdown,
                     recovery_point=recovery_point,
@@ -162,7 +160,7 @@ class Log(LogView):
         log = cls(
             loaded,
             directory=directory,
-            files=files,
+            pool=pool,
             config=config,
             topic=topic,
             partition=partition,
@@ -264,30 +262,33 @@ class Log(LogView):
         if plan.is_duplicate:
             return
         plan.stamp()
+        segment = self.tail.segment
         try:
-            segment = self.tail.segment
             if plan.rolls:
-                segment = self._next_segment = rolling.prepare_roll(self, plan.first_offset, plan.wall_ms)
-            file = self.files.open(segment.log_path).file
-        except OSError as error:
-            raise self.storage_error(error) from error
-        try:
-            file.pwrite(plan.data, segment.size)
-        except OSError as error:
-            rolling.cut_back(self, segment, error)
-            raise self.storage_error(error) from error
-        if plan.syncs or segment.unwritten_entries >= BLOCK_ENTRIES:
+                segment = self._next_segment = self._begin_segment(plan.first_offset, plan.wall_ms)
+            file = segment.open().file
             try:
+                file.pwrite(plan.data, segment.size)
                 if plan.syncs:
-                    rolling.write_epochs_for(self, plan)
-                    flushing.sync_files(
-                        self, (*self.segments, segment) if plan.rolls else tuple(self.segments), segment
-                    )
-                else:
+                    self.files.write_epochs_of(plan.headers)
+                    self.files.sync((*self.segments, segment) if plan.rolls else tuple(self.segments), segment)
+                elif segment.unwritten_entries >= BLOCK_ENTRIES:
                     segment.write_indexes()
             except OSError as error:
-                rolling.cut_back(self, segment, error)
-                raise self.storage_error(error) from error
+                self._cut_back(segment, error)
+                raise
+        except OSError as error:
+            raise self.storage_error(error) from error
+
+    def _cut_back(self, segment: Segment, error: OSError) -> None:
+        """Truncate the file to its old end after a failed write; if that fails too, take the directory offline."""
+        try:
+            if segment is not self.tail.segment:
+                unlink_segment(segment)
+            else:
+                segment.open().file.truncate(segment.size)
+        except OSError:
+            self.state.fail(error)
 
     def commit(self, plan: AppendPlan) -> None:
         """Add the written batches to the log: offsets, indexes, epochs, producers."""
@@ -297,7 +298,7 @@ class Log(LogView):
         tail = self.tail
         if plan.rolls:
             assert self._next_segment is not None
-            tail = rolling.install(self, self._next_segment)
+            tail = self._install(self._next_segment)
             self._next_segment = None
         segment = tail.segment
         segment.has_unsynced_files = not plan.syncs
@@ -340,13 +341,42 @@ class Log(LogView):
 
     def truncate_to(self, offset: int) -> bool:
         """Delete every batch that ends at or after `offset`; True if any was deleted. Blocking."""
-        return maintenance.truncate_to(self, offset)
+        if offset >= self.log_end_offset:
+            # The epochs may still be ahead: a leader starts its epoch before its first batch, and another leader may
+            # have followed it.
+            self.leader_epochs.truncate_from_end(self.log_end_offset)
+            return False
+        if offset < self.segments.first.base_offset:
+            start = min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
+            self.truncate_fully_and_start_at(offset, log_start_offset=start)
+            return True
+        with self.disk_errors():
+            self.generation += 1
+            self._end_at(self.files.truncate(offset))
+            self.files.load_producers(self.producers, self.files.snapshots, self.log_end_offset)
+        return True
 
     def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
         """Delete all local segments and continue at `offset`. log_start_offset may be lower if the tier has the records
         between. Blocking.
         """
-        maintenance.truncate_fully_and_start_at(self, offset, log_start_offset=log_start_offset)
+        self.remove_retired(0)
+        with self.disk_errors():
+            self.generation += 1
+            self.files.start_again_at(offset, interval_bytes=self.config.index_interval_bytes)
+        self.log_start_offset = offset if log_start_offset is None else log_start_offset
+        self.local_log_start_offset = offset
+        self._end_at(offset)
+        self.recovery_point = offset
+
+    def _end_at(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.local_log_start_offset = min(self.local_log_start_offset, offset)
+        self.restart_reading()
+
+    # --- retention ----------------------------------------------------------------------------------------------------
 
     @property
     def may_need_retention(self) -> bool:
@@ -368,12 +398,21 @@ class Log(LogView):
 
         `highest_offset_in_remote_storage` is None for a log without a tier.
         """
-        return maintenance.plan_retention(
-            self,
+        segments = tuple(self.segments)
+        is_copied = highest_offset_in_remote_storage is not None
+        verdicts = judge(
+            segments,
+            largest_timestamp=lambda at: segments[at].newest_ms(),
+            limits=local_limits(self.config, is_copied=is_copied),
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
             high_watermark=high_watermark,
             timestamp_ms=timestamp_ms,
+            waits_for_copy=is_copied,
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
+        with self.disk_errors():
+            return plan_retention(verdicts)
 
     def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
         """`retire` and `remove_retired` in one call. Blocking."""
@@ -385,7 +424,38 @@ class Log(LogView):
 
         Raises log_start_offset; for a `tiered` log only local_log_start_offset.
         """
-        maintenance.retire(self, plan, timestamp_ms=timestamp_ms, tiered=tiered)
+        names = frozenset(plan.doomed)
+        if plan.rolls:
+            try:
+                self.roll(timestamp_ms=timestamp_ms)
+            except KafkaError as error:
+                if not lacks_space(error):
+                    raise
+                # On a full disk the active segment stays until deleting the others has freed space for a new one.
+                names -= {self.segments.active.base_offset}
+        segments = tuple(self.segments)
+        doomed = tuple(segment for segment in segments if segment.base_offset in names)
+        if not doomed:
+            return
+        assert len(doomed) < len(segments)
+        assert doomed == segments[: len(doomed)]
+        # Raise the offsets first, so that no reader looks for the segments.
+        start_offset = segments[len(doomed)].base_offset
+        self.local_log_start_offset = max(self.local_log_start_offset, start_offset)
+        if not tiered:
+            self.raise_log_start_offset(max(self.log_start_offset, start_offset))
+        self.retired.append(doomed)
+        self.files.release(doomed)
+        # One line per log and pass, because a pass over a long idle log may remove hundreds of segments.
+        logger.info(
+            "retention removes segments",
+            topic=self.topic,
+            partition=self.partition,
+            segments=len(doomed),
+            bytes=sum(segment.size for segment in doomed),
+            below_offset=start_offset,
+            reasons=", ".join(dict.fromkeys(plan.reasons)),
+        )
 
     def remove_retired(self, now_ms: int) -> None:
         """Rename the files of retired segments; `unlink_doomed` removes them after file.delete.delay.ms.
@@ -393,11 +463,16 @@ class Log(LogView):
         Blocking. May run in a thread while the log is read and appended to, but not while it is truncated. The next
         call retries what failed.
         """
-        maintenance.remove_retired(self, now_ms)
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        with self.disk_errors():
+            while self.retired:
+                self.files.doom(self.retired[0], due_ms)
+                self.retired.popleft()
 
     def unlink_doomed(self, now_ms: int) -> int:
         """Unlink the renamed files that are due and return how many were unlinked. Blocking."""
-        return maintenance.unlink_doomed(self, now_ms)
+        with self.disk_errors():
+            return self.files.unlink_doomed(now_ms)
 
     # --- roll, flush, close -------------------------------------------------------------------------------------------
 
@@ -406,12 +481,45 @@ class Log(LogView):
         if not self.tail.segment.size:
             return False
         with self.disk_errors():
-            rolling.install(self, rolling.prepare_roll(self, self.log_end_offset, timestamp_ms))
+            self._install(self._begin_segment(self.log_end_offset, timestamp_ms))
         return True
 
+    def _begin_segment(self, base_offset: int, timestamp_ms: int) -> Segment:
+        return self.files.begin_segment(
+            base_offset,
+            config=self.config,
+            timestamp_ms=timestamp_ms,
+            jitter_ms=self._jitter_ms,
+            # Recovery trusts everything below a recovery point, so a closed segment below it must be completely
+            # durable: its indexes if a flush came before the roll, and its data if the log was truncated and has grown
+            # again.
+            syncs=max(self.recovery_point, self.persisted_recovery_point) >= self.log_end_offset,
+        )
+
+    def _install(self, segment: Segment) -> Tail:
+        """Make a new segment the active one. Remove an empty one before it; only a log that skips offsets has one."""
+        old = self.tail.segment
+        if not old.size:
+            unlink_segment(old)
+            self.segments.remove([old])
+        old.is_active, segment.is_active = False, True
+        self.segments.add(segment)
+        self.tail = tail = Tail(segment, self.log_end_offset, 0)
+        return tail
+
     def may_hold_earlier_than(self, timestamp_ms: int) -> bool:
-        """Whether the active segment may hold a batch that was appended before that wall time. Blocking."""
-        return rolling.may_hold_earlier_than(self, timestamp_ms)
+        """Whether the active segment may hold a batch that was appended before that wall time. Blocking.
+
+        A restart loses the time when a segment was created, but its batches are newer than those of the segment before.
+        """
+        active = self.segments.active
+        if not active.size:
+            return False
+        if active.base_offset != self._loaded_active_offset:
+            return active.created_ms < timestamp_ms
+        before = tuple(self.segments)[-2:-1]
+        with self.disk_errors():
+            return not before or self.disk.modified_ms(before[0].log_path) < timestamp_ms
 
     def flush(self) -> None:
         """Make the whole log durable: all steps of a flush in one call. Blocking."""
@@ -440,12 +548,12 @@ class Log(LogView):
         May run in a thread while the log is read. The caller must prevent appends and truncations.
         """
         with self.disk_errors():
-            maintenance.write_epochs(self)
+            self.files.write_epochs()
 
     def write_flush(self, plan: FlushPlan) -> None:
         """Sync files and directory entries. Blocking; may run in a thread while the log is read and appended to."""
         with self.disk_errors():
-            flushing.sync_files(self, plan.segments, plan.active)
+            self.files.sync(plan.segments, plan.active)
 
     def commit_flush(self, plan: FlushPlan) -> None:
         """Advance recovery_point, unless the log was truncated since the plan was made."""
@@ -454,4 +562,18 @@ class Log(LogView):
 
     def close(self) -> None:
         """Make the log durable and complete its files, so that the next load need not scan them. Blocking."""
-        flushing.close(self)
+        if self.is_closed:
+            return
+        if self.state.failure is None:
+            if self.log_end_offset:
+                # A log that never held a batch has nothing to write, so thousands of them close quickly.
+                self.remove_retired(0)
+                with self.disk_errors():
+                    self.files.complete(self.log_end_offset, recovery_point=self.recovery_point)
+            self.recovery_point = self.log_end_offset
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the log without writing anything."""
+        self.files.forget()
+        self.is_closed = True

@@ -49,7 +49,6 @@ from kbroker.storage.directory_names import (
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
-from kbroker.storage.flushing import forget_files
 from kbroker.storage.formatting import identify, make_first_reserve, make_with_parents
 from kbroker.storage.identity import (
     META_PROPERTIES,
@@ -290,7 +289,7 @@ class LogDirectory:
             recovery_point=0 if is_new else self.checkpoints.recovery_points.get(key, 0),
             log_start_offset=None if is_new else self.checkpoints.log_starts.get(key),
             timestamp_ms=timestamp_ms,
-            files=self.files,
+            pool=self.files,
             state=self.state,
             jitter_ms=self._jitter_ms,
             report=self._report,
@@ -348,8 +347,7 @@ class LogDirectory:
         log = self.logs.pop((topic, partition), None)
         path = self.log_path(topic, partition)
         if log is not None:
-            log.is_closed = True
-            forget_files(log)
+            log.abandon()
         else:
             self.files.forget_directory(path)
         self.checkpoints.forget((topic, partition))

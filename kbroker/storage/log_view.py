@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.files import FilePool
+from kbroker.storage.log_files import LogFiles
 from kbroker.storage.plans import DirectoryState
 from kbroker.storage.reading import LogSlice, Place, RecentReads, Tail, first_at_or_after, latest, read_segments
 from kbroker.storage.segments import SegmentList
@@ -29,7 +29,7 @@ class LogView:
     directory: str
     topic: str
     partition: int
-    files: FilePool
+    files: LogFiles
     disk: Disk
     state: DirectoryState
     segments: SegmentList

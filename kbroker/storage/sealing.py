@@ -14,19 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kbroker.runtime.ports import Runner
-from kbroker.storage import loader
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import sync, sync_names
 from kbroker.storage.producer_state import ProducerState, parse_snapshot
 from kbroker.storage.reading_through import ClosedSegment, read_through
-from kbroker.storage.segment import (
-    INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-    file_name,
-)
+from kbroker.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -64,16 +56,13 @@ def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner) -> Sealed
     assert not segment.is_active
     with log.disk_errors():
         leader_epochs = _read_through(log, segment, next_offset, run)
-        segment.load_timestamps()
         transactions = segment.path(TXN_INDEX_SUFFIX)
         has_transactions = log.disk.exists(transactions) and log.disk.size(transactions) > 0
         return SealedSegment(
             base_offset=segment.base_offset,
             next_offset=next_offset,
             size=segment.size,
-            max_timestamp_ms=(
-                segment.max_timestamp if segment.max_timestamp >= 0 else log.disk.modified_ms(segment.log_path)
-            ),
+            max_timestamp_ms=segment.newest_ms(),
             leader_epochs=leader_epochs,
             log=segment.log_path,
             offset_index=segment.path(INDEX_SUFFIX),
@@ -102,7 +91,7 @@ def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> 
             f"{segment.log_path} is damaged at position {found.good_bytes} of {segment.size}: it is not copied",
         )
     if not found.indexes_are_right:
-        log.report(f"{segment.path(INDEX_SUFFIX)} or its time index does not match the segment: both are rebuilt")
+        log.files.report(f"{segment.path(INDEX_SUFFIX)} or its time index does not match the segment: both are rebuilt")
         segment.rebuild_indexes()
         segment.sync(with_indexes=True)
     return found.leader_epochs
@@ -114,7 +103,7 @@ def _snapshot_at(log: Log, offset: int) -> str:
     Makes it durable. A roll does not sync it, because the batches have the same information, but those may soon be only
     in the tier.
     """
-    path = f"{log.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+    path = log.files.snapshot_path(offset)
     try:
         file = log.disk.open(path)
         try:
@@ -124,18 +113,10 @@ def _snapshot_at(log: Log, offset: int) -> str:
             file.close()
         sync_names(log.disk, log.directory)
     except (FileNotFoundError, ValueError) as error:
-        log.report(f"{path} is rebuilt: {error}")
+        log.files.report(f"{path} is rebuilt: {error}")
         producers = ProducerState(log.log_start_offset, limit=log.config.max_producers)
-        loader.load_producers(
-            producers,
-            log.segments,
-            list(log.snapshots),
-            disk=log.disk,
-            directory=log.directory,
-            log_end_offset=offset,
-            report=log.report,
-        )
+        log.files.load_producers(producers, list(log.files.snapshots), offset)
         write_atomically(log.disk, path, producers.format_snapshot())
-        if offset not in log.snapshots:
-            log.snapshots.append(offset)
+        if offset not in log.files.snapshots:
+            log.files.snapshots.append(offset)
     return path

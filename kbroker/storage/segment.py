@@ -266,6 +266,11 @@ class Segment:
         except CorruptIndex:
             self.rebuild_indexes()
 
+    def newest_ms(self) -> int:
+        """The largest timestamp of a record. If no record has one, the age of the file counts, as in Kafka."""
+        self.load_timestamps()
+        return self.max_timestamp if self.max_timestamp >= 0 else self.files.disk.modified_ms(self.log_path)
+
     def _check_time_entry(self, entry: tuple[int, int], *, upto: int) -> None:
         """Check the last entry against its batch and the following batches up to a limit: none may be later."""
         found = self.find(self.base_offset + entry[1])

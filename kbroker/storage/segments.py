@@ -14,19 +14,24 @@ from kbroker.storage.durable import sync_names
 from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
 
 
+def unlink_segment(segment: Segment) -> None:
+    """Unlink a segment's files; readers that have them open can continue."""
+    segment.is_gone = True
+    for suffix in SEGMENT_SUFFIXES:
+        path = segment.path(suffix)
+        segment.files.forget(path)
+        with suppress(FileNotFoundError):
+            segment.files.disk.unlink(path)
+
+
 def unlink_newest_first(segments: Sequence[Segment]) -> None:
-    """Unlink segments at the end of a log, or all of them; readers that have the files open can continue.
+    """Unlink segments at the end of a log, or all of them.
 
     Each removal is durable before the next one: if a later segment reappeared after a loss of power without the one
     before it, the log would have a hole.
     """
     for segment in reversed(segments):
-        segment.is_gone = True
-        for suffix in SEGMENT_SUFFIXES:
-            path = segment.path(suffix)
-            segment.files.forget(path)
-            with suppress(FileNotFoundError):
-                segment.files.disk.unlink(path)
+        unlink_segment(segment)
         sync_names(segment.files.disk, segment.directory)
 
 

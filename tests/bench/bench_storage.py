@@ -146,7 +146,7 @@ def bench_many(directory: Path, disk: RealDisk, count: int) -> None:
     files = FilePool(disk, 4096)
     for path in paths:
         disk.make_directory(path)
-        log = Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, files=files)
+        log = Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
         log.append(batch, leader_epoch=0, timestamp_ms=0)
         log.recovery_point = 1  # spare the bench 2,000 fsyncs
         for segment in log.segments:
@@ -159,7 +159,7 @@ def bench_many(directory: Path, disk: RealDisk, count: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     logs = [
-        Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, files=files)
+        Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
         for path in paths
     ]
     seconds = time.perf_counter() - begun

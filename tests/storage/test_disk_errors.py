@@ -214,11 +214,11 @@ def test_d13_the_pool_evicts_files_and_retries_without_descriptors(tmp_path: Pat
     logs = []
     for number in range(10):
         (tmp_path / str(number)).mkdir()
-        logs.append(open_log(tmp_path / str(number), disk=disk, files=files))
+        logs.append(open_log(tmp_path / str(number), disk=disk, pool=files))
     held = len(files)
     disk.fail("open", error=errno.EMFILE)
     (tmp_path / "more").mkdir()
-    more = open_log(tmp_path / "more", disk=disk, files=files)
+    more = open_log(tmp_path / "more", disk=disk, pool=files)
     assert len(files) < held
     for log in (*logs, more):
         fill(log, 3)
@@ -350,7 +350,7 @@ def test_a_failed_removal_is_retried_and_does_not_block_others(tmp_path: Path) -
     log = open_log(tmp_path, disk=disk, config=LogConfig(segment_bytes=4_000, retention_bytes=0))
     fill(log, 60)
     log.apply_retention(log.plan_retention(high_watermark=60, timestamp_ms=0), now_ms=0, timestamp_ms=0)
-    count = len(log.doomed_files)
+    count = len(log.files.doomed)
     disk.fail("unlink", nth=2, error=errno.EACCES)
     with pytest.raises(KafkaError):
         log.unlink_doomed(1 << 40)
@@ -421,7 +421,7 @@ def test_d4_reads_work_without_an_index_that_cannot_be_rebuilt(tmp_path: Path) -
 
 def test_d4_an_index_deleted_from_an_open_log_is_rebuilt(tmp_path: Path) -> None:
     files = FilePool(RealDisk())
-    log = open_log(tmp_path, files=files, config=SMALL)
+    log = open_log(tmp_path, pool=files, config=SMALL)
     fill(log, 60)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*index")}
     for name in before:

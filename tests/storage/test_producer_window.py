@@ -30,13 +30,13 @@ def roll(log: Log) -> None:
 
 
 def killed(directory: Path, log: Log) -> Log:
-    log.files.close()
+    log.files.pool.close()
     return open_log(directory, log_start_offset=log.log_start_offset)
 
 
 def stopped(directory: Path, log: Log) -> Log:
     log.close()
-    log.files.close()
+    log.files.pool.close()
     return open_log(directory, log_start_offset=log.log_start_offset, clean_shutdown=True)
 
 
@@ -107,7 +107,7 @@ def test_d5_five_batches_are_known_from_an_older_snapshot(tmp_path: Path) -> Non
         send(log, FIRST + number)
         if number in (2, 5):
             roll(log)
-    log.files.close()
+    log.files.pool.close()
     max(tmp_path.glob("*.snapshot")).write_bytes(b"torn")
     log = open_log(tmp_path)
     assert [send(log, FIRST + number) for number in range(2, 7)] == [2, 3, 4, 5, 6]

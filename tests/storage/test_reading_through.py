@@ -65,7 +65,7 @@ def test_an_undamaged_segment_has_no_findings(seed: int, tmp_path: Path, sealed:
     """The expected indexes match those that the log writes."""
     log = filled(tmp_path, seed)
     reports: list[str] = []
-    log.report = reports.append
+    log.files.report = reports.append
     found = sealed(log)
     assert len(found) >= 3
     assert reports == []
@@ -80,12 +80,12 @@ def test_sealing_rebuilds_a_damaged_index(suffix: str, tmp_path: Path, sealed: S
     right = path.read_bytes()
     path.write_bytes(right[:-3])
     reports: list[str] = []
-    log.report = reports.append
+    log.files.report = reports.append
     sealed(log)
     assert len(reports) == 1
     assert path.read_bytes() == right
     path.unlink()
-    log.files.close()
+    log.files.pool.close()
     sealed(log)
     assert path.read_bytes() == right
 

@@ -43,7 +43,7 @@ def crashed(tmp_path: Path) -> Path:
     for number in range(COUNT):
         sent = batch(timestamp=1_000 + number, producer_id=7, producer_epoch=0, base_sequence=number)
         log.append(sent, leader_epoch=number // 40, timestamp_ms=0)
-    log.files.close()
+    log.files.pool.close()
     with open(log.segments.active.log_path, "ab") as file:
         file.write(b"torn" * 40)
     return directory
@@ -62,7 +62,7 @@ def check_equal(log: Log, plain: Log) -> None:
     assert offsets(log) == offsets(plain) == list(range(COUNT))
     assert log.leader_epochs.entries == plain.leader_epochs.entries == [(0, 0), (1, 40), (2, 80)]
     assert (log.log_start_offset, log.recovery_point) == (plain.log_start_offset, plain.recovery_point)
-    assert log.snapshots == plain.snapshots
+    assert log.files.snapshots == plain.files.snapshots
     ours, theirs = log.producers.producers[7], plain.producers.producers[7]
     assert (ours.batches, ours.last_timestamp_ms) == (theirs.batches, theirs.last_timestamp_ms)
     for segment, other in zip(log.segments, plain.segments, strict=True):

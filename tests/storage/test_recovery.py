@@ -23,7 +23,7 @@ COUNT = 100
 
 def crash(log: Log) -> None:
     """Drop a log as a crash of the process does: only completed writes remain."""
-    log.files.close()
+    log.files.pool.close()
 
 
 @pytest.fixture
@@ -407,5 +407,5 @@ def test_lost_indexes_of_an_empty_segment_are_restored_silently(tmp_path: Path) 
     reports: list[str] = []
     log = open_log(tmp_path, clean_shutdown=True, report=reports.append)
     assert names(tmp_path, ".index") == names(tmp_path, ".timeindex") == [0]
-    assert log.needs_directory_sync
+    assert log.files.has_unsynced_names
     assert reports == []

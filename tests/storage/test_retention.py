@@ -246,7 +246,7 @@ def test_an_index_rebuilt_during_its_segments_removal_is_removed_too(tmp_path: P
     fill(log, 50)
     first = log.segments.first
     log.raise_log_start_offset(20)
-    log.files.close()
+    log.files.pool.close()
 
     def remove() -> None:
         log.apply_retention(log.plan_retention(high_watermark=50, timestamp_ms=0), now_ms=0, timestamp_ms=0)

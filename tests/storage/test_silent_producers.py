@@ -35,7 +35,7 @@ def written_at(log: Log, *, ages_ms: tuple[int, ...]) -> None:
 def end(log: Log, *, clean: bool) -> None:
     if clean:
         log.close()
-    log.files.close()
+    log.files.pool.close()
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])

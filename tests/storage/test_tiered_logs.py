@@ -297,7 +297,7 @@ def test_d10_sealing_detects_a_flipped_bit_anywhere(position: int) -> None:
     # The CRC does not cover a batch's offset and leader epoch, so these are compared with the log.
     byte = file.pread(1, at)[0]
     file.pwrite(bytes([byte ^ 0x40]), at)
-    log.files.forget(first.log_path)
+    log.files.pool.forget(first.log_path)
     with pytest.raises(KafkaError) as caught:
         seal(log, first, next_offset=4, run=run_here)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
@@ -332,7 +332,7 @@ def test_a_time_index_entry_added_by_a_close_is_valid() -> None:
     directory = opened(disk)
     reports: list[str] = []
     log = tiered(directory, segment_bytes=4_000, index_interval_bytes=1_000)
-    log.report = reports.append
+    log.files.report = reports.append
     fill(log, 7)
     log.roll(timestamp_ms=0)
     log.flush()
@@ -346,7 +346,7 @@ def test_sealing_rebuilds_indexes_of_another_index_interval() -> None:
     log = closed_log()
     log.segments.first.interval_bytes = 300
     reports: list[str] = []
-    log.report = reports.append
+    log.files.report = reports.append
     seal(log, log.segments.first, next_offset=4, run=run_here)
     assert "rebuilt" in reports[0]
     seal(log, log.segments.first, next_offset=4, run=run_here)

@@ -152,7 +152,7 @@ def test_d7_a_start_rereads_data_regrown_below_a_recovery_point(
     log.flush()
     fill(log, 25, leader_epoch=1)
     assert log.recovery_point == 10
-    log.files.close()  # the process crashes with recovery point 30 in the checkpoint
+    log.files.pool.close()  # the process crashes with recovery point 30 in the checkpoint
     log = open_log(tmp_path, recovery_point=30)
     assert log.log_end_offset == 35
     assert log.recovery_point <= 10

@@ -114,7 +114,7 @@ async def test_kafka_15401_a_damaged_local_index_is_rebuilt_and_never_copied(
     sound = read_file(site.disk, path)
     assert len(sound) >= 24
     orders.log.flush()
-    orders.log.files.forget(path)
+    orders.log.files.pool.forget(path)
     if damage == "missing":
         site.disk.unlink(path)
     else:
