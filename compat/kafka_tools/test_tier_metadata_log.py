@@ -60,7 +60,7 @@ def write(directory: Path, values: list[bytes]) -> list[Path]:
     for index, size in enumerate((1, len(values))):
         path = directory / f"__remote_log_metadata-{index}"
         path.mkdir()
-        log = Log.load(str(path), disk=RealDisk(), config=LogConfig(), topic="__remote_log_metadata", partition=index)
+        log = Log(str(path), disk=RealDisk(), config=LogConfig(), topic="__remote_log_metadata", partition=index)
         for at in range(0, len(values), size):
             records = [Record(timestamp=7, key=None, value=value) for value in values[at : at + size]]
             log.append(build_batch(records), leader_epoch=3, timestamp_ms=7)

@@ -193,7 +193,7 @@ def _open_log(
     clean_shutdown: bool,
     report: Report,
 ) -> Log:
-    return Log.load(
+    return Log(
         directory,
         disk=disk,
         config=LogConfig(

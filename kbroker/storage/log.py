@@ -22,28 +22,23 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage import loader
 from kbroker.storage.batches import BatchHeader, WritableBuffer
-from kbroker.storage.durable import lacks_space
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_files import LogFiles
-from kbroker.storage.log_view import LogView
 from kbroker.storage.planning import assign_several, assigned_header, followers_headers, writable
 from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan, duplicate_plan
 from kbroker.storage.producer_state import read_marker
-from kbroker.storage.reading import TAIL_BATCHES, Tail
+from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.recovering import RecoveredLog
-from kbroker.storage.retention import RetentionPlan, judge, local_limits, plan_retention
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from kbroker.storage.segmented_log import SegmentedLog
 from kbroker.storage.segments import unlink_segment
 from wire.batch_header import CONTROL_BIT, FRAME_SIZE, NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
-
-logger = get_logger(__name__)
 
 
 def no_jitter(_bound: int) -> int:
@@ -54,11 +49,10 @@ def ignore(_message: str) -> None:
     """The default `report`: drops the message."""
 
 
-class Log(LogView):
-    """See the module docstring. Use `Log.load` to create one.
+class Log(SegmentedLog):
+    """See the module docstring.
 
     Units      offsets count records; *_ms is wall time
-    Invariant  recovery_point <= log_end_offset, and the invariants of LogView
     Note       lowest_free_bytes: an append must leave this much of the disk free, if that is less than the directory's
                own limit
     Note       persisted_recovery_point and persisted_log_start_offset (None if absent) are what the checkpoint files
@@ -70,50 +64,6 @@ class Log(LogView):
 
     def __init__(
         self,
-        loaded: loader.LoadedLog,
-        *,
-        directory: str,
-        pool: FilePool,
-        config: LogConfig,
-        topic: str,
-        partition: int,
-        topic_id: uuid.UUID | None,
-        state: DirectoryState,
-        jitter_ms: Callable[[int], int],
-        report: Callable[[str], None],
-    ) -> None:
-        self.files = LogFiles(directory, pool=pool, loaded=loaded, report=report)
-        self.directory = directory
-        self.disk = pool.disk
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.state = state
-        self.segments = loaded.segments
-        self.leader_epochs = loaded.leader_epochs
-        self.producers = loaded.producers
-        self.log_start_offset = loaded.log_start_offset
-        self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.first.base_offset)
-        self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = min(loaded.recovery_point, loaded.log_end_offset)
-        self.persisted_recovery_point = loaded.recovery_point
-        self.persisted_log_start_offset: int | None = None
-        self.is_log_start_known = self.local_log_start_offset == self.log_start_offset
-        self.retired: deque[tuple[Segment, ...]] = deque()  # removed by retention; their files are not renamed yet
-        self.last_flush_ms = 0
-        self._next_segment: Segment | None = None  # made by `write` for a plan that rolls, installed by its `commit`
-        self.generation = 0  # raised by each truncation, which invalidates older flush plans
-        self._loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
-        self.lowest_free_bytes = UNKNOWN_SPACE
-        self.is_closed = False
-        self._jitter_ms = jitter_ms
-        self.restart_reading()
-        self.config = config
-        self.reconfigure(config)
-
-    @classmethod
-    def load(
-        cls,
         directory: str,
         *,
         disk: Disk,
@@ -130,7 +80,7 @@ class Log(LogView):
         jitter_ms: Callable[[int], int] = no_jitter,
         report: Callable[[str], None] = ignore,
         recovered: RecoveredLog | None = None,
-    ) -> Log:
+    ) -> None:
         """Open the log in an existing directory, which may be empty. Recover it first unless the last shutdown was
         clean or `recovered` is given.
 
@@ -138,8 +88,13 @@ class Log(LogView):
         `jitter_ms(bound)` draws a number in [0, bound); `report` receives one sentence for each repair.
         Blocking: after an unclean shutdown it reads everything from `recovery_point` on.
         """
+        self.directory = directory
+        self.disk = disk
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.state = DirectoryState() if state is None else state
         pool = FilePool(disk) if pool is None else pool
-        state = DirectoryState() if state is None else state
         try:
             if recovered is not None:
                 loaded = recovered.take(pool, report)
@@ -155,24 +110,30 @@ class Log(LogView):
                     report=report,
                 )
         except OSError as error:
-            state.note(error)
+            self.state.note(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error
-        log = cls(
-            loaded,
-            directory=directory,
-            pool=pool,
-            config=config,
-            topic=topic,
-            partition=partition,
-            topic_id=topic_id,
-            state=state,
-            jitter_ms=jitter_ms,
-            report=report,
-        )
+        self.files = LogFiles(directory, pool=pool, loaded=loaded, report=report)
+        self.segments = loaded.segments
+        self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.first.base_offset)
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
         # The file keeps this number until it is written again, even if the log now ends below it.
-        log.persisted_recovery_point = recovery_point
-        log.is_log_start_known = log.is_log_start_known or log_start_offset is not None
-        return log
+        self.persisted_recovery_point = recovery_point
+        self.persisted_log_start_offset: int | None = None
+        self.is_log_start_known = log_start_offset is not None or self.local_log_start_offset == self.log_start_offset
+        self.retired = deque()
+        self.generation = 0
+        self.last_flush_ms = 0
+        self.lowest_free_bytes = UNKNOWN_SPACE
+        self.is_closed = False
+        self._jitter_ms = jitter_ms
+        self._loaded_active_offset = self.segments.active.base_offset if self.log_end_offset else -1
+        self._next_segment: Segment | None = None  # made by `write` for a plan that rolls, installed by its `commit`
+        self.restart_reading()
+        self.reconfigure(config)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply changed settings from the next append on."""
@@ -319,207 +280,11 @@ class Log(LogView):
         if len(tail.ends) > 2 * TAIL_BATCHES:
             self.tail = tail.shortened()
 
-    # --- epochs and offsets -------------------------------------------------------------------------------------------
-
     def assign_epoch(self, leader_epoch: int) -> None:
         """Start a leader epoch at the log end offset, as a new leader does before its first append. No I/O."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
-    def raise_log_start_offset(self, offset: int) -> bool:
-        """Hide the records below `offset` from readers; the next retention deletes their segments. Returns False if
-        log_start_offset was already that high.
-        """
-        assert offset <= self.log_end_offset
-        if offset <= self.log_start_offset:
-            return False
-        if offset >= self.local_log_start_offset:
-            self.is_log_start_known = True
-        self.log_start_offset = offset
-        self.local_log_start_offset = max(self.local_log_start_offset, offset)
-        self.leader_epochs.truncate_from_start(offset)
-        return True
-
-    def truncate_to(self, offset: int) -> bool:
-        """Delete every batch that ends at or after `offset`; True if any was deleted. Blocking."""
-        if offset >= self.log_end_offset:
-            # The epochs may still be ahead: a leader starts its epoch before its first batch, and another leader may
-            # have followed it.
-            self.leader_epochs.truncate_from_end(self.log_end_offset)
-            return False
-        if offset < self.segments.first.base_offset:
-            start = min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
-            self.truncate_fully_and_start_at(offset, log_start_offset=start)
-            return True
-        with self.disk_errors():
-            self.generation += 1
-            self._end_at(self.files.truncate(offset))
-            self.files.load_producers(self.producers, self.files.snapshots, self.log_end_offset)
-        return True
-
-    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
-        """Delete all local segments and continue at `offset`. log_start_offset may be lower if the tier has the records
-        between. Blocking.
-        """
-        self.remove_retired(0)
-        with self.disk_errors():
-            self.generation += 1
-            self.files.start_again_at(offset, interval_bytes=self.config.index_interval_bytes)
-        self.log_start_offset = offset if log_start_offset is None else log_start_offset
-        self.local_log_start_offset = offset
-        self._end_at(offset)
-        self.recovery_point = offset
-
-    def _end_at(self, offset: int) -> None:
-        self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.local_log_start_offset = min(self.local_log_start_offset, offset)
-        self.restart_reading()
-
-    # --- retention ----------------------------------------------------------------------------------------------------
-
-    @property
-    def may_need_retention(self) -> bool:
-        """Whether retention might delete anything; if not, it need not look at the files."""
-        config = self.config
-        if self.retired:
-            return True
-        if self.log_end_offset <= self.segments.first.base_offset:
-            return False
-        limits = [config.retention_ms, config.retention_bytes]
-        if config.is_copied_to_tier:
-            limits += config.local_retention_ms, config.local_retention_bytes
-        return len(self.segments) > 1 or ((config.is_deleting or config.is_copied_to_tier) and max(limits) >= 0)
-
-    def plan_retention(
-        self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
-    ) -> RetentionPlan:
-        """Choose the segments to delete now, by log_start_offset, size and time. May read a few index entries.
-
-        `highest_offset_in_remote_storage` is None for a log without a tier.
-        """
-        segments = tuple(self.segments)
-        is_copied = highest_offset_in_remote_storage is not None
-        verdicts = judge(
-            segments,
-            largest_timestamp=lambda at: segments[at].newest_ms(),
-            limits=local_limits(self.config, is_copied=is_copied),
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            high_watermark=high_watermark,
-            timestamp_ms=timestamp_ms,
-            waits_for_copy=is_copied,
-            highest_offset_in_remote_storage=highest_offset_in_remote_storage,
-        )
-        with self.disk_errors():
-            return plan_retention(verdicts)
-
-    def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
-        """`retire` and `remove_retired` in one call. Blocking."""
-        self.retire(plan, timestamp_ms=timestamp_ms, tiered=tiered)
-        self.remove_retired(now_ms)
-
-    def retire(self, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
-        """Remove the planned segments from the log; their files keep their names until `remove_retired`. Blocking.
-
-        Raises log_start_offset; for a `tiered` log only local_log_start_offset.
-        """
-        names = frozenset(plan.doomed)
-        if plan.rolls:
-            try:
-                self.roll(timestamp_ms=timestamp_ms)
-            except KafkaError as error:
-                if not lacks_space(error):
-                    raise
-                # On a full disk the active segment stays until deleting the others has freed space for a new one.
-                names -= {self.segments.active.base_offset}
-        segments = tuple(self.segments)
-        doomed = tuple(segment for segment in segments if segment.base_offset in names)
-        if not doomed:
-            return
-        assert len(doomed) < len(segments)
-        assert doomed == segments[: len(doomed)]
-        # Raise the offsets first, so that no reader looks for the segments.
-        start_offset = segments[len(doomed)].base_offset
-        self.local_log_start_offset = max(self.local_log_start_offset, start_offset)
-        if not tiered:
-            self.raise_log_start_offset(max(self.log_start_offset, start_offset))
-        self.retired.append(doomed)
-        self.files.release(doomed)
-        # One line per log and pass, because a pass over a long idle log may remove hundreds of segments.
-        logger.info(
-            "retention removes segments",
-            topic=self.topic,
-            partition=self.partition,
-            segments=len(doomed),
-            bytes=sum(segment.size for segment in doomed),
-            below_offset=start_offset,
-            reasons=", ".join(dict.fromkeys(plan.reasons)),
-        )
-
-    def remove_retired(self, now_ms: int) -> None:
-        """Rename the files of retired segments; `unlink_doomed` removes them after file.delete.delay.ms.
-
-        Blocking. May run in a thread while the log is read and appended to, but not while it is truncated. The next
-        call retries what failed.
-        """
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        with self.disk_errors():
-            while self.retired:
-                self.files.doom(self.retired[0], due_ms)
-                self.retired.popleft()
-
-    def unlink_doomed(self, now_ms: int) -> int:
-        """Unlink the renamed files that are due and return how many were unlinked. Blocking."""
-        with self.disk_errors():
-            return self.files.unlink_doomed(now_ms)
-
-    # --- roll, flush, close -------------------------------------------------------------------------------------------
-
-    def roll(self, *, timestamp_ms: int) -> bool:
-        """Start a new segment at log_end_offset unless the active segment is empty. Blocking."""
-        if not self.tail.segment.size:
-            return False
-        with self.disk_errors():
-            self._install(self._begin_segment(self.log_end_offset, timestamp_ms))
-        return True
-
-    def _begin_segment(self, base_offset: int, timestamp_ms: int) -> Segment:
-        return self.files.begin_segment(
-            base_offset,
-            config=self.config,
-            timestamp_ms=timestamp_ms,
-            jitter_ms=self._jitter_ms,
-            # Recovery trusts everything below a recovery point, so a closed segment below it must be completely
-            # durable: its indexes if a flush came before the roll, and its data if the log was truncated and has grown
-            # again.
-            syncs=max(self.recovery_point, self.persisted_recovery_point) >= self.log_end_offset,
-        )
-
-    def _install(self, segment: Segment) -> Tail:
-        """Make a new segment the active one. Remove an empty one before it; only a log that skips offsets has one."""
-        old = self.tail.segment
-        if not old.size:
-            unlink_segment(old)
-            self.segments.remove([old])
-        old.is_active, segment.is_active = False, True
-        self.segments.add(segment)
-        self.tail = tail = Tail(segment, self.log_end_offset, 0)
-        return tail
-
-    def may_hold_earlier_than(self, timestamp_ms: int) -> bool:
-        """Whether the active segment may hold a batch that was appended before that wall time. Blocking.
-
-        A restart loses the time when a segment was created, but its batches are newer than those of the segment before.
-        """
-        active = self.segments.active
-        if not active.size:
-            return False
-        if active.base_offset != self._loaded_active_offset:
-            return active.created_ms < timestamp_ms
-        before = tuple(self.segments)[-2:-1]
-        with self.disk_errors():
-            return not before or self.disk.modified_ms(before[0].log_path) < timestamp_ms
+    # --- flush and close ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make the whole log durable: all steps of a flush in one call. Blocking."""

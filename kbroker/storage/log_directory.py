@@ -278,7 +278,7 @@ class LogDirectory:
             raise self._failure(f"make {path}", error) from error
         if stored_id not in (None, topic_id):
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{path} belongs to topic {stored_id}, not {topic_id}")
-        log = Log.load(
+        log = Log(
             path,
             disk=self.disk,
             config=config,

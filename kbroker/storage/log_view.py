@@ -1,6 +1,6 @@
 """The readable half of a log: its start and end offsets, and look-ups of batches by offset and by timestamp.
 
-`kbroker.storage.log.Log` is the writing half. Reads may run in threads while one writer appends; reading.py explains
+`kbroker.storage.log.Log` writes. Reads may run in threads while one writer appends; reading.py explains
 why that is safe.
 """
 
@@ -18,7 +18,7 @@ from wire.errors import ErrorCode, KafkaError, Malformed
 
 
 class LogView:
-    """The base class of `Log`, which sets its fields.
+    """The first base class of `Log`, which sets its fields.
 
     Units      offsets count records
     Invariant  log_start_offset <= log_end_offset

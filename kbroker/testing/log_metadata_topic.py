@@ -140,7 +140,7 @@ class LogMetadataTopic:
 
     def _open(self, count: int) -> None:
         self.logs = [
-            Log.load(
+            Log(
                 self._path(index),
                 disk=self._env.disk,
                 config=LogConfig(segment_bytes=16 << 20),

@@ -33,7 +33,7 @@ def batch_of(size: int, **header: int) -> bytearray:
 
 
 def bench_append(directory: Path, disk: RealDisk) -> None:
-    log = Log.load(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=True)
+    log = Log(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=True)
     small = batch_of(100)
     measure("append 100 B: plan + write + commit", lambda: log.append(small, leader_epoch=0, timestamp_ms=0), 20_000)
     plan = log.plan_append(small, leader_epoch=0, timestamp_ms=0)
@@ -62,7 +62,7 @@ def bench_append(directory: Path, disk: RealDisk) -> None:
 
 
 def bench_cold_reads(directory: Path, disk: RealDisk) -> None:
-    log = Log.load(
+    log = Log(
         str(directory),
         disk=disk,
         config=LogConfig(segment_bytes=64 << 20),
@@ -75,7 +75,7 @@ def bench_cold_reads(directory: Path, disk: RealDisk) -> None:
         log.append(batch, leader_epoch=0, timestamp_ms=0)
     log.close()
     begun = time.perf_counter()
-    log = Log.load(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=True)
+    log = Log(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=True)
     print(f"{'load 200 MB after a clean stop':52} {(time.perf_counter() - begun) * 1e6:10.2f} us")
     position = 0
 
@@ -97,7 +97,7 @@ def bench_cold_reads(directory: Path, disk: RealDisk) -> None:
     measure("read 1 MiB, anywhere", read_anywhere, 2_000)
     measure("offset for timestamp", lambda: log.offset_for_timestamp(1_000_000), 500)
     begun = time.perf_counter()
-    Log.load(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=False)
+    Log(str(directory), disk=disk, config=LogConfig(), topic="bench", partition=0, clean_shutdown=False)
     seconds = time.perf_counter() - begun
     print(f"{'recover 215 MB of 1 KiB batches':52} {seconds * 1e6:10.0f} us {215 / seconds:10,.0f} MB/s")
 
@@ -113,7 +113,7 @@ def bench_producers(directory: Path, disk: RealDisk, *, segments: int, producers
     def load(*, is_clean: bool) -> Log:
         # A broker syncs rolled segments, so that recovery reads only the active segment.
         point = max(int(log.stem) for log in directory.glob("*.log")) if not is_clean else 0
-        return Log.load(
+        return Log(
             path, disk=disk, config=config, topic="b", partition=0, clean_shutdown=is_clean, recovery_point=point
         )
 
@@ -146,7 +146,7 @@ def bench_many(directory: Path, disk: RealDisk, count: int) -> None:
     files = FilePool(disk, 4096)
     for path in paths:
         disk.make_directory(path)
-        log = Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
+        log = Log(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
         log.append(batch, leader_epoch=0, timestamp_ms=0)
         log.recovery_point = 1  # spare the bench 2,000 fsyncs
         for segment in log.segments:
@@ -159,7 +159,7 @@ def bench_many(directory: Path, disk: RealDisk, count: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     logs = [
-        Log.load(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
+        Log(path, disk=disk, config=config, topic="many", partition=0, clean_shutdown=True, pool=files)
         for path in paths
     ]
     seconds = time.perf_counter() - begun

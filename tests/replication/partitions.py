@@ -40,7 +40,7 @@ def partition(
     """A partition on broker 1, which leads it unless `image` says otherwise."""
     disk = SimulatedDisk()
     disk.make_directory("/log")
-    log = Log.load("/log", disk=disk, config=config or LogConfig(), topic=name, partition=0)
+    log = Log("/log", disk=disk, config=config or LogConfig(), topic=name, partition=0)
     made = Partition(
         broker_id=1, topic=name, topic_id=UUID(int=1), index=0, log=log, checkpointed_high_watermark=high_watermark
     )

@@ -23,7 +23,7 @@ def batch(count: int = 1, *, timestamp: int = 1_000, size: int = 100, **header: 
 
 def open_log(directory: Path | str, *, disk: Disk | None = None, config: LogConfig | None = None, **given: Any) -> Log:
     given = {"clean_shutdown": False, "topic": "orders", "partition": 0, **given}
-    return Log.load(str(directory), disk=disk or RealDisk(), config=config or LogConfig(), **given)
+    return Log(str(directory), disk=disk or RealDisk(), config=config or LogConfig(), **given)
 
 
 def fill(log: Log, count: int, *, leader_epoch: int = 0, first: int | None = None, size: int = 100) -> None:

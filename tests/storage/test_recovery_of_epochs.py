@@ -9,7 +9,7 @@ from wire.record_batch import Record, build_batch
 
 
 def opened(directory: Path) -> Log:
-    return Log.load(
+    return Log(
         str(directory), disk=RealDisk(), config=LogConfig(), topic="t", partition=0, recovery_point=70, timestamp_ms=1
     )
 
@@ -33,7 +33,7 @@ def test_a_clean_start_does_not_need_epochs_of_deleted_records(tmp_path: Path) -
     log.roll(timestamp_ms=1_000)
     log.close()
     reports: list[str] = []
-    found = Log.load(
+    found = Log(
         str(tmp_path), disk=RealDisk(), config=LogConfig(), topic="t", partition=0, recovery_point=1,
         log_start_offset=1, clean_shutdown=True, report=reports.append,
     )  # fmt: skip

@@ -194,7 +194,7 @@ def log_with(batches: list[list[bytes]], *, segment_bytes: int = 1 << 20) -> tup
     disk = SimulatedDisk()
     disk.make_directory("/log")
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
-    log = Log.load("/log", disk=disk, config=config, topic="__remote_log_metadata", partition=HOME)
+    log = Log("/log", disk=disk, config=config, topic="__remote_log_metadata", partition=HOME)
     for each in batches:
         log.append(batch(0, *each), leader_epoch=0, timestamp_ms=1)
     return disk, log
@@ -294,7 +294,7 @@ def test_read_new_refuses_slow_or_damaged_reads() -> None:
     assert read_at_once(log, 9, 10) is None, "the disk fails"
     assert starts(read_at_once(log, 9, 10) or Events(0)) == [(9, 100)]
     log.raise_log_start_offset(10)
-    loaded = Log.load("/log", disk=disk, config=log.config, topic="__remote_log_metadata", partition=HOME)
+    loaded = Log("/log", disk=disk, config=log.config, topic="__remote_log_metadata", partition=HOME)
     assert read_at_once(loaded, 9, 10) is None, "history"
 
 
