@@ -236,7 +236,7 @@ class Node:
     def _open_directory(self) -> LogDirectory:
         settings, env = self.settings, self.env
         try:
-            return LogDirectory.open(
+            return LogDirectory(
                 settings.data_directory,
                 disk=env.disk,
                 node_id=settings.node_id,

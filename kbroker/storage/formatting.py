@@ -1,32 +1,50 @@
-"""Formatting a log directory: its path, its identity and its first reserve.
+"""Formatting a log directory: its path, its lock, its identity and its first reserve; its clean-shutdown marker.
 
-Source  MetaProperties of Apache Kafka 4.3.1
+Source  MetaProperties, CleanShutdownFileHandler of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
 
+import json
 import uuid
+from contextlib import suppress
 
-from kbroker.runtime.ports import Disk
+from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import read_file, write_atomically
-from kbroker.storage.durable import lacks_space
+from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK
+from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.identity import META_PROPERTIES, DirectoryIdentity, format_identity, parse_identity
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
 
 
-def make_with_parents(disk: Disk, path: str) -> None:
+def lock(disk: Disk, path: str) -> tuple[File, bool]:
+    """Make and lock a log directory; returns the lock and whether the directory is new. Errors: KAFKA_STORAGE_ERROR."""
+    try:
+        _make_with_parents(disk, path)
+        is_new = not disk.exists(f"{path}/{META_PROPERTIES}")
+        if is_new:
+            # New, or left by an interrupted first start. Its own name has to be durable before its contents.
+            sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+        return disk.lock(f"{path}/{LOCK}"), is_new
+    except BlockingIOError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
+    except OSError as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+
+
+def _make_with_parents(disk: Disk, path: str) -> None:
     if not disk.exists(path):
         parent = path.rpartition("/")[0]
         if parent:
-            make_with_parents(disk, parent)
+            _make_with_parents(disk, parent)
         disk.make_directory(path)
 
 
 def identify(
     disk: Disk, path: str, *, node_id: int, cluster_id: str | None, new_cluster_id: str, directory_id: uuid.UUID
 ) -> DirectoryIdentity:
-    """Read meta.properties, or write it into a new directory. Errors: OSError; see `LogDirectory.open`."""
+    """Read meta.properties, or write it into a new directory. Errors: OSError; see `LogDirectory`."""
     file_path = f"{path}/{META_PROPERTIES}"
     try:
         identity = parse_identity(read_file(disk, file_path).decode())
@@ -58,3 +76,15 @@ def make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
             f"{path} has {disk.free_bytes(path)} bytes free, but {reserve.size_bytes} are reserved for deleting topics "
             "on a full disk: free some space, or lower kbroker.metadata.reserve.bytes",
         ) from error
+
+
+def read_clean_shutdown(disk: Disk, path: str) -> int:
+    """The broker epoch in the clean-shutdown marker, -1 if it has none. Errors: OSError."""
+    with suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(read_file(disk, f"{path}/{CLEAN_SHUTDOWN}"))["brokerEpoch"])
+    return -1
+
+
+def write_clean_shutdown(disk: Disk, path: str, broker_epoch: int) -> None:
+    marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(disk, f"{path}/{CLEAN_SHUTDOWN}", marker.encode())

@@ -122,7 +122,8 @@ class Log(SegmentedLog):
         self.recovery_point = loaded.recovery_point
         # The file keeps this number until it is written again, even if the log now ends below it.
         self.persisted_recovery_point = recovery_point
-        self.persisted_log_start_offset: int | None = None
+        # After an unclean shutdown the checkpoint that was read may not be durable.
+        self.persisted_log_start_offset = log_start_offset if clean_shutdown else None
         self.is_log_start_known = log_start_offset is not None or self.local_log_start_offset == self.log_start_offset
         self.retired = deque()
         self.generation = 0

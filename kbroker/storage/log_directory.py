@@ -24,22 +24,16 @@ Source  LogManager, LocalLog, MetaProperties, PartitionMetadataFile, CleanShutdo
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from kbroker.runtime.ports import Disk, File
-from kbroker.storage.checkpoint import (
-    TopicPartition,
-    read_file,
-    write_atomically,
-)
+from kbroker.runtime.ports import Disk
+from kbroker.storage.checkpoint import TopicPartition, read_file, write_atomically
 from kbroker.storage.directory_names import (
     CLEAN_SHUTDOWN,
     DELETED,
-    LOCK,
     PARTITION,
     STRAY,
     deleted_name,
@@ -49,14 +43,8 @@ from kbroker.storage.directory_names import (
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
-from kbroker.storage.formatting import identify, make_first_reserve, make_with_parents
-from kbroker.storage.identity import (
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    DirectoryIdentity,
-    format_partition_metadata,
-    parse_partition_metadata,
-)
+from kbroker.storage.formatting import identify, lock, make_first_reserve, read_clean_shutdown, write_clean_shutdown
+from kbroker.storage.identity import PARTITION_METADATA, format_partition_metadata, parse_partition_metadata
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.offset_checkpoints import OffsetCheckpoints
@@ -68,7 +56,7 @@ from wire.types import uuid_to_text
 
 
 class LogDirectory:
-    """See the module docstring. Use `LogDirectory.open` to create one.
+    """See the module docstring.
 
     Shape  logs maps (topic, partition) to the open logs
     Note   was_clean: the last shutdown was clean. previous_broker_epoch is the epoch in its marker, -1 if absent.
@@ -77,40 +65,6 @@ class LogDirectory:
 
     def __init__(
         self,
-        path: str,
-        *,
-        files: FilePool,
-        lock: File,
-        identity: DirectoryIdentity,
-        state: DirectoryState,
-        reserve: SpaceReserve,
-        report: Callable[[str], None],
-        jitter_ms: Callable[[int], int],
-    ) -> None:
-        self.path = path
-        self.files = files
-        self.disk = files.disk
-        self.identity = identity
-        self.state = state
-        self.reserve = reserve
-        self.logs: dict[TopicPartition, Log] = {}
-        self.was_clean = False
-        self.previous_broker_epoch = -1
-        self.was_used = False
-        self.stray_count = 0
-        self.checkpoints = OffsetCheckpoints(
-            path, self.disk, self.logs, reserve=reserve, state=state, report=report, failure=self._failure
-        )
-        self.recovered: dict[TopicPartition, RecoveredLog] = {}
-        self._doomed = Doomed()
-        self._has_unsynced_names = False
-        self._lock = lock
-        self._report = report
-        self._jitter_ms = jitter_ms
-
-    @classmethod
-    def open(
-        cls,
         path: str,
         *,
         disk: Disk,
@@ -124,7 +78,7 @@ class LogDirectory:
         report: Callable[[str], None] = ignore,
         jitter_ms: Callable[[int], int] = no_jitter,
         begins: bool = True,
-    ) -> LogDirectory:
+    ) -> None:
         """Lock the directory for this node and format it if it is new. Without `begins` the caller must call `begin`
         before anything else is written.
 
@@ -133,52 +87,43 @@ class LogDirectory:
         Errors  KafkaError: KAFKA_STORAGE_ERROR if another broker runs here or the disk fails,
                 INCONSISTENT_CLUSTER_ID, INVALID_CONFIG if it belongs to another node or meta.properties cannot be read
         """
+        self.path = path
+        self.disk = disk
+        self.files = FilePool(disk, open_files_limit)
+        self.state = DirectoryState(on_failure)
+        self.logs: dict[TopicPartition, Log] = {}
+        self.recovered: dict[TopicPartition, RecoveredLog] = {}
+        self._report = report
+        self._jitter_ms = jitter_ms
+        self._lock, is_new = lock(disk, path)
         try:
-            make_with_parents(disk, path)
-            is_new = not disk.exists(f"{path}/{META_PROPERTIES}")
+            self.reserve = SpaceReserve(disk, path, reserve_bytes)
             if is_new:
-                # New, or left by an interrupted first start. Its own name has to be durable before its contents.
-                sync_names(disk, path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
-            lock = disk.lock(f"{path}/{LOCK}")
-        except BlockingIOError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
-        except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
-        reserve = SpaceReserve(disk, path, reserve_bytes)
-        try:
-            if is_new:
-                make_first_reserve(reserve, disk, path)
+                make_first_reserve(self.reserve, disk, path)
             new_id = new_cluster_id or uuid_to_text(new_uuid())
-            identity = identify(
+            self.identity = identify(
                 disk, path, node_id=node_id, cluster_id=cluster_id, new_cluster_id=new_id, directory_id=new_uuid()
             )
-            directory = cls(
-                path,
-                files=FilePool(disk, open_files_limit),
-                lock=lock,
-                identity=identity,
-                state=DirectoryState(on_failure),
-                reserve=reserve,
-                report=report,
-                jitter_ms=jitter_ms,
+            self.checkpoints = OffsetCheckpoints(
+                path, disk, self.logs, reserve=self.reserve, state=self.state, report=report, failure=self._failure
             )
-            directory.checkpoints.read()
-            directory._read_clean_shutdown()
-            # After an unclean shutdown the names of new partitions may not be durable yet.
-            directory._has_unsynced_names = not directory.was_clean
+            self.checkpoints.read()
             names = disk.list(path)
-            directory._doomed = Doomed((0, name) for name in names if DELETED.fullmatch(name))
-            directory.stray_count = sum(STRAY.fullmatch(name) is not None for name in names)
-            directory.was_used = any(is_trace_of_use(name) for name in names)
+            self.was_clean = CLEAN_SHUTDOWN in names
+            self.previous_broker_epoch = read_clean_shutdown(disk, path) if self.was_clean else -1
+            self.was_used = any(is_trace_of_use(name) for name in names)
+            self.stray_count = sum(STRAY.fullmatch(name) is not None for name in names)
+            self._doomed = Doomed((0, name) for name in names if DELETED.fullmatch(name))
+            # After an unclean shutdown the names of new partitions may not be durable yet.
+            self._has_unsynced_names = not self.was_clean
             if begins:
-                directory.begin()
+                self.begin()
         except OSError as error:
-            lock.close()
+            self._lock.close()
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
         except KafkaError:
-            lock.close()
+            self._lock.close()
             raise
-        return directory
 
     def begin(self) -> None:
         """Remove directories that are being deleted, allocate the reserve, and remove the clean-shutdown marker.
@@ -210,16 +155,6 @@ class LogDirectory:
                 f"topics on a full disk until more space is free: {error}"
             )
 
-    def _read_clean_shutdown(self) -> None:
-        path = f"{self.path}/{CLEAN_SHUTDOWN}"
-        try:
-            text = read_file(self.disk, path)
-        except FileNotFoundError:
-            return
-        self.was_clean = True
-        with suppress(ValueError, KeyError, TypeError):
-            self.previous_broker_epoch = int(json.loads(text)["brokerEpoch"])
-
     # --- partitions ---
 
     def log_path(self, topic: str, partition: int) -> str:
@@ -227,12 +162,8 @@ class LogDirectory:
 
     def stored_partitions(self) -> list[TopicPartition]:
         """The partitions that have a directory here, whether open or not."""
-        found = []
-        for name in self.disk.list(self.path):
-            match = PARTITION.fullmatch(name)
-            if match is not None:
-                found.append((match[1], int(match[2])))
-        return found
+        matches = (PARTITION.fullmatch(name) for name in self.disk.list(self.path))
+        return [(match[1], int(match[2])) for match in matches if match is not None]
 
     def stored_topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
         """The topic id in the partition's directory; None if it is missing or malformed."""
@@ -295,9 +226,6 @@ class LogDirectory:
             report=self._report,
             recovered=self.recovered.pop(key, None),
         )
-        if not is_new and self.was_clean:
-            # After an unclean shutdown the checkpoint that was read may not be durable.
-            log.persisted_log_start_offset = self.checkpoints.log_starts.get(key)
         if syncs_name:
             self.sync_partition_names()
         self.logs[key] = log
@@ -417,9 +345,7 @@ class LogDirectory:
                 self.checkpoints.write_log_starts()
                 if high_watermarks is not None:
                     self.checkpoints.write_high_watermarks(high_watermarks)
-                marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
-                path = f"{self.path}/{CLEAN_SHUTDOWN}"
-                self.reserve.spend_on(lambda: write_atomically(self.disk, path, marker), keeps_half=True)
+                self.reserve.spend_on(lambda: write_clean_shutdown(self.disk, self.path, broker_epoch), keeps_half=True)
         except (OSError, KafkaError) as error:
             if lacks_space(error) and self.state.failure is None:
                 self._report(f"the disk is full, so the next start recovers the logs of {self.path}: {error}")

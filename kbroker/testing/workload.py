@@ -62,7 +62,7 @@ def start_broker(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Re
     Errors: whatever recovery raises.
     """
     numbers = iter(range(1, 10))
-    directory = LogDirectory.open(
+    directory = LogDirectory(
         DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: uuid.UUID(int=next(numbers)), report=report
     )
     log = directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)

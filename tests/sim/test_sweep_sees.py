@@ -41,9 +41,7 @@ class ForgetsDirectorySyncs(SimulatedDisk):
 
 def trusts_every_stop(disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report) -> tuple[LogDirectory, Log]:
     """Treats every stop as a clean one and reads nothing."""
-    directory = LogDirectory.open(
-        DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
-    )
+    directory = LogDirectory(DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report)
     directory.was_clean = True
     return directory, directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
 
@@ -52,9 +50,7 @@ def believes_a_recovery_point_that_is_too_high(
     disk: Disk, config: LogConfig, *, timestamp_ms: int, report: Report
 ) -> tuple[LogDirectory, Log]:
     """Like a checkpoint that was written before the flush that it covers."""
-    directory = LogDirectory.open(
-        DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report
-    )
+    directory = LogDirectory(DATA, disk=disk, node_id=1, cluster_id="sweep", new_uuid=lambda: TOPIC_ID, report=report)
     directory.checkpoints.recovery_points = {(TOPIC, 0): 1 << 40}
     return directory, directory.open_log(TOPIC, 0, topic_id=TOPIC_ID, config=config, timestamp_ms=timestamp_ms)
 

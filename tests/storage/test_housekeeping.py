@@ -62,7 +62,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.disk = FailingDisk()
         self.env = MemoryEnv(self.disk)
-        self.directory = LogDirectory.open(str(path), disk=self.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
+        self.directory = LogDirectory(str(path), disk=self.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
         self.reports: list[str] = []
 
     def log(self, **config: Any) -> Log:
@@ -379,6 +379,6 @@ async def test_retired_segments_do_not_reappear_after_a_clean_shutdown(world: Wo
     log.retire(log.plan_retention(high_watermark=20, timestamp_ms=0), timestamp_ms=0, tiered=False)
     start = log.log_start_offset
     world.directory.close()
-    again = LogDirectory.open(world.directory.path, disk=world.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
+    again = LogDirectory(world.directory.path, disk=world.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))
     found = again.open_log("orders", 0, topic_id=uuid.UUID(int=9), config=LogConfig(), timestamp_ms=0)
     assert found.log_start_offset == start > 0

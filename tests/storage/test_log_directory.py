@@ -32,7 +32,7 @@ def ids() -> Any:
 
 def open_directory(path: Path, **given: Any) -> LogDirectory:
     given = {"disk": RealDisk(), "node_id": 1, "new_uuid": ids(), **given}
-    return LogDirectory.open(str(path), **given)
+    return LogDirectory(str(path), **given)
 
 
 def open_log(directory: LogDirectory, partition: int = 0, *, topic: str = "orders", config: LogConfig = NO_ROLL) -> Any:

@@ -59,7 +59,7 @@ class Owner:
 
 def opened(disk: SimulatedDisk) -> LogDirectory:
     ids = iter(range(1, 100))
-    return LogDirectory.open("/data", disk=disk, node_id=1, cluster_id="c", new_uuid=lambda: uuid.UUID(int=next(ids)))
+    return LogDirectory("/data", disk=disk, node_id=1, cluster_id="c", new_uuid=lambda: uuid.UUID(int=next(ids)))
 
 
 def tiered(directory: LogDirectory, **config: Any) -> Log:

@@ -140,7 +140,7 @@ class Site:
         self.config = config or tiered_config()
         self.tier = tier or settings()
         self.reports: list[str] = []
-        self.directory = LogDirectory.open(
+        self.directory = LogDirectory(
             DATA, disk=self.disk, node_id=1, new_uuid=self.env.new_uuid, report=self.reports.append
         )
         self.topic = LogMetadataTopic(self.env, METADATA, partition_count=2)
