@@ -143,16 +143,17 @@ class LogFiles:
         if self.has_unsynced_names:
             # If this name were lost and the next one kept, the log would seem to start at the next one.
             sync_names(self.disk, self.directory)
-        jitter_bound = min(config.segment_jitter_ms, config.segment_ms)
         self.has_unsynced_names = True
-        return Segment.create(
+        segment = Segment.create(
             self.pool,
             self.directory,
             base_offset,
             interval_bytes=config.index_interval_bytes,
             created_ms=timestamp_ms,
-            jitter_ms=jitter_ms(jitter_bound) if jitter_bound > 0 else 0,
         )
+        jitter_bound = min(config.segment_jitter_ms, config.segment_ms)
+        segment.jitter_ms = jitter_ms(jitter_bound) if jitter_bound > 0 else 0
+        return segment
 
     def sync(self, segments: Sequence[Segment], active: Segment) -> None:
         """Sync segments in order; a segment that a roll closes at the same time is marked for the next flush."""

@@ -18,11 +18,13 @@ from bisect import bisect_right
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, TypeAlias
 
-from kbroker.storage.batches import header_at
+from kbroker.runtime.ports import File
+from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.files import FileRange
 from kbroker.storage.segment import Segment
 from kbroker.storage.segments import SegmentList
 from wire.batch_header import HEADER_SIZE
+from wire.record_batch import RecordBatch
 
 TAIL_BATCHES: Final = 256
 REMEMBERED_READS: Final = 8
@@ -211,9 +213,11 @@ def first_at_or_after(segments: SegmentList, timestamp: int, start_offset: int) 
     for segment in segments.from_offset(start_offset):
         segment.load_timestamps()
         if segment.max_timestamp >= timestamp:
-            found = segment.find_timestamp(timestamp, start_offset)
-            if found is not None:
-                return found
+            file = segment.open().file  # stays readable if retention removes the segment meanwhile
+            for position, header in segment.batches_since(timestamp, start_offset):
+                found = _first_record(file, position, header, timestamp, start_offset)
+                if found is not None:
+                    return found
     return None
 
 
@@ -224,4 +228,23 @@ def latest(segments: SegmentList) -> tuple[int, int, int] | None:
         segment.load_timestamps()
         if best is None or segment.max_timestamp > best.max_timestamp:
             best = segment
-    return best.record_with_max_timestamp() if best is not None else None
+    if best is None or best.max_timestamp < 0:
+        return None
+    found = best.find(best.max_timestamp_offset)
+    if found is None or found[1].max_timestamp != best.max_timestamp:
+        # A damaged time index gave a wrong offset.
+        found = best.find(best.max_timestamp_offset) if best.rebuild_indexes() else None
+        if found is None:
+            return None
+    position, header = found
+    return _first_record(best.open().file, position, header, header.max_timestamp, header.base_offset)
+
+
+def _first_record(
+    file: File, position: int, header: BatchHeader, timestamp: int, start_offset: int
+) -> tuple[int, int, int] | None:
+    """(offset, timestamp, leader_epoch) of the batch's first record at or after `timestamp` and `start_offset`."""
+    for record in RecordBatch(file.pread(header.size, position)).records():
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return record.offset, record.timestamp, header.partition_leader_epoch
+    return None

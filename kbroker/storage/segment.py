@@ -12,7 +12,7 @@ Source  LogSegment of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
@@ -22,7 +22,6 @@ from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
 from wire.batch_header import FRAME_SIZE, HEADER_SIZE
-from wire.record_batch import RecordBatch
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
 UNKNOWN: Final = -2  # the largest timestamp has not been looked up; -1 is Kafka's "none"
@@ -87,18 +86,10 @@ class Segment:
 
     @classmethod
     def create(
-        cls,
-        files: FilePool,
-        directory: str,
-        base_offset: int,
-        *,
-        interval_bytes: int,
-        created_ms: int,
-        jitter_ms: int = 0,
+        cls, files: FilePool, directory: str, base_offset: int, *, interval_bytes: int, created_ms: int
     ) -> Segment:
         """Create the files of an empty segment, truncating files that a failed attempt left."""
         segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
-        segment.jitter_ms = jitter_ms
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             opened = files.create(segment.path(suffix))
@@ -108,9 +99,12 @@ class Segment:
         return segment
 
     def begin_indexes(self) -> None:
-        """Treat both indexes as empty; new entries stay in memory until they are written out."""
+        """Treat the log and both indexes as empty; new entries stay in memory until they are written out."""
         self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
         self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+        self.last_index_position = self.index_entries = self.time_entries = self.unwritten_entries = 0
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}{suffix}"
@@ -284,46 +278,18 @@ class Segment:
                     f"{self.time_index.path}: its last entry is earlier than offset {header.base_offset}"
                 )
 
-    def load_first_timestamp(self) -> None:
-        """Look up the start time for time-based rolling: the largest timestamp of the first batch."""
-        if self.first_timestamp == UNKNOWN:
-            data = self.open().file.pread(HEADER_SIZE, 0)
-            self.first_timestamp = header_at(data).max_timestamp if len(data) == HEADER_SIZE else -1
-
-    def find_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first record at or after `timestamp` and `start_offset`."""
+    def batches_since(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches that may have a record at or after `timestamp` and `start_offset`."""
         try:
             self.time_index.check_order()
             entry = self.time_index.floor(timestamp)
         except CorruptIndex:
             entry = self._floor_in_rebuilt(lambda: self.time_index, timestamp)
         from_offset = self.base_offset + (entry[1] if entry is not None else 0)
-        file = self.open().file
         start = self._floor_position(max(from_offset, start_offset))
-        for position, header in scan_headers(file, start, self.size):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            for record in RecordBatch(file.pread(header.size, position)).records():
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return record.offset, record.timestamp, header.partition_leader_epoch
-        return None
-
-    def record_with_max_timestamp(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader_epoch) of the first record that has the segment's largest timestamp."""
-        self.load_timestamps()
-        if self.max_timestamp < 0:
-            return None
-        found = self.find(self.max_timestamp_offset)
-        if found is None or found[1].max_timestamp != self.max_timestamp:
-            # A damaged time index gave a wrong offset.
-            found = self.find(self.max_timestamp_offset) if self.rebuild_indexes() else None
-            if found is None:
-                return None
-        position, header = found
-        for record in RecordBatch(self.open().file.pread(header.size, position)).records():
-            if record.timestamp == header.max_timestamp:
-                return record.offset, record.timestamp, header.partition_leader_epoch
-        return None
+        for position, header in scan_headers(self.open().file, start, self.size):
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                yield position, header
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
@@ -383,9 +349,6 @@ class Segment:
         """
         self.is_finished = False
         if not self.size:
-            self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
-            self.max_timestamp_offset = self.base_offset
-            self.last_index_position = 0
             self.begin_indexes()
             return None
         try:
@@ -415,18 +378,15 @@ class Segment:
             last = header
         if self.size != end:
             raise CorruptIndex(f"{self.log_path} holds no batch at {self.size}")
-        self.load_first_timestamp()
+        if self.first_timestamp == UNKNOWN:
+            self.first_timestamp = header_at(self.open().file.pread(HEADER_SIZE, 0)).max_timestamp
         return last
 
     def reset_indexes(self) -> None:
-        """Empty both indexes and reset the timestamps before the log is read."""
+        """Empty both indexes before the log is read."""
         self.begin_indexes()
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-        self.first_timestamp = self.indexed_timestamp = -1
-        self.last_index_position = 0
-        self.index_entries = self.time_entries = self.unwritten_entries = 0
 
     def finish_indexes(self) -> None:
         """Write out the indexes of a log that was read to its end."""
