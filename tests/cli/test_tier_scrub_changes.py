@@ -189,7 +189,7 @@ def test_m6_deleted_objects_in_a_stale_list_are_not_orphans(run: Run, served: Se
     words = ["--min-age-ms", 0, "--delete-orphans", *source_of(served, by_broker=True)]
     scrub = ScrubRun(run, served.site, *words)
     assert (scrub.code, scrub.problems(), scrub.summary["deleted_segments"]) == (0, [], 0)
-    assert set(scrub.problems("note")) == {"stale-list"}
+    assert "stale-list" in scrub.problems("note")  # and perhaps "unfinished", while the broker copies a segment
 
 
 # --- damage that an old list hides ---
