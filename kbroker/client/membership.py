@@ -1,8 +1,8 @@
 """A member of a classic consumer group.
 
-`poll` joins the group and joins again after each rebalance. It never waits longer than it is told, because a rebalance
-may take minutes. A thread sends heartbeats while the caller does something else; it stops if the caller does not poll
-for max.poll.interval.ms. The member has its own connections, which a lock protects.
+`poll` joins the group and joins again after each rebalance. One call waits at most as long as its argument allows,
+because a rebalance may take minutes. A thread sends heartbeats while the caller does something else; it stops if the
+caller does not poll for max.poll.interval.ms. The member has its own connections, which a lock protects.
 
 Source  KIP-62, KIP-394; RangeAssignor and RoundRobinAssignor of Apache Kafka 4.3.1
 """

@@ -213,7 +213,7 @@ def first_at_or_after(segments: SegmentList, timestamp: int, start_offset: int) 
     for segment in segments.from_offset(start_offset):
         segment.load_timestamps()
         if segment.max_timestamp >= timestamp:
-            file = segment.open().file  # stays readable if retention removes the segment meanwhile
+            file = segment.open().file  # stays readable if retention removes the segment during the read
             for position, header in segment.batches_since(timestamp, start_offset):
                 found = _first_record(file, position, header, timestamp, start_offset)
                 if found is not None:
