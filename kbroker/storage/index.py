@@ -17,9 +17,9 @@ Source  OffsetIndex and TimeIndex of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import Final
+from typing import ClassVar, Final
 
 from kbroker.storage.durable import sync
 from kbroker.storage.files import FilePool, OpenFile
@@ -46,49 +46,26 @@ class Index:
                 and then replaces the tail, so that a search finds every entry in either order of its two reads
     """
 
-    __slots__ = ("_entry", "_files", "_path", "_tail", "_written")
+    __slots__ = ("_tail", "_written", "files", "path")
 
-    def __init__(self, files: FilePool, path: str, entry: Struct, *, written: int = -1) -> None:
-        self._files = files
-        self._path = path
-        self._entry = entry
+    _entry: ClassVar[Struct]
+
+    def __init__(self, files: FilePool, path: str, *, written: int = -1) -> None:
+        self.files = files
+        self.path = path
         self._written = written
         self._tail = bytearray()
-
-    def __reduce__(self) -> tuple[Callable[..., Index], tuple[FilePool, str, str, int, bytes]]:
-        return _restored, (self._files, self._path, self._entry.format, self._written, self.gathered())
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def use(self, files: FilePool) -> None:
-        """Use another pool for opening files from now on."""
-        self._files = files
 
     @property
     def entries(self) -> int:
         return self._file_entries() + len(self._tail) // self._entry.size
-
-    @property
-    def unwritten_entries(self) -> int:
-        return len(self._tail) // self._entry.size
-
-    def gathered(self) -> bytes:
-        """The unwritten entries, as they will be in the file."""
-        return bytes(self._tail)
-
-    def gather(self, entries: bytes) -> None:
-        """Add unwritten entries in the form that `gathered` returns."""
-        self._tail += entries
 
     def append(self, key: int, value: int) -> None:
         self._tail += self._entry.pack(key, value)
 
     def last(self) -> Entry | None:
         if self._tail:
-            key, value = self._entry.unpack_from(self._tail, len(self._tail) - self._entry.size)
-            return key, value
+            return self._entry.unpack_from(self._tail, len(self._tail) - self._entry.size)
         written = self._file_entries()
         return self._read(self._open(), written - 1) if written else None
 
@@ -127,34 +104,20 @@ class Index:
         return self._floor_in_file(file, written, field, target)
 
     def _floor_in_file(self, file: OpenFile, written: int, field: int, target: int) -> Entry | None:
-        low, high = 0, (written - 1) // BLOCK_ENTRIES
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._read(file, middle * BLOCK_ENTRIES)[field] <= target:
-                low = middle
-            else:
-                high = middle - 1
-        start = low * BLOCK_ENTRIES
+        blocks = range(0, written, BLOCK_ENTRIES)
+        start = blocks[bisect_right(blocks, target, lo=1, key=lambda number: self._read(file, number)[field]) - 1]
         size = self._entry.size
         data = file.file.pread(min(BLOCK_ENTRIES, written - start) * size, start * size)
         if not data or len(data) % size:
-            raise CorruptIndex(f"{self._path} ends before entry {written}")
+            raise CorruptIndex(f"{self.path} ends before entry {written}")
         file.block = (start, data)
         return self._floor_in(data, field, target)
 
     def _floor_in(self, data: bytes | bytearray, field: int, target: int) -> Entry | None:
         unpack, size = self._entry.unpack_from, self._entry.size
-        low, high = 0, len(data) // size
-        while low < high:
-            middle = (low + high) // 2
-            if unpack(data, middle * size)[field] <= target:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return None
-        key, value = unpack(data, (low - 1) * size)
-        return key, value
+        positions = range(0, len(data), size)
+        at = bisect_right(positions, target, key=lambda position: unpack(data, position)[field])
+        return unpack(data, positions[at - 1]) if at else None
 
     def check_order(self) -> None:
         """Read the whole file once and raise CorruptIndex unless both fields ascend.
@@ -169,11 +132,11 @@ class Index:
             return
         data = file.file.pread(written * self._entry.size, 0)
         if len(data) < written * self._entry.size:
-            raise CorruptIndex(f"{self._path} ends before entry {written}")
+            raise CorruptIndex(f"{self.path} ends before entry {written}")
         key, value = -1, -1
         for next_key, next_value in self._entry.iter_unpack(data):
             if next_key <= key or next_value < value:
-                raise CorruptIndex(f"{self._path}: {next_key}, {next_value} does not follow {key}, {value}")
+                raise CorruptIndex(f"{self.path}: {next_key}, {next_value} does not follow {key}, {value}")
             key, value = next_key, next_value
         file.is_checked = True
 
@@ -188,14 +151,14 @@ class Index:
         tail = self._tail
         if not tail:
             return
-        file = self._files.open(self._path, create=True)
+        file = self.files.open(self.path, create=True)
         written = self._file_entries()
         file.file.pwrite(tail, written * self._entry.size)
         self._written = file.entries = written + len(tail) // self._entry.size
         self._tail = bytearray()
 
     def sync(self) -> None:
-        sync(self._files.open(self._path).file)
+        sync(self.files.open(self.path).file)
 
     def truncate(self, entries: int) -> None:
         """Keep the first `entries` entries; also removes space that Kafka preallocated after them."""
@@ -206,54 +169,43 @@ class Index:
         else:
             self._tail = bytearray()
             written = entries
-        file = self._files.open(self._path, create=True)
+        file = self.files.open(self.path, create=True)
         file.block, file.is_checked = None, False
         file.file.truncate(written * size)
         self._written = file.entries = written
 
     def truncate_below(self, target: int, *, field: int = 0) -> None:
         """Keep the entries whose field is below `target`."""
-        self.truncate(self._count_below(target, field))
+        written, size = self._file_entries(), self._entry.size
+        file = self.files.open(self.path, create=True)
 
-    def _count_below(self, target: int, field: int) -> int:
-        written = self._file_entries()
-        size = self._entry.size
-        low, high = 0, written + len(self._tail) // size
-        file = self._files.open(self._path, create=True)
-        while low < high:
-            middle = (low + high) // 2
-            entry = (
-                self._read(file, middle)
-                if middle < written
-                else self._entry.unpack_from(self._tail, (middle - written) * size)
-            )
-            if entry[field] < target:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        def value(number: int) -> int:
+            if number < written:
+                return self._read(file, number)[field]
+            return int(self._entry.unpack_from(self._tail, (number - written) * size)[field])
+
+        self.truncate(bisect_left(range(self.entries), target, key=value))
 
     def _read(self, file: OpenFile, number: int) -> Entry:
         size = self._entry.size
         data = file.file.pread(size, number * size)
         if len(data) != size:
-            raise CorruptIndex(f"{self._path} ends before entry {number}")
-        key, value = self._entry.unpack(data)
-        return key, value
+            raise CorruptIndex(f"{self.path} ends before entry {number}")
+        return self._entry.unpack(data)
 
     def _open(self) -> OpenFile:
         """The file for a look-up; it may have been deleted since its entries were counted."""
         try:
-            return self._files.open(self._path)
+            return self.files.open(self.path)
         except FileNotFoundError as error:
-            raise CorruptIndex(f"{self._path} does not exist any more") from error
+            raise CorruptIndex(f"{self.path} does not exist any more") from error
 
     def _file_entries(self) -> int:
         """The number of entries in the file; counted at first use and after each reopening of the file."""
         if self._written >= 0:
             return self._written
         try:
-            file = self._files.open(self._path)
+            file = self.files.open(self.path)
         except FileNotFoundError:
             return 0
         if file.entries < 0:
@@ -263,23 +215,23 @@ class Index:
     def _count(self, file: OpenFile) -> int:
         size = file.file.size()
         if size % self._entry.size:
-            raise CorruptIndex(f"{self._path} has {size} bytes, which is not a multiple of {self._entry.size}")
+            raise CorruptIndex(f"{self.path} has {size} bytes, which is not a multiple of {self._entry.size}")
         count = size // self._entry.size
         if count and not any(self._read(file, count - 1)):
             # Preallocated zeros: the entries ascend, so the used ones are those before the first zeros.
-            low, high = 0, count
-            while low < high:
-                middle = (low + high) // 2
-                if any(self._read(file, middle)):
-                    low = middle + 1
-                else:
-                    high = middle
-            count = low
+            count = bisect_left(range(count), True, key=lambda number: not any(self._read(file, number)))
         return count
 
 
-def _restored(files: FilePool, path: str, entry_format: str, written: int, tail: bytes) -> Index:
-    """Unpickle an index from another process; a Struct cannot be pickled."""
-    index = Index(files, path, Struct(entry_format), written=written)
-    index.gather(tail)
-    return index
+class OffsetIndex(Index):
+    """Entries of (relative offset, position)."""
+
+    __slots__ = ()
+    _entry = OFFSET_ENTRY
+
+
+class TimeIndex(Index):
+    """Entries of (timestamp, relative offset)."""
+
+    __slots__ = ()
+    _entry = TIME_ENTRY

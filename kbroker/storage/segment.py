@@ -20,7 +20,7 @@ from typing import Final
 from kbroker.storage.batches import BatchHeader, header_at, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
-from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, CorruptIndex, Index
+from kbroker.storage.index import CorruptIndex, Index, OffsetIndex, TimeIndex
 from wire.batch_header import FRAME_SIZE, HEADER_SIZE
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
@@ -100,8 +100,8 @@ class Segment:
 
     def begin_indexes(self) -> None:
         """Treat the log and both indexes as empty; new entries stay in memory until they are written out."""
-        self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY, written=0)
-        self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, written=0)
+        self._offset_index = OffsetIndex(self.files, self.path(INDEX_SUFFIX), written=0)
+        self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX), written=0)
         self.first_timestamp = self.max_timestamp = self.indexed_timestamp = -1
         self.max_timestamp_offset = self.base_offset
         self.last_index_position = self.index_entries = self.time_entries = self.unwritten_entries = 0
@@ -117,20 +117,20 @@ class Segment:
         self.files = files
         for index in (self._offset_index, self._time_index):
             if index is not None:
-                index.use(files)
+                index.files = files
 
     @property
     def offset_index(self) -> Index:
         index = self._offset_index
         if index is None:
-            index = self._offset_index = Index(self.files, self.path(INDEX_SUFFIX), OFFSET_ENTRY)
+            index = self._offset_index = OffsetIndex(self.files, self.path(INDEX_SUFFIX))
         return index
 
     @property
     def time_index(self) -> Index:
         index = self._time_index
         if index is None:
-            index = self._time_index = Index(self.files, self.path(TIME_INDEX_SUFFIX), TIME_ENTRY)
+            index = self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX))
         return index
 
     # --- writing ------------------------------------------------------------------------------------------------------
