@@ -92,37 +92,18 @@ def headers_in(buffer: Buffer) -> Iterator[BatchHeader]:
 
 
 def scan_headers(
-    file: File, position: int, end: int, *, chunk_bytes: int = SCAN_BYTES
+    file: File, position: int, end: int, *, chunk_bytes: int = SCAN_BYTES, checks_crc: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch between two positions of a log file; `position` must be the start of a batch.
 
-    Stops at bytes that cannot be a header and at a batch that ends after `end`. The caller sees from the last position
-    and size whether the scan reached the end.
-    """
-    chunk, chunk_start = b"", position
-    while position + HEADER_SIZE <= end:
-        at = position - chunk_start
-        if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = file.pread(min(chunk_bytes, end - position), position), position, 0
-            if len(chunk) < HEADER_SIZE:
-                return
-        header = BatchHeader._make(HEADER.unpack_from(chunk, at))
-        if not header.is_plausible or position + header.size > end:
-            return
-        yield position, header
-        position += header.size
+    Stops at bytes that cannot be a header, at a batch that ends after `end`, and with `checks_crc` at a batch with a
+    wrong CRC. The caller sees from the last position and size whether the scan reached the end. Each read lets other
+    threads run, so callers that share their process with the event loop read small chunks.
 
-
-def scan_valid_batches(file: File, end: int, *, chunk_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch with a valid CRC from the start of a log file; stops at the first damaged one.
-
-    Each read lets other threads run, so callers that share their process with the event loop read small chunks.
     Recovery, which reads millions of batches, has its own loop (`kbroker.storage.segment_recovery`).
     """
     unpack, make = HEADER.unpack_from, BatchHeader._make
-    position = chunk_start = 0
-    chunk = memoryview(b"")
-    expected_offset = -1
+    chunk, chunk_start = memoryview(b""), position
     while position + HEADER_SIZE <= end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
@@ -132,21 +113,13 @@ def scan_valid_batches(file: File, end: int, *, chunk_bytes: int) -> Iterator[tu
         # This loop runs for every batch of a segment, so it uses header fields by index.
         fields = unpack(chunk, at)
         size = fields[1] + FRAME_SIZE
-        if (
-            fields[3] != MAGIC
-            or size < HEADER_SIZE
-            or fields[6] < 0
-            or fields[0] < expected_offset
-            or position + size > end
-        ):
+        if fields[3] != MAGIC or size < HEADER_SIZE or fields[6] < 0 or position + size > end:
             return
-        if at + size > len(chunk):
-            wanted = min(max(chunk_bytes, size), end - position)
-            chunk, chunk_start, at = memoryview(file.pread(wanted, position)), position, 0
-            if len(chunk) < size:
+        if checks_crc:
+            if at + size > len(chunk):
+                wanted = min(max(chunk_bytes, size), end - position)
+                chunk, chunk_start, at = memoryview(file.pread(wanted, position)), position, 0
+            if len(chunk) < at + size or crc32c(chunk[at + CRC_START : at + size]) != fields[4]:
                 return
-        if crc32c(chunk[at + CRC_START : at + size]) != fields[4]:
-            return
         yield position, make(fields)
         position += size
-        expected_offset = fields[0] + fields[6] + 1

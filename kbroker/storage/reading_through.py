@@ -6,34 +6,16 @@ The check needs only files and returns its findings, so it can run in another pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import scan_valid_batches
+from kbroker.storage.batches import scan_headers
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment
 
 CHUNK_BYTES: Final = 32 << 10
 """Reads this small let the event loop run about every millisecond, even if all batches are small."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedSegment:
-    """The expected state of a closed segment.
-
-    Shape  log, offset_index and time_index are paths; leader_epochs are (leader_epoch, start_offset) of its log
-    Units  size in bytes; next_offset is where the next segment begins; interval_bytes is index.interval.bytes
-    """
-
-    log: str
-    offset_index: str
-    time_index: str
-    base_offset: int
-    next_offset: int
-    size: int
-    interval_bytes: int
-    leader_epochs: tuple[tuple[int, int], ...]
 
 
 class Findings(NamedTuple):
@@ -50,26 +32,32 @@ class Findings(NamedTuple):
     indexes_are_right: bool
 
 
-def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
-    """Check the batches of a segment and compare its indexes with it, entry by entry. Errors: OSError."""
-    time_index = _read(disk, segment.time_index)
-    file = disk.open(segment.log, writable=False)
+def read_through(segment: Segment, next_offset: int, leader_epochs: list[tuple[int, int]]) -> Findings:
+    """Check the batches of a segment and compare its indexes with it, entry by entry. Errors: OSError.
+
+    `next_offset` is where the next segment begins; `leader_epochs` are (leader_epoch, start_offset) of the log.
+    """
+    disk = segment.files.disk
+    time_index = _read(disk, segment.path(TIME_INDEX_SUFFIX))
+    file = disk.open(segment.log_path, writable=False)
     try:
         file_bytes = file.size()
         matched, wanted = 0, _time_entry(time_index, 0)
-        epochs, epoch = segment.leader_epochs, 0
+        epoch, expected_offset = 0, segment.base_offset
         found: list[tuple[int, int]] = []
         # The entries that `Segment.note_batch` would add to the indexes.
         offsets, times = bytearray(), bytearray()
         good_bytes = last_indexed = latest_offset = 0
         latest = indexed = -1
-        for position, header in scan_valid_batches(file, segment.size, chunk_bytes=CHUNK_BYTES):
+        for position, header in scan_headers(file, 0, segment.size, chunk_bytes=CHUNK_BYTES, checks_crc=True):
             base_offset, last_offset = header.base_offset, header.base_offset + header.last_offset_delta
-            if base_offset < segment.base_offset or last_offset >= segment.next_offset:
+            if base_offset < expected_offset or last_offset >= next_offset:
                 break
-            while epoch + 1 < len(epochs) and epochs[epoch + 1][1] <= base_offset:
+            expected_offset = last_offset + 1
+            while epoch + 1 < len(leader_epochs) and leader_epochs[epoch + 1][1] <= base_offset:
                 epoch += 1
-            if epochs and epochs[epoch][1] <= base_offset and epochs[epoch][0] != header.partition_leader_epoch:
+            known = leader_epochs[epoch] if leader_epochs else None
+            if known is not None and known[1] <= base_offset and known[0] != header.partition_leader_epoch:
                 break  # the CRC does not cover this field
             if not found or found[-1][0] != header.partition_leader_epoch:
                 found.append((header.partition_leader_epoch, base_offset if found else segment.base_offset))
@@ -91,7 +79,9 @@ def read_through(disk: Disk, segment: ClosedSegment) -> Findings:
         times += TIME_ENTRY.pack(latest, latest_offset)
     # A close adds the largest timestamp so far to the time index, so that index may have additional entries.
     indexes_are_right = (
-        _read(disk, segment.offset_index) == offsets and matched == len(time_index) and _has_all(time_index, times)
+        _read(disk, segment.path(INDEX_SUFFIX)) == offsets
+        and matched == len(time_index)
+        and _has_all(time_index, times)
     )
     return Findings(good_bytes, file_bytes, tuple(found), indexes_are_right)
 

@@ -17,7 +17,7 @@ from kbroker.runtime.ports import Runner
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import sync, sync_names
 from kbroker.storage.producer_state import ProducerState, parse_snapshot
-from kbroker.storage.reading_through import ClosedSegment, read_through
+from kbroker.storage.reading_through import read_through
 from kbroker.storage.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from wire.errors import ErrorCode, KafkaError
 
@@ -74,17 +74,7 @@ def seal(log: Log, segment: Segment, *, next_offset: int, run: Runner) -> Sealed
 
 def _read_through(log: Log, segment: Segment, next_offset: int, run: Runner) -> tuple[tuple[int, int], ...]:
     """Check a segment and its indexes; returns the leader epochs of its batches. Errors: CORRUPT_MESSAGE."""
-    closed = ClosedSegment(
-        log=segment.log_path,
-        offset_index=segment.path(INDEX_SUFFIX),
-        time_index=segment.path(TIME_INDEX_SUFFIX),
-        base_offset=segment.base_offset,
-        next_offset=next_offset,
-        size=segment.size,
-        interval_bytes=segment.interval_bytes,
-        leader_epochs=tuple(log.leader_epochs.entries),
-    )
-    found = run(read_through, log.disk, closed)
+    found = run(read_through, segment, next_offset, log.leader_epochs.entries)
     if found.good_bytes != segment.size or found.file_bytes != segment.size:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,

@@ -71,7 +71,7 @@ def test_a_worker_that_copies_imports_little(workers: Workers, tmp_path: Path) -
     to = str(tmp_path / "to")
     assert workers.run(move_files, RealDisk(), {to: b"some"})[to][0] == 4
     with pytest.raises(AttributeError):
-        workers.run(read_through, RealDisk(), None)  # type: ignore[arg-type]  # imported is enough
+        workers.run(read_through, None, 0, [])  # type: ignore[arg-type]  # imported is enough
     imported = set(workers.run(jobs.modules))
     assert "kbroker.storage.reading_through" in imported
     for name in ("trio", "subprocess", "construct", "numpy", "kbroker.storage.log", "kbroker.tiered.local"):

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.storage.batches import scan_valid_batches
+from kbroker.storage.batches import scan_headers
 from kbroker.storage.files import FilePool
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.producer_state import ProducerState
@@ -53,7 +53,9 @@ def plain_reading(directory: Path) -> tuple[Segment, LeaderEpochs, ProducerState
     segment, epochs, producers, next_offset = segment_in(directory), LeaderEpochs(), ProducerState(), BASE
     segment.begin_indexes()
     file = segment.open().file
-    for position, header in scan_valid_batches(file, file.size(), chunk_bytes=1 << 20):
+    for position, header in scan_headers(file, 0, file.size(), chunk_bytes=1 << 20, checks_crc=True):
+        if header.base_offset < next_offset:
+            break
         segment.note_batch(header, position)
         producers.note(header)
         next_offset = header.next_offset
