@@ -8,7 +8,7 @@ Source  CheckpointFile, OffsetCheckpointFile of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -62,30 +62,42 @@ def replace_file(disk: Disk, path: str, data: Buffer, *, sync: bool) -> None:
     disk.rename(temporary, path)
 
 
-def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """The text of an offset checkpoint: version 0, the count, then `topic partition offset` lines."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+def format_lines(lines: Sequence[str]) -> str:
+    """The text of a checkpoint: version 0, the count, then the lines."""
     return "\n".join(["0", str(len(lines)), *lines]) + "\n"
 
 
-def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """Parse the text of an offset checkpoint. An empty file has no entries, as in Kafka. ValueError if malformed."""
+def parse_lines(text: str, width: int) -> list[list[str]]:
+    """The words of each line of a checkpoint, `width` per line. An empty file has no lines, as in Kafka.
+
+    Errors  ValueError if the text is malformed
+    """
     lines = text.splitlines()
-    if not lines:
-        return {}
-    if lines[0] != "0":
+    if lines and lines[0] != "0":
         raise ValueError(f"version {lines[0]!r}, expected 0")
     if len(lines) < 2:
-        return {}
+        return []
     if not text.endswith("\n"):
         raise ValueError("the last line is cut short")
-    offsets: dict[TopicPartition, int] = {}
+    entries = []
     for line in lines[2:]:
-        topic, partition, offset = line.split(" ")
-        offsets[topic, int(partition)] = int(offset)
-    if len(lines) - 2 != int(lines[1]):
-        raise ValueError(f"{lines[1]} entries expected, {len(lines) - 2} found")
-    return offsets
+        words = line.split(" ")
+        if len(words) != width:
+            raise ValueError(f"line {line!r}")
+        entries.append(words)
+    if len(entries) != int(lines[1]):
+        raise ValueError(f"{lines[1]} entries expected, {len(entries)} found")
+    return entries
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """The text of an offset checkpoint: `topic partition offset` lines."""
+    return format_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    """Parse the text of an offset checkpoint; ValueError if malformed."""
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in parse_lines(text, 3)}
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
+from kbroker.storage.checkpoint import format_lines, parse_lines
+
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
 MAX_OFFSET: Final = (1 << 63) - 1
@@ -152,30 +154,13 @@ class LeaderEpochs:
 
 
 def format_epochs(entries: Iterable[tuple[int, int]]) -> str:
-    """The text of `leader-epoch-checkpoint`: version 0, the count, then `epoch start_offset` lines."""
-    lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
-    return "\n".join(["0", str(len(lines)), *lines]) + "\n"
+    """The text of `leader-epoch-checkpoint`: `epoch start_offset` lines."""
+    return format_lines([f"{epoch} {start_offset}" for epoch, start_offset in entries])
 
 
 def parse_epochs(text: str) -> list[tuple[int, int]]:
-    """Parse the text of a checkpoint; ValueError if it is malformed. An empty file has no entries, as in Kafka."""
-    lines = text.splitlines()
-    if not lines:
-        return []
-    if lines[0] != "0":
-        raise ValueError(f"version {lines[0]!r}, expected 0")
-    if len(lines) < 2:
-        return []
-    if not text.endswith("\n"):
-        raise ValueError("the last line is cut short")
-    entries = []
-    for line in lines[2:]:
-        words = line.split(" ")
-        if len(words) != 2:
-            raise ValueError(f"line {line!r}")
-        entries.append((int(words[0]), int(words[1])))
-    if len(entries) != int(lines[1]):
-        raise ValueError(f"{lines[1]} entries expected, {len(entries)} found")
+    """Parse the text of a checkpoint; ValueError if it is malformed."""
+    entries = [(int(epoch), int(start_offset)) for epoch, start_offset in parse_lines(text, 2)]
     for (epoch, start), (next_epoch, next_start) in pairwise(entries):
         if next_epoch <= epoch or next_start <= start:
             raise ValueError(f"entry {next_epoch} {next_start} does not follow {epoch} {start}")
