@@ -14,7 +14,7 @@ from kbroker.cli.serve import default_data_dir
 from kbroker.config import ConfigError, Settings
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage.checkpoint import read_file
-from kbroker.storage.identity import META_PROPERTIES, parse_identity
+from kbroker.storage.formatting import META_PROPERTIES, parse_identity
 from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
 from kbroker.tiered.plugins import PluginError, storage_manager
 

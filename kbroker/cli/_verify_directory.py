@@ -39,7 +39,7 @@ from kbroker.storage.checkpoint import (
     read_file,
 )
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, PARTITION, STRAY
-from kbroker.storage.identity import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
+from kbroker.storage.formatting import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.loader import offset_of
 from kbroker.storage.reserve import FILE_NAME as RESERVE
 from kbroker.storage.segment import LOG_SUFFIX

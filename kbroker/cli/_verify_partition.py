@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker.cli._verify_report import Report
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
-from kbroker.storage.identity import PARTITION_METADATA, parse_partition_metadata
+from kbroker.storage.formatting import PARTITION_METADATA, parse_partition_metadata
 from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.leftovers import retired_through
 from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of

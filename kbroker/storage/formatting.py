@@ -1,6 +1,10 @@
-"""Formatting a log directory: its path, its lock, its identity and its first reserve; its clean-shutdown marker.
+"""Formatting a log directory: its path, its lock, its identity and its first reserve. Its small files:
 
-Source  MetaProperties, CleanShutdownFileHandler of Apache Kafka 4.3.1
+    meta.properties         the identity of the log directory
+    partition.metadata      the topic id of a partition's directory
+    .kafka_cleanshutdown    the clean-shutdown marker
+
+Source  MetaProperties, PartitionMetadataFile, CleanShutdownFileHandler of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
@@ -8,14 +12,19 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.durable import lacks_space, sync_names
-from kbroker.storage.identity import META_PROPERTIES, DirectoryIdentity, format_identity, parse_identity
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
+from wire.types import uuid_from_text, uuid_to_text
+
+META_PROPERTIES: Final = "meta.properties"
+PARTITION_METADATA: Final = "partition.metadata"
 
 
 def lock(disk: Disk, path: str) -> tuple[File, bool]:
@@ -76,6 +85,52 @@ def make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
             f"{path} has {disk.free_bytes(path)} bytes free, but {reserve.size_bytes} are reserved for deleting topics "
             "on a full disk: free some space, or lower kbroker.metadata.reserve.bytes",
         ) from error
+
+
+# --- the small files ---
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryIdentity:
+    """The contents of `meta.properties`."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID
+
+
+def format_identity(identity: DirectoryIdentity) -> str:
+    return (
+        f"version=1\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\n"
+        f"directory.id={uuid_to_text(identity.directory_id)}\n"
+    )
+
+
+def parse_identity(text: str) -> DirectoryIdentity:
+    """Parse the text of a `meta.properties` file of kbroker or Apache Kafka; ValueError if it is malformed."""
+    values = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("#", "!")):
+            key, _, value = line.partition("=")
+            values[key.strip()] = value.strip()
+    try:
+        if values["version"] != "1":
+            raise ValueError(f"version {values['version']}, expected 1")
+        return DirectoryIdentity(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
+    except KeyError as error:
+        raise ValueError(f"no {error.args[0]}") from error
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> str:
+    return f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
+
+
+def parse_partition_metadata(text: str) -> uuid.UUID:
+    """Parse the text of `partition.metadata` into the topic id; ValueError if it is malformed."""
+    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if values.get("version") != "0":
+        raise ValueError(f"version {values.get('version')}, expected 0")
+    return uuid_from_text(values.get("topic_id", ""))
 
 
 def read_clean_shutdown(disk: Disk, path: str) -> int:

@@ -29,8 +29,17 @@ from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_files import LogFiles
-from kbroker.storage.planning import assign_several, assigned_header, followers_headers, writable
-from kbroker.storage.plans import UNKNOWN_SPACE, AppendPlan, DirectoryState, FlushPlan, duplicate_plan
+from kbroker.storage.plans import (
+    UNKNOWN_SPACE,
+    AppendPlan,
+    DirectoryState,
+    FlushPlan,
+    assign_several,
+    assigned_header,
+    duplicate_plan,
+    followers_headers,
+    writable,
+)
 from kbroker.storage.producer_state import read_marker
 from kbroker.storage.reading import TAIL_BATCHES
 from kbroker.storage.recovering import RecoveredLog

@@ -43,8 +43,16 @@ from kbroker.storage.directory_names import (
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.files import DEFAULT_LIMIT, FilePool
-from kbroker.storage.formatting import identify, lock, make_first_reserve, read_clean_shutdown, write_clean_shutdown
-from kbroker.storage.identity import PARTITION_METADATA, format_partition_metadata, parse_partition_metadata
+from kbroker.storage.formatting import (
+    PARTITION_METADATA,
+    format_partition_metadata,
+    identify,
+    lock,
+    make_first_reserve,
+    parse_partition_metadata,
+    read_clean_shutdown,
+    write_clean_shutdown,
+)
 from kbroker.storage.log import Log, ignore, no_jitter
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.offset_checkpoints import OffsetCheckpoints

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.directory_names import deleted_name, stray_name
-from kbroker.storage.identity import (
+from kbroker.storage.formatting import (
     format_identity,
     format_partition_metadata,
     parse_identity,
