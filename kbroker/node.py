@@ -33,7 +33,6 @@ from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, resource_warnings
-from kbroker.config.server import connections_by_address
 from kbroker.controller.embedded import open_controller
 from kbroker.controller.from_settings import controller_settings
 from kbroker.controller.removed_topics import removed_topics
@@ -50,8 +49,8 @@ from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Buffers, Env, Listener
 from kbroker.runtime.turns import Turns
-from kbroker.server.dispatch import Bounds, Dispatcher
-from kbroker.server.tcp import Limits, Server
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.tcp import Server
 from kbroker.storage.durable import lacks_space
 from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log_directory import LogDirectory
@@ -318,18 +317,14 @@ class Node:
         )
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         metadata.add_listener(broker.on_image)
-        bounds = Bounds(
-            max_elements=settings.limits.kbroker_max_request_elements,
-            max_reply_bytes=settings.limits.kbroker_max_reply_bytes,
-        )
         dispatcher = Dispatcher(
-            handlers.discover(), broker, metrics=self.metrics, env=env, turns=self.turns, bounds=bounds
+            handlers.discover(), broker, metrics=self.metrics, env=env, turns=self.turns, limits=settings.limits
         )
-        server = self.server = Server(env, dispatcher, metrics=self.metrics, limits=_limits(broker.settings))
+        server = self.server = Server(env, dispatcher, metrics=self.metrics, settings=broker.settings)
 
         def on_image(image: Image, delta: Delta) -> None:
             if delta.changed_configs:
-                server.limits = _limits(broker.settings)
+                server.apply(broker.settings)
             for kind, name in delta.changed_configs:
                 what = _WARNED_OF.get(kind)
                 if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
@@ -477,22 +472,3 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
-
-
-def _limits(settings: Settings) -> Limits:
-    server, limits = settings.server, settings.limits
-    return Limits(
-        socket_request_max_bytes=server.socket_request_max_bytes,
-        max_request_bytes=limits.kbroker_max_request_bytes,
-        max_connections=server.max_connections,
-        max_connections_per_ip=server.max_connections_per_ip,
-        max_connections_per_ip_overrides=connections_by_address(server.max_connections_per_ip_overrides),
-        max_connection_creation_rate=server.max_connection_creation_rate,
-        connections_max_idle_ms=server.connections_max_idle_ms,
-        frame_grace_ms=limits.kbroker_frame_grace_ms,
-        send_grace_ms=limits.kbroker_send_grace_ms,
-        progress_bytes_per_s=limits.kbroker_progress_bytes_per_second,
-        memory_grace_ms=limits.kbroker_memory_grace_ms,
-        queued_max_request_bytes=server.queued_max_request_bytes,
-        queued_max_response_bytes=limits.kbroker_queued_max_response_bytes,
-    )

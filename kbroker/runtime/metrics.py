@@ -2,12 +2,11 @@
 
 A counter is an object with a `value`; a tally has a counter for each of a few keys; a histogram sorts integers into
 powers of two with one `bit_length`.
-There are no locks: all updates happen on the event loop. The metrics page and tests read `Metrics.snapshot()`.
+There are no locks: all updates happen on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -59,24 +58,6 @@ class Histogram:
         self.counts[value.bit_length()] += 1
         self.total += value
 
-    @property
-    def count(self) -> int:
-        """How many values were recorded."""
-        return sum(self.counts)
-
-    def quantile(self, fraction: float) -> int:
-        """An upper bound, at most twice too high, of the value below which `fraction` of all values lie.
-
-        0 if there are no values.
-        """
-        wanted = fraction * self.count
-        passed = 0
-        for bits, count in enumerate(self.counts):
-            passed += count
-            if count and passed >= wanted:
-                return (1 << bits) - 1
-        return 0
-
 
 @dataclass(slots=True)
 class Metrics:
@@ -85,7 +66,6 @@ class Metrics:
     counters: dict[str, Counter] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
-    gauges: dict[str, Callable[[], int]] = field(default_factory=dict)
 
     def counter(self, name: str) -> Counter:
         """The counter with this name. Callers keep it, to avoid the look-up."""
@@ -98,20 +78,3 @@ class Metrics:
     def histogram(self, name: str) -> Histogram:
         """The histogram with this name. Callers keep it, to avoid the look-up."""
         return self.histograms.setdefault(name, Histogram())
-
-    def gauge(self, name: str, read: Callable[[], int]) -> None:
-        """Define a gauge: each snapshot calls `read()` for its value."""
-        self.gauges[name] = read
-
-    def snapshot(self) -> dict[str, int]:
-        """The current values by name; a histogram gives its count, total and two quantiles."""
-        values = {name: counter.value for name, counter in self.counters.items()}
-        values.update((name, read()) for name, read in self.gauges.items())
-        for name, tally in self.tallies.items():
-            values.update((".".join((name, *key)), count) for key, count in tally.counts.items())
-        for name, histogram in self.histograms.items():
-            values[f"{name}.count"] = histogram.count
-            values[f"{name}.total"] = histogram.total
-            values[f"{name}.p50"] = histogram.quantile(0.5)
-            values[f"{name}.p99"] = histogram.quantile(0.99)
-        return dict(sorted(values.items()))

@@ -5,8 +5,8 @@ the handler and encodes its response. Only this module maps errors to replies:
 
     error                                     the client gets
     header or body that does not decode       a closed connection
-    more array elements than max_elements     the same
-    a reply of more than max_reply_bytes      the same
+    more elements than the limit              the same
+    a reply larger than the limit             the same
     an API or version that is not served      a closed connection; for ApiVersions version 0 with UNSUPPORTED_VERSION
     KafkaError(code)                          the response of this API with the code
     OSError (a log directory)                 the same with KAFKA_STORAGE_ERROR
@@ -20,10 +20,10 @@ duplicates the records. After a closed connection they send the same batch again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
 
+from kbroker.config.limits import LimitSettings
 from kbroker.handlers import CloseConnection, Context, Handler
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.event_log import get_logger
@@ -44,22 +44,13 @@ ELEMENTS_ON_THE_LOOP: Final = 1_000
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of one request: the number of elements in all its arrays, and the size of its reply without records."""
-
-    max_elements: int = 20_000
-    max_reply_bytes: int = 32 * 1024 * 1024
-
-
 class _Route:
-    """One API in one version."""
+    """One API."""
 
-    __slots__ = ("counter", "find_errors", "handler", "looks_for_errors", "times_us", "version", "weigh")
+    __slots__ = ("counter", "find_errors", "handler", "looks_for_errors", "times_us", "weigh")
 
-    def __init__(self, handler: Handler[Any], version: int, *, counter: Counter, times_us: Histogram) -> None:
+    def __init__(self, handler: Handler[Any], *, counter: Counter, times_us: Histogram) -> None:
         self.handler = handler
-        self.version = version
         self.counter = counter
         self.times_us = times_us
         self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # their handlers set has_errors
@@ -68,10 +59,7 @@ class _Route:
 
 
 class Dispatcher:
-    """Answers requests to one broker.
-
-    `raise_faults` raises exceptions that are bugs again after logging them: for tests.
-    """
+    """Answers requests to one broker."""
 
     def __init__(
         self,
@@ -81,26 +69,23 @@ class Dispatcher:
         metrics: Metrics,
         env: Env,
         turns: Turns,
-        bounds: Bounds | None = None,
-        raise_faults: bool = False,
+        limits: LimitSettings,
     ) -> None:
         self.handlers = handlers
-        self.raise_faults = raise_faults
         self._broker = broker
         self._turns = turns
-        self._bounds = bounds or Bounds()
+        self._limits = limits
         self._now_ns = env.now_ns
         # One thread, because each busy thread keeps the interpreter lock from the event loop for 5 ms at a time.
         self._large = env.threads(1)
         self._errors_by_code = metrics.tally("requests.errors_by_code")
-        self._errors = metrics.counter("requests.errors")
         self._faults = metrics.counter("requests.faults")
         self._routes: dict[int, _Route] = {}
         for handler in handlers.values():
             name = handler.name
             counter, times_us = metrics.counter(f"requests.{name}"), metrics.histogram(f"requests.{name}.us")
+            route = _Route(handler, counter=counter, times_us=times_us)
             for version in range(handler.versions.lowest, handler.versions.highest + 1):
-                route = _Route(handler, version, counter=counter, times_us=times_us)
                 self._routes[_route_number(handler.api_key, version)] = route
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
@@ -160,7 +145,7 @@ class Dispatcher:
         raise CloseConnection(f"api key {header.api_key} version {header.api_version} is not served")
 
     def _decode_large(self, handler: Handler[Any], header: RequestHeader, body: memoryview) -> Any:
-        limit = self._bounds.max_elements
+        limit = self._limits.kbroker_max_request_elements
         try:
             return decode(handler.request_class, header.api_version, body, max_elements=limit)
         except TooManyElements as error:
@@ -174,7 +159,7 @@ class Dispatcher:
             for code in route.find_errors(response):
                 self._errors_by_code.add(route.handler.name, ErrorCode(code).name)
         parts = _encode(header.correlation_id, response, header.api_version)
-        limit = self._bounds.max_reply_bytes
+        limit = self._limits.kbroker_max_reply_bytes
         if route.looks_for_errors and (size := sum(len(part) for part in parts if isinstance(part, bytes))) > limit:
             message = f"a reply to {route.handler.name} of {size} bytes exceeds {limit} (kbroker.max.reply.bytes)"
             raise CloseConnection(message)
@@ -183,7 +168,6 @@ class Dispatcher:
     def _code_of(self, error: Exception, handler: Handler[Any], header: RequestHeader) -> ErrorCode:
         """The error code for an exception; logs and counts the exception."""
         api = handler.name
-        self._errors.value += 1
         if isinstance(error, KafkaError):
             code = error.code
             logger.debug("request failed", api=api, code=code.name, message=error)
@@ -194,8 +178,6 @@ class Dispatcher:
             code = ErrorCode.UNKNOWN_SERVER_ERROR
             self._faults.value += 1
             logger.exception("fault in a request", api=api, version=header.api_version, client_id=header.client_id)
-            if self.raise_faults:
-                raise error
         self._errors_by_code.add(api, code.name)
         if code == ErrorCode.UNKNOWN_SERVER_ERROR and handler.api_key == _PRODUCE:
             raise CloseConnection("fault in Produce") from error

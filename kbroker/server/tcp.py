@@ -5,8 +5,8 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max_connections` connections, pauses while clients connect faster than
-`max_connection_creation_rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
+Accepting stops while there are `max.connections` connections, pauses while clients connect faster than
+`max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
 connections. This takes at most the time that the caller allows.
@@ -17,12 +17,11 @@ limits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import trio
 
+from kbroker.config import Settings
 from kbroker.config.listeners import is_loopback
+from kbroker.config.server import connections_by_address
 from kbroker.handlers import CloseConnection
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog, TokenBucket
@@ -35,80 +34,52 @@ from wire.framing import BufferPool
 
 logger = get_logger(__name__)
 
-_UNLIMITED = 2**31 - 1
 _LOG_INTERVAL_MS = 10_000
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for clients. Names and defaults are Kafka's if Kafka has the limit.
-
-    A Produce may have up to socket_request_max_bytes, every other request up to max_request_bytes.
-
-    A frame being received must average at least `progress_bytes_per_s` after `frame_grace_ms`, a reply being sent after
-    `send_grace_ms`; neither may pause for longer than `send_grace_ms`. So a frame is complete after at most
-    max(frame_grace_ms, its size / progress_bytes_per_s). While other connections wait for a budget of which it holds
-    bytes, a frame must reach that rate within every memory_grace_ms. A negative connections_max_idle_ms, as in Kafka,
-    allows connections to be idle forever.
-    """
-
-    socket_request_max_bytes: int = 100 * 1024 * 1024
-    max_request_bytes: int = 8 * 1024 * 1024
-    max_connections: int = _UNLIMITED
-    max_connections_per_ip: int = _UNLIMITED
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    max_connection_creation_rate: int = _UNLIMITED
-    connections_max_idle_ms: int = 600_000
-    frame_grace_ms: int = 30_000
-    send_grace_ms: int = 60_000
-    progress_bytes_per_s: int = 16 * 1024
-    memory_grace_ms: int = 5_000
-    queued_max_request_bytes: int = -1
-    queued_max_response_bytes: int = 64 * 1024 * 1024
-
-
 class Server:
     """Serves any number of listeners with one dispatcher: `run` it in a nursery, `add` listeners, `stop` it.
 
-    Bound  max_connections, plus one for each additional listener
+    A frame being received must average at least kbroker.progress.bytes.per.second after kbroker.frame.grace.ms, a reply
+    being sent after kbroker.send.grace.ms; neither may pause for longer than kbroker.send.grace.ms. So a frame is
+    complete after at most max(frame grace, its size / progress rate). While other connections wait for a budget of
+    which it holds bytes, a frame must reach that rate within every kbroker.memory.grace.ms. A negative
+    connections.max.idle.ms, as in Kafka, allows connections to be idle forever.
+
+    Bound  max.connections, plus one for each additional listener
     """
 
-    def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, settings: Settings) -> None:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
-            max_request_bytes=self._limits.queued_max_request_bytes,
-            max_answer_bytes=self._limits.queued_max_response_bytes,
+            max_request_bytes=settings.server.queued_max_request_bytes,
+            max_answer_bytes=settings.limits.kbroker_queued_max_response_bytes,
         )
         self._listeners: list[tuple[Listener, trio.CancelScope]] = []
         self._names: list[str] = []
-        rate = self._limits.max_connection_creation_rate
+        rate = settings.server.max_connection_creation_rate
         self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
         self._nursery: trio.Nursery | None = None
         self._departures = trio.lowlevel.ParkingLot()
+        self.apply(settings)
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
         self._accepted = metrics.counter("connections.accepted")
         self._accept_errors = metrics.counter("connections.accept_errors")
         self._refused = metrics.counter("connections.refused")
         self._closed_for_fault = metrics.counter("connections.closed_for_fault")
         self._closed_for_delay = metrics.counter("connections.closed_for_delay")
-        metrics.gauge("connections.open", lambda: len(self.connections))
 
-    @property
-    def limits(self) -> Limits:
-        """The limits for clients; can be replaced at any time. Existing connections keep their frame limits."""
-        return self._limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._limits = limits
-        self._creations.rate = self._creations.burst = limits.max_connection_creation_rate
+    def apply(self, settings: Settings) -> None:
+        """Use the limits in these settings from now on. Existing connections keep their frame limits."""
+        self._settings = settings
+        self._max_by_host = connections_by_address(settings.server.max_connections_per_ip_overrides)
+        self._creations.rate = self._creations.burst = settings.server.max_connection_creation_rate
         self._departures.unpark_all()  # max_connections may be higher now
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -155,7 +126,7 @@ class Server:
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str) -> None:
         with scope:
             while True:
-                while len(self.connections) >= self._limits.max_connections:
+                while len(self.connections) >= self._settings.server.max_connections:
                     await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name)
@@ -171,7 +142,7 @@ class Server:
 
     def _admit(self, stream: Stream, listener: str) -> None:
         host = stream.peer_host
-        allowed = self._limits.max_connections_per_ip_overrides.get(host, self._limits.max_connections_per_ip)
+        allowed = self._max_by_host.get(host, self._settings.server.max_connections_per_ip)
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
         if self._by_host.get(host, 0) >= max(allowed, is_loopback(host)):
             self._refused.add()
@@ -185,8 +156,8 @@ class Server:
             listener=listener,
             dispatcher=self._dispatcher,
             env=self._env,
-            max_frame_bytes=self._limits.socket_request_max_bytes,
-            max_request_bytes=self._limits.max_request_bytes,
+            max_frame_bytes=self._settings.server.socket_request_max_bytes,
+            max_request_bytes=self._settings.limits.kbroker_max_request_bytes,
             memory=self.memory,
             buffers=self._buffers,
         )
@@ -207,8 +178,6 @@ class Server:
             self._warn("cannot send a reply: reading a file failed", "file", peer=stream.peer_host, error=error)
         except Exception:
             logger.exception("fault in a connection", peer=stream.peer_host)
-            if self._dispatcher.raise_faults:
-                raise
         finally:
             stream.close()
             self._forget(connection)
@@ -223,13 +192,13 @@ class Server:
 
     async def _close_stuck_connections(self) -> None:
         while True:
-            limits = self._limits
-            times_ms = (limits.connections_max_idle_ms, limits.frame_grace_ms, limits.send_grace_ms)
+            server, limits = self._settings.server, self._settings.limits
+            times_ms = (server.connections_max_idle_ms, limits.kbroker_frame_grace_ms, limits.kbroker_send_grace_ms)
             interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
             for index, (connection, observed) in enumerate(list(self.connections.items())):
-                reason = observed.stuck(now_ms=now_ms, limits=limits)
+                reason = observed.stuck(self._settings, now_ms=now_ms)
                 if observed.moved_ms == now_ms:
                     connection.note_progress()
                 connection.forget_long_client_id()
@@ -257,15 +226,15 @@ class Observed:
         self._doing: object = None
         self._bytes = self._bytes_then = 0
         self._since_ms = self.moved_ms = now_ms
-        self._window = (now_ms, 0)  # start time and byte count of the current memory_grace_ms window
+        self._window = (now_ms, 0)  # start time and byte count of the current window of kbroker.memory.grace.ms
 
     def unchanged_ms(self, now_ms: int) -> int:
         """Milliseconds since the current activity began: the idle time, if the connection is receiving."""
         return now_ms - self._since_ms
 
-    def stuck(self, *, now_ms: int, limits: Limits) -> str | None:
+    def stuck(self, settings: Settings, *, now_ms: int) -> str | None:
         """Compare the connection with the last sweep; return the reason to close it, or None."""
-        connection = self._connection
+        connection, limits = self._connection, settings.limits
         stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes
         doing = (state, of_frame > 0, connection.requests)
@@ -279,16 +248,16 @@ class Observed:
             self._bytes, self.moved_ms = moved, now_ms
         took_ms = now_ms - self._since_ms
         if state is State.RECEIVING and not of_frame:
-            return "idle" if 0 <= limits.connections_max_idle_ms <= took_ms else None
-        if now_ms - self.moved_ms >= limits.send_grace_ms:
+            return "idle" if 0 <= settings.server.connections_max_idle_ms <= took_ms else None
+        if now_ms - self.moved_ms >= limits.kbroker_send_grace_ms:
             return "stalled"
-        if connection.keeps_others_waiting and now_ms - self._window[0] >= limits.memory_grace_ms:
+        if connection.keeps_others_waiting and now_ms - self._window[0] >= limits.kbroker_memory_grace_ms:
             (began_ms, began), self._window = self._window, (now_ms, moved)
-            if (moved - began) * 1000 < limits.progress_bytes_per_s * (now_ms - began_ms):
+            if (moved - began) * 1000 < limits.kbroker_progress_bytes_per_second * (now_ms - began_ms):
                 return "too slow while others wait for memory"
         if state is State.RECEIVING:
-            grace_ms, of_this = limits.frame_grace_ms, of_frame
+            grace_ms, of_this = limits.kbroker_frame_grace_ms, of_frame
         else:
-            grace_ms, of_this = limits.send_grace_ms, moved - self._bytes_then
-        too_slow = of_this * 1000 < limits.progress_bytes_per_s * took_ms
+            grace_ms, of_this = limits.kbroker_send_grace_ms, moved - self._bytes_then
+        too_slow = of_this * 1000 < limits.kbroker_progress_bytes_per_second * took_ms
         return "too slow" if took_ms >= grace_ms and too_slow else None

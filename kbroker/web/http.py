@@ -122,10 +122,9 @@ class HttpServer:
         self._names = names
         self._limits = limits or Limits()
         # Ordered by the start of their wait, oldest first.
-        self._connections: dict[_Connection, None] = {}
+        self.connections: dict[_Connection, None] = {}
         self._requests = metrics.tally("http.requests")
         self._refused = metrics.counter("http.connections.refused")
-        metrics.gauge("http.connections.open", lambda: len(self._connections))
 
     async def serve(self, listener: Listener) -> None:
         """Accept and answer until cancelled."""
@@ -135,12 +134,12 @@ class HttpServer:
                 self._make_room()
                 machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
                 connection = _Connection(stream, machine)
-                self._connections[connection] = None
+                self.connections[connection] = None
                 nursery.start_soon(self._serve, connection)
                 await trio.lowlevel.checkpoint()
 
     def _make_room(self) -> None:
-        staying = [connection for connection in self._connections if not connection.is_leaving]
+        staying = [connection for connection in self.connections if not connection.is_leaving]
         if len(staying) < self._limits.max_connections:
             return
         leaving = next((connection for connection in staying if connection.is_waiting), None)
@@ -157,8 +156,8 @@ class HttpServer:
                 while await self._serve_one(connection):
                     connection.machine.start_next_cycle()
                     connection.is_waiting = True
-                    del self._connections[connection]
-                    self._connections[connection] = None
+                    del self.connections[connection]
+                    self.connections[connection] = None
                     await trio.lowlevel.checkpoint()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
@@ -166,7 +165,7 @@ class HttpServer:
             logger.exception("fault in a page", peer=connection.stream.peer_host)
         finally:
             connection.stream.close()
-            del self._connections[connection]
+            del self.connections[connection]
 
     async def _serve_one(self, connection: _Connection) -> bool:
         """Answer one request; return whether the connection can serve another one."""

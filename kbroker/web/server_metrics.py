@@ -9,7 +9,6 @@ from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_node
 from kbroker.web.ports import Observed
 
 _REQUESTS, _TIMES = "requests.", ".us"
-_NO_APIS = ("errors", "faults")
 
 
 def _counter(node: Observed, name: str) -> float:
@@ -21,7 +20,7 @@ def _requests(node: Observed) -> Samples:
     """Requests, by API."""
     for name, counter in tuple(node.metrics.counters.items()):
         api = name.removeprefix(_REQUESTS)
-        if api != name and api not in _NO_APIS:
+        if api not in (name, "faults"):
             yield (api,), counter.value
 
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 
 import trio
 
+from kbroker.config import Settings
 from kbroker.handlers import Context, handles
 from kbroker.handlers.api_versions import api_versions
 from kbroker.runtime.env import RealEnv
@@ -140,9 +141,9 @@ async def _serve() -> None:
         file.pwrite(bytes(64 * MIB), 0)
         metrics = Metrics()
         handlers = {handler.api_key: handler for handler in (api_versions, heartbeat, produce, fetch)}
-        turns = Turns(env.now_ns)
-        dispatcher = Dispatcher(handlers, Broker(file), metrics=metrics, env=env, turns=turns, raise_faults=True)
-        server = Server(env, dispatcher, metrics=metrics)
+        turns, settings = Turns(env.now_ns), Settings.load()
+        dispatcher = Dispatcher(handlers, Broker(file), metrics=metrics, env=env, turns=turns, limits=settings.limits)
+        server = Server(env, dispatcher, metrics=metrics, settings=settings)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             listener = await env.listen("127.0.0.1", 0, backlog=1024)

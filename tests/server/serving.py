@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import trio
 
+from kbroker.config import Settings
 from kbroker.handlers import CloseConnection, Context, Handler, handles
 from kbroker.handlers.api_versions import api_versions
 from kbroker.runtime.env import RealEnv
@@ -17,7 +19,7 @@ from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.tcp import Limits, Server
+from kbroker.server.tcp import Server
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from wire.errors import ErrorCode, KafkaError
@@ -166,11 +168,11 @@ class Rig:
         return Client(stream)
 
     def count(self, name: str) -> int:
-        """The value of a metric."""
-        return self.metrics.snapshot()[name]
+        """The value of a counter."""
+        return self.metrics.counters[name].value
 
     async def until(self, name: str, value: int) -> None:
-        """Wait until a metric has reached a value."""
+        """Wait until a counter has reached a value."""
         with trio.fail_after(10):
             while self.count(name) < value:
                 await trio.lowlevel.checkpoint()
@@ -182,13 +184,18 @@ class Rig:
 
 
 @asynccontextmanager
-async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults: bool = True) -> AsyncIterator[Rig]:
-    """A server that runs until the block ends."""
+async def serving(*settings: str, in_memory: bool, logged_errors: int = 0) -> AsyncIterator[Rig]:
+    """A server with these settings (`key=value`), which runs until the block ends and logs as many errors as given."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
     broker, metrics = Broker(), Metrics()
     turns = Turns(env.now_ns)
-    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, env=env, turns=turns, raise_faults=raise_faults)
-    server = Server(env, dispatcher, limits=limits, metrics=metrics)
+    loaded = Settings.load(overrides=settings)
+    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, env=env, turns=turns, limits=loaded.limits)
+    server = Server(env, dispatcher, settings=loaded, metrics=metrics)
+    errors: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = errors.append  # type: ignore[method-assign]
+    logging.getLogger("kbroker.server").addHandler(handler)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         listener = await env.listen("127.0.0.1", 0, backlog=128)
@@ -197,5 +204,7 @@ async def serving(*, in_memory: bool, limits: Limits | None = None, raise_faults
         try:
             yield rig
         finally:
+            logging.getLogger("kbroker.server").removeHandler(handler)
             rig.close()
             nursery.cancel_scope.cancel()
+    assert len(errors) == logged_errors, [error.getMessage() for error in errors]

@@ -12,7 +12,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.server.tcp import Limits
 from tests.server.serving import Rig, framed, heart, serving
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchRequest
@@ -202,7 +201,7 @@ async def test_a_client_that_never_pauses_does_not_block_the_loop(rig: Rig) -> N
 async def test_w8_unread_replies_stop_the_requests_and_then_the_connection(
     autojump_clock: MockClock,
 ) -> None:
-    async with serving(in_memory=True, limits=Limits(send_grace_ms=60_000)) as rig:
+    async with serving("kbroker.send.grace.ms=60000", in_memory=True) as rig:
         client = await rig.connect()
         with pytest.raises(trio.BrokenResourceError):
             await client.stream.send([framed(heart(), 0, 1) * 100_000])
@@ -223,7 +222,8 @@ async def test_w8_large_replies_are_not_collected(rig: Rig) -> None:
 
 
 async def test_w8_a_slow_but_steady_reader_is_kept(autojump_clock: MockClock) -> None:
-    async with serving(in_memory=True, limits=Limits(send_grace_ms=1_000, progress_bytes_per_s=1_000)) as rig:
+    settings = "kbroker.send.grace.ms=1000", "kbroker.progress.bytes.per.second=1000"
+    async with serving(*settings, in_memory=True) as rig:
         client = await rig.connect()
 
         async def read_slowly() -> None:
@@ -235,7 +235,7 @@ async def test_w8_a_slow_but_steady_reader_is_kept(autojump_clock: MockClock) ->
             nursery.start_soon(client.stream.send, [framed(heart(), 0, 1) * 12_000])
             await read_slowly()
             assert trio.current_time() > 45
-            assert rig.count("connections.open") == 1
+            assert len(rig.server.connections) == 1
             nursery.cancel_scope.cancel()
 
 

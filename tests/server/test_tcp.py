@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.server.tcp import Limits
+from kbroker.config import Settings
 from tests.server.serving import Rig, framed, heart, serving
 from wire.errors import ErrorCode
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -39,7 +39,7 @@ async def test_an_idle_connection_is_closed_after_connections_max_idle_ms(autoju
             assert await idle.ends_without_reply()
             assert 600 <= trio.current_time() < 603
             await trio.sleep(3_000)
-            assert rig.count("connections.open") == 1
+            assert len(rig.server.connections) == 1
             nursery.cancel_scope.cancel()
 
 
@@ -96,9 +96,8 @@ async def test_w9_a_fast_large_frame_that_stalls_is_closed(autojump_clock: MockC
 
 
 async def test_w9_over_sockets_with_small_limits() -> None:
-    limits = Limits(frame_grace_ms=40)
     with trio.fail_after(10):
-        async with serving(in_memory=False, limits=limits) as rig:
+        async with serving("kbroker.frame.grace.ms=40", in_memory=False) as rig:
             client = await rig.connect()
             await client.stream.send([produce(1_000)[:-1]])
             assert await client.ends_without_reply()
@@ -115,19 +114,18 @@ async def test_w9_many_slow_connections_do_not_slow_an_honest_one(autojump_clock
             await honest.send((heart(), 0, number))
             assert await honest.receive_heartbeat() == (number, 0)
         assert trio.current_time() == 0, "no wait was needed"
-        assert rig.count("connections.open") == 501
+        assert len(rig.server.connections) == 501
 
 
 async def test_w10_more_than_max_connections_per_ip_are_closed() -> None:
-    limits = Limits(max_connections_per_ip=2)
     with trio.fail_after(10):
-        async with serving(in_memory=False, limits=limits) as rig:
+        async with serving("max.connections.per.ip=2", in_memory=False) as rig:
             first, second = await rig.connect(), await rig.connect()
             await rig.until("connections.accepted", 2)
             assert await (await rig.connect()).ends_without_reply()
             assert rig.count("connections.refused") == 1
             first.stream.close()
-            while rig.count("connections.open") == 2:
+            while len(rig.server.connections) == 2:
                 await trio.lowlevel.checkpoint()
             for client in (second, await rig.connect()):
                 await client.send((heart(), 0, 1))
@@ -136,9 +134,9 @@ async def test_w10_more_than_max_connections_per_ip_are_closed() -> None:
 
 async def test_w10_this_machine_can_always_open_one_connection() -> None:
     """No limit for addresses can lock out the operator who must change it."""
-    limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"192.0.2.1": 5, "127.0.0.1": 0})
+    settings = "max.connections.per.ip=0", "max.connections.per.ip.overrides=192.0.2.1:5,127.0.0.1:0"
     with trio.fail_after(10):
-        async with serving(in_memory=False, limits=limits) as rig:
+        async with serving(*settings, in_memory=False) as rig:
             client = await rig.connect()
             await client.send((heart(), 0, 1))
             assert await client.receive_heartbeat() == (1, 0)
@@ -146,8 +144,8 @@ async def test_w10_this_machine_can_always_open_one_connection() -> None:
 
 
 async def test_w10_an_address_can_have_its_own_limit(autojump_clock: MockClock) -> None:
-    limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides={"198.51.100.1": 1})
-    async with serving(in_memory=True, limits=limits) as rig:
+    settings = "max.connections.per.ip=0", "max.connections.per.ip.overrides=198.51.100.1:1"
+    async with serving(*settings, in_memory=True) as rig:
         client = await rig.connect()
         await client.send((heart(), 0, 1))
         assert await client.receive_heartbeat() == (1, 0)
@@ -155,9 +153,8 @@ async def test_w10_an_address_can_have_its_own_limit(autojump_clock: MockClock) 
 
 
 async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_ends() -> None:
-    limits = Limits(max_connections=1)
     with trio.fail_after(10):
-        async with serving(in_memory=False, limits=limits) as rig:
+        async with serving("max.connections=1", in_memory=False) as rig:
             first, second = await rig.connect(), await rig.connect()
             await second.send((heart(), 0, 2))
             await first.send((heart(), 0, 1))
@@ -169,11 +166,11 @@ async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_e
 
 
 async def test_w10_limits_can_change_while_connections_wait(autojump_clock: MockClock) -> None:
-    async with serving(in_memory=True, limits=Limits(max_connections=0)) as rig:
-        client = await rig.connect()
+    async with serving("max.connections=1", in_memory=True) as rig:
+        _first, client = await rig.connect(), await rig.connect()
         await wait_all_tasks_blocked()
-        assert rig.count("connections.open") == 0
-        rig.server.limits = Limits(connections_max_idle_ms=5_000)
+        assert len(rig.server.connections) == 1
+        rig.server.apply(Settings.load(overrides=["connections.max.idle.ms=5000"]))
         await client.send((heart(), 0, 1))
         assert await client.receive_heartbeat() == (1, 0)
         assert await client.ends_without_reply()
@@ -181,7 +178,7 @@ async def test_w10_limits_can_change_while_connections_wait(autojump_clock: Mock
 
 
 async def test_w10_connections_are_accepted_at_the_creation_rate(autojump_clock: MockClock) -> None:
-    async with serving(in_memory=True, limits=Limits(max_connection_creation_rate=10)) as rig:
+    async with serving("max.connection.creation.rate=10", in_memory=True) as rig:
         clients = [await rig.connect() for _ in range(40)]
         for client in clients:
             await client.send((heart(), 0, 1))
@@ -195,7 +192,7 @@ async def test_d13_accepting_backs_off_without_descriptors_and_resumes_later() -
             served, waiting = await rig.connect(), await rig.connect()
             await rig.until("connections.accepted", 2)
             served.stream.close()
-            while rig.count("connections.open") == 2:
+            while len(rig.server.connections) == 2:
                 await trio.lowlevel.checkpoint()
             await without_descriptors(rig)
             late = await rig.connect()
@@ -243,7 +240,7 @@ async def test_a_stop_ends_waits_finishes_requests_and_closes_everything(in_memo
                 nursery.start_soon(stop)
                 assert await waiting.receive_heartbeat() == (1, ErrorCode.REQUEST_TIMED_OUT)
                 assert await idle.ends_without_reply()
-                assert rig.count("connections.open") == 1
+                assert len(rig.server.connections) == 1
                 rig.broker.gate.set()
                 assert (await running.receive(ProduceResponse, 7))[0] == 2
             assert rig.broker.appended == [b"data"]
@@ -272,6 +269,6 @@ async def test_a_reset_connection_is_not_a_fault() -> None:
                 abrupt.sendall(framed(heart(), 0, 1))
                 abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await rig.until("connections.accepted", 1)
-            while rig.count("connections.open"):
+            while len(rig.server.connections):
                 await trio.lowlevel.checkpoint()
             assert rig.count("connections.closed_for_fault") == 0

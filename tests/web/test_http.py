@@ -31,6 +31,7 @@ class Site:
 
     env: MemoryEnv = field(default_factory=lambda: MemoryEnv(SimulatedDisk()))
     metrics: Metrics = field(default_factory=Metrics)
+    server: HttpServer = field(init=False)
     pieces_made: int = 0
     make_piece: Callable[[], None] = lambda: None
 
@@ -58,11 +59,11 @@ class Site:
 async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
     site = Site()
     names = {ADDRESS[0]}
-    server = HttpServer(
+    site.server = HttpServer(
         site.env, site.find, turns=Turns(site.env.now_ns), metrics=site.metrics, names=names, limits=limits
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.serve, await site.env.listen(*ADDRESS, backlog=8))
+        nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS, backlog=8))
         yield site
         nursery.cancel_scope.cancel()
 
@@ -170,7 +171,7 @@ async def test_a_client_that_disconnects_within_a_request_is_removed() -> None:
         browser.stream.close()
         assert await site.answers()
         await trio.testing.wait_all_tasks_blocked()
-        assert site.metrics.gauges["http.connections.open"]() == 0
+        assert len(site.server.connections) == 0
 
 
 async def test_a_request_with_expect_100_continue_needs_no_body() -> None:
@@ -216,10 +217,10 @@ async def test_a_client_that_reads_nothing_is_closed(autojump_clock: MockClock) 
         browser = await Browser.connect(site.env)
         await browser.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
         await trio.sleep(9)
-        assert site.metrics.gauges["http.connections.open"]() == 1
+        assert len(site.server.connections) == 1
         assert site.pieces_made < 200  # pieces are made only as fast as they are read
         await trio.sleep(2)
-        assert site.metrics.gauges["http.connections.open"]() == 0
+        assert len(site.server.connections) == 0
         assert await site.answers()
 
 
@@ -276,7 +277,7 @@ async def test_stalled_readers_of_one_page_do_not_block_other_pages(autojump_clo
         began = trio.current_time()
         assert await site.answers()
         assert trio.current_time() == began
-        assert site.metrics.gauges["http.connections.open"]() <= 8
+        assert len(site.server.connections) <= 8
         assert len(await _body_of_long(other)) == 1_000_000, "the only reader of a page is not closed"
 
 
@@ -362,6 +363,6 @@ def test_no_bytes_stop_the_server(pieces: list[bytes]) -> None:
             browser.stream.close()
             assert await site.answers()
             await trio.testing.wait_all_tasks_blocked()
-            assert site.metrics.gauges["http.connections.open"]() == 0
+            assert len(site.server.connections) == 0
 
     trio.run(send_all)
