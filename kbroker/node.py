@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec
 
 import trio
 
@@ -28,7 +27,7 @@ from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
-from kbroker.config import ConfigError, Settings
+from kbroker.config import Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
@@ -72,6 +71,8 @@ OnReady = Callable[[str, int], None]
 OnStarted = Callable[[int, str, int], None]
 OnImage = Callable[[Image, Delta], None]
 
+P = ParamSpec("P")
+
 logger = get_logger(__name__)
 
 
@@ -92,19 +93,10 @@ class BoundListener:
     advertised_host: str
     advertised_port: int
 
-    def close(self) -> None:
-        """Stop listening."""
-        for listener in self.listeners:
-            listener.close()
-
 
 def run_node(
+    settings: Settings,
     *,
-    config_file: Path | None,
-    overrides: Sequence[str],
-    profile: str,
-    default_log_dir: str,
-    default_listener: str,
     log_format: str,
     log_level: str,
     on_ready: OnStarted,
@@ -118,17 +110,6 @@ def run_node(
     Errors  NodeFailed
     """
     logs.configure(as_json=log_format == "json", level=log_level.upper())
-    try:
-        settings = Settings.load(
-            config_file.read_bytes() if config_file is not None else None,
-            file_name=str(config_file),
-            overrides=overrides,
-            environment=None if container is None else container.variables,
-            profile=profile,
-            defaults={"log.dirs": default_log_dir, "listeners": default_listener},
-        )
-    except (ConfigError, OSError) as error:
-        raise NodeFailed(str(error)) from error
     if container is not None:
         # The usual default, a sibling of the data directory, would be outside the container's volume.
         settings = settings.with_tier_directory(f"{settings.data_directory}/tier")
@@ -214,21 +195,16 @@ class Node:
 
         Errors  NodeFailed
         """
-        bound: list[BoundListener] = []
-        directory: LogDirectory | None = None
         failures: list[Exception] = []
         try:
-            bound = await self._bind()
-            async with self._pages() as on_image:
-                directory = await self.env.run_blocking(self._open_directory)
-                await self._run(directory, bound, on_ready, on_image)
+            with ExitStack() as cleanup:
+                bound = await self._bind(cleanup)
+                async with self._pages() as on_image:
+                    directory = await self.env.run_blocking(self._open_directory)
+                    cleanup.callback(directory.abandon)
+                    await self._run(directory, bound, on_ready, on_image)
         except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused) as group:
             failures = _leaves(group)
-        finally:
-            for one in bound:
-                one.close()
-            if directory is not None:
-                directory.abandon()
         if failures:
             raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
 
@@ -373,51 +349,36 @@ class Node:
         logger.info("stopped")
 
     def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
-        env, settings, report = self.env, self.settings, logger.warning
-        start = nursery.start_soon
-        start(partial(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report))
-        start(
-            partial(
-                apply_retention,
-                env,
-                directory,
-                broker,
-                interval_ms=settings.log.log_retention_check_interval_ms,
-                report=report,
-            )
-        )
-        start(partial(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report))
-        start(partial(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS))
-        start(
-            partial(
-                watch_space,
-                env,
-                directory,
-                floor_bytes=settings.limits.kbroker_min_free_bytes,
-                interval_ms=SPACE_INTERVAL_MS,
-                report=report,
-            )
-        )
-        replication = settings.replication
+        def start(task: Callable[P, Awaitable[None]], *arguments: P.args, **options: P.kwargs) -> None:
+            nursery.start_soon(partial(task, *arguments, **options))
+
+        env, log, report = self.env, self.settings.log, logger.warning
+        start(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report)
+        check_ms, floor_bytes = log.log_retention_check_interval_ms, self.settings.limits.kbroker_min_free_bytes
+        start(apply_retention, env, directory, broker, interval_ms=check_ms, report=report)
+        start(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report)
+        start(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS)
+        start(watch_space, env, directory, floor_bytes=floor_bytes, interval_ms=SPACE_INTERVAL_MS, report=report)
+        replication = self.settings.replication
         for write, interval_ms in (
-            (directory.checkpoints.write_recovery_points, settings.log.log_flush_offset_checkpoint_interval_ms),
-            (directory.checkpoints.write_log_starts, settings.log.log_flush_start_offset_checkpoint_interval_ms),
+            (directory.checkpoints.write_recovery_points, log.log_flush_offset_checkpoint_interval_ms),
+            (directory.checkpoints.write_log_starts, log.log_flush_start_offset_checkpoint_interval_ms),
             (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
         ):
-            start(partial(broker.keep_checkpoint, write, interval_ms=interval_ms))
+            start(broker.keep_checkpoint, write, interval_ms=interval_ms)
 
-    async def _bind(self) -> list[BoundListener]:
+    async def _bind(self, cleanup: ExitStack) -> list[BoundListener]:
         advertised = {one.name: one for one in self.settings.listeners.advertised}
         bound: list[BoundListener] = []
         try:
             for one in self.settings.listeners.bound:
                 listeners = await self._listen(one.host, one.port, accepts=False)
+                for listener in listeners:
+                    cleanup.callback(listener.close)
                 endpoint = advertised.get(one.name, one)
                 port = endpoint.port or listeners[0].port
                 bound.append(BoundListener(one.name, listeners, _advertised_host(endpoint.host), port))
         except OSError as error:
-            for earlier in bound:
-                earlier.close()
             raise NodeFailed(f"cannot listen on {one}: {error}") from error
         if any(not is_loopback(one.listeners[0].host) for one in bound):
             logger.warning(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import read_properties
 from kbroker.cli._say import say
-from kbroker.cli._tier_store import load_settings
+from kbroker.cli.serve import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

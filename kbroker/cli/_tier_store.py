@@ -6,36 +6,16 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._say import say
-from kbroker.cli.serve import default_data_dir
-from kbroker.config import ConfigError, Settings
+from kbroker.cli.serve import load_settings
+from kbroker.config import Settings
 from kbroker.runtime.disk import RealDisk
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.formatting import META_PROPERTIES, parse_identity
 from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
 from kbroker.tiered.plugins import PluginError, storage_manager
-
-
-def load_settings(options: argparse.Namespace) -> Settings:
-    """The broker's settings from the flags. Raises CommandFailed for settings with which a broker would not start."""
-    config: Path | None = options.config
-    overrides = list(options.override)
-    if options.data_dir is not None:
-        overrides.append(f"log.dirs={options.data_dir.absolute()}")
-    try:
-        return Settings.load(
-            None if config is None else config.read_bytes(),
-            file_name=str(config),
-            overrides=overrides,
-            defaults={"log.dirs": str(default_data_dir())},
-        )
-    except OSError as error:
-        raise CommandFailed(f"cannot read {config}: {error.strerror or error}") from error
-    except ConfigError as error:
-        raise CommandFailed(str(error)) from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kbroker.cli._table import print_rows
 from kbroker.cli._tier_directory import DirectorySource
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import choose
-from kbroker.cli._tier_store import load_settings
+from kbroker.cli.serve import load_settings
 from kbroker.config import Settings
 from kbroker.config.observability import http_address
 from kbroker.metadata.names import is_tierable

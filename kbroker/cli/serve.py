@@ -10,16 +10,20 @@ import argparse
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import CommandFailed, Commands
 
+if TYPE_CHECKING:
+    from kbroker.config import Settings
+
 DEFAULT_LISTEN = "localhost:9092"
 # In a container. Its ports are reachable from outside only if they are published.
-CONTAINER_LISTENER = "PLAINTEXT://:9092"
-CONTAINER_DATA_DIR = "/var/lib/kafka/data"
+CONTAINER_DEFAULTS = {"log.dirs": "/var/lib/kafka/data", "listeners": "PLAINTEXT://:9092"}
 MOUNTED_CONFIG_DIR = "/mnt/shared/config"
 MOUNTED_CONFIG_DIR_VARIABLE = "KBROKER_MOUNTED_CONFIG_DIR"
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
@@ -81,31 +85,51 @@ def default_data_dir() -> Path:
     return Path(base) / "kbroker"
 
 
+def load_settings(
+    options: argparse.Namespace, *, defaults: Mapping[str, str] | None = None, **more: Any
+) -> Settings:  # fmt: skip
+    """The broker's settings from the flags. Raises CommandFailed for settings with which a broker would not start."""
+    from kbroker.config import ConfigError, Settings  # noqa: PLC0415  (--help must not import the broker)
+
+    config: Path | None = options.config
+    overrides = list(options.override)
+    if options.data_dir is not None:
+        overrides.append(f"log.dirs={options.data_dir.absolute()}")
+    defaults = defaults or {"log.dirs": str(default_data_dir()), "listeners": f"PLAINTEXT://{DEFAULT_LISTEN}"}
+    try:
+        file = None if config is None else config.read_bytes()
+        return Settings.load(file, file_name=str(config), overrides=overrides, defaults=defaults, **more)
+    except OSError as error:
+        raise CommandFailed(f"cannot read {config}: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise CommandFailed(str(error)) from error
+
+
 def serve(options: argparse.Namespace) -> int:
     """Run a broker in this process; return the exit code."""
-    # --help must not import the broker.
-    from kbroker.config import ConfigError  # noqa: PLC0415
-    from kbroker.config.container import read_container  # noqa: PLC0415
+    from kbroker.config.container import read_container  # noqa: PLC0415  (--help must not import the broker)
+    from kbroker.config.values import ConfigError  # noqa: PLC0415
     from kbroker.node import NodeFailed, run_node  # noqa: PLC0415
 
-    overrides = list(options.override)
     if options.listen:
-        overrides.append(f"listeners=PLAINTEXT://{options.listen}")
-    if options.data_dir:
-        overrides.append(f"log.dirs={options.data_dir.absolute()}")
+        options.override = [*options.override, f"listeners=PLAINTEXT://{options.listen}"]
     if options.http:
-        overrides.append(f"kbroker.http.listener={options.http}")
+        options.override = [*options.override, f"kbroker.http.listener={options.http}"]
     in_container: bool = options.from_environment
     # Imported modules live as long as the process, so the garbage collector need not traverse them.
     gc.freeze()
     try:
         container = read_container(os.environ) if in_container else None
-        return run_node(
-            config_file=options.config or (_mounted_config() if in_container else None),
-            overrides=overrides,
+        if in_container and options.config is None:
+            options.config = _mounted_config()
+        settings = load_settings(
+            options,
+            environment=None if container is None else container.variables,
             profile=options.profile,
-            default_log_dir=CONTAINER_DATA_DIR if in_container else str(default_data_dir()),
-            default_listener=CONTAINER_LISTENER if in_container else f"PLAINTEXT://{DEFAULT_LISTEN}",
+            defaults=CONTAINER_DEFAULTS if in_container else None,
+        )
+        return run_node(
+            settings,
             log_format=options.log_format,
             log_level=options.log_level or (container.log_level if container is not None else "info"),
             on_ready=partial(announce, ready_file=options.ready_file, as_kafka=in_container),
