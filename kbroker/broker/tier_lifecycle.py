@@ -232,7 +232,7 @@ class Tier:
             await self.manager.stop(grace_ms=STOP_GRACE_MS)
             await self._metadata.close()
         if self.indexes is not None:
-            await self._broker.env.run_blocking(self.indexes.close)
+            await self._broker.env.run_blocking(self.indexes.write_down)
 
     async def close(self) -> None:
         """Close the store and the worker processes, after all tasks have ended."""

@@ -5,8 +5,8 @@
                            42_Pu5u8wLPTpiyKGBvGcRVHA.txnindex   empty if the segment has none
                            42_Pu5u8wLPTpiyKGBvGcRVHA.checksums  kbroker's own: size and CRC-32C of the three
 
-Nothing is synced, because this is a cache: the checksums detect damage by a crash or a flipped bit. Files are written
-under temporary names and renamed when the caller says so.
+Nothing is synced, because this is a cache: the checksums are written last, and detect damage by a crash or a flipped
+bit.
 
 Source  RemoteIndexCache of Apache Kafka 4.3.1
 """
@@ -14,8 +14,8 @@ Source  RemoteIndexCache of Apache Kafka 4.3.1
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -45,19 +45,17 @@ def stem_of(start_offset: int, segment_id: UUID) -> str:
 
 
 class IndexFiles:
-    """See the module's docstring. Blocking; the caller ensures that one thread at a time changes names."""
+    """See the module's docstring. Blocking; the caller ensures that one thread at a time writes and removes files."""
 
     def __init__(self, disk: Disk, directory: str, report: Callable[[str], None]) -> None:
         self.directory = directory
         self._disk = disk
         self._report = report
 
-    def find(self, *, makes_directory: bool) -> list[FoundIndexes] | None:
-        """The complete entries, oldest first; None if there is no directory. Leftovers are removed."""
+    def find(self) -> list[FoundIndexes]:
+        """The complete entries, oldest first. Leftovers are removed."""
         if not self._disk.exists(self.directory):
-            if not makes_directory:
-                return None
-            self._disk.make_directory(self.directory)
+            return []
         suffixes: dict[str, set[str]] = {}
         ids: dict[str, UUID] = {}
         for name in self._disk.list(self.directory):
@@ -85,36 +83,17 @@ class IndexFiles:
             raise CorruptIndex("the files are not what was written")
         return files
 
-    def write(self, stem: str, files: Sequence[bytes], *, unique: str) -> dict[str, str]:
-        """Write temporary files; returns their paths for `publish`. After an OSError none is left."""
-        temporary: dict[str, str] = {}
+    def write(self, stem: str, files: Sequence[bytes]) -> None:
+        """Write the files. After an OSError none is left."""
+        if not self._disk.exists(self.directory):
+            self._disk.make_directory(self.directory)
         try:
             for suffix, data in zip(SUFFIXES, [*files, _checksums(files)], strict=True):
-                path = temporary[suffix] = f"{self._path(stem, suffix)}.{unique}{TEMPORARY_SUFFIX}"
-                file = self._disk.open(path, create=True)
-                try:
+                with closing(self._disk.open(self._path(stem, suffix), create=True)) as file:
                     file.pwrite(data, 0)
-                finally:
-                    file.close()
         except OSError:
-            self.discard(temporary)
-            raise
-        return temporary
-
-    def publish(self, stem: str, temporary: Mapping[str, str]) -> None:
-        """Rename temporary files to their final names. After an OSError none is left."""
-        try:
-            for suffix, path in temporary.items():
-                self._disk.rename(path, self._path(stem, suffix))
-        except OSError:
-            self.discard(temporary)
             self.remove(stem)
             raise
-
-    def discard(self, temporary: Mapping[str, str]) -> None:
-        for path in temporary.values():
-            with suppress(OSError):
-                self._disk.unlink(path)
 
     def remove(self, stem: str) -> None:
         """Remove the checksums first: without them the others are invalid. Failures are reported."""

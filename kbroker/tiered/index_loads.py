@@ -4,7 +4,6 @@ load is completed even if all its requesters have gone. The indexes are written 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -30,11 +29,6 @@ class _Load:
         self.ended = trio.Event()
         self.found: RemoteIndexes | None = None
         self.error: RemoteStorageError | None = None
-
-    def have(self, found: RemoteIndexes) -> None:
-        """Complete the load."""
-        self.found, self.error = found, None
-        self.ended.set()
 
 
 class IndexLoads:
@@ -78,28 +72,21 @@ class IndexLoads:
 
     async def _run(self, segment: RemoteLogSegmentMetadata, load: _Load, *, rebuild: bool) -> None:
         load.error = RetriableRemoteStorageError("the tier's reader is not running")
-        token = trio.lowlevel.current_trio_token()
-
-        def on_found(found: RemoteIndexes) -> None:
-            # Runs in a thread, which may write the indexes to disk afterwards; the requesters do not wait for that.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(load.have, found)
-
         try:
-            if rebuild:
-                load.have(await self._threads.run_blocking(self._indexes.rebuild, segment))
-            else:
-                load.have(await self._threads.run_blocking(self._indexes.indexes, segment, on_found))
+            find = self._indexes.rebuild if rebuild else self._indexes.indexes
+            load.found = await self._threads.run_blocking(find, segment)
+            load.error = None
         except RemoteStorageError as error:
             load.error = without_frames(error)
         finally:
             del self._loads[segment.remote_log_segment_id.id, rebuild]
             load.ended.set()
-        if self._indexes.has_unwritten and not self._writes_soon:
-            await self._write_down()
+        await self._write_down()
 
     async def _write_down(self) -> None:
         """Write fetched indexes after their requesters were served: these often want several, one by one."""
+        if self._writes_soon:
+            return
         self._writes_soon = True
         try:
             while self._indexes.has_unwritten:

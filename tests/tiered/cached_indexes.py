@@ -71,7 +71,10 @@ class World:
         )
 
     def ask(self, number: int = 0) -> RemoteIndexes:
-        return self.cache.indexes(self.segments[number].finished)
+        """The indexes of a segment, which are on disk afterwards."""
+        found = self.cache.indexes(self.segments[number].finished)
+        self.cache.write_down()
+        return found
 
     def files(self) -> list[str]:
         directory = self.cache.directory
