@@ -51,6 +51,7 @@ from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.chunks import Chunk, ChunkKey, Loans
 from kbroker.tiered.quota import ByteQuota
 
+_NOT_RUNNING: Final = "the tier's reader is not running"
 UNREAD_MS: Final = 10_000
 """A sequential consumer asks for chunks that were read ahead within this time."""
 
@@ -97,15 +98,15 @@ class ChunkCache:
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
+                self._settle()
 
     def reconfigure(self, settings: TierSettings) -> None:
         """Apply changed settings. Chunks of another size are no longer used and get evicted."""
         self._threads.resize(settings.remote_log_reader_threads)
         self._take(settings)
         self._memory.resize(self.chunk_bytes)
-        self._make_room(0)
+        self._settle()
         self._memory.keep(self.max_bytes - self.used_bytes)
-        self._start_waiting()
 
     def _take(self, settings: TierSettings) -> None:
         self.chunk_bytes = chunk_bytes_of(settings)
@@ -142,20 +143,14 @@ class ChunkCache:
             self._note_read(chunk)
             self._chunks.move_to_end(key)
             return chunk
-        chunk = Chunk(key, reader.segment)
-        has_room = not self._waiting and self._make_room(chunk.room)
-        if not has_room and len(self._waiting) >= self._max_waiting:
+        if self._nursery is None:
+            raise RetriableRemoteStorageError(_NOT_RUNNING)
+        if len(self._waiting) >= self._max_waiting:
             raise RetriableRemoteStorageError(f"{len(self._waiting)} reads of the tier wait for memory already")
-        if has_room:
-            self._reserve(chunk)
         self.misses += 1
-        self._chunks[key] = chunk
-        if has_room:
-            self._start([chunk])
-        else:
-            self._waiting.append(chunk)
-            if self._loans:
-                self._start_waiting()
+        chunk = self._chunks[key] = Chunk(key, reader.segment)
+        self._waiting.append(chunk)
+        self._settle()
         return chunk
 
     def knows(self, segment: RemoteLogSegmentMetadata, number: int) -> bool:
@@ -169,7 +164,7 @@ class ChunkCache:
 
     def make_room_ahead(self, count: int) -> bool:
         """Whether `count` more chunks may be read ahead. Chunks that stayed unused too long stop counting."""
-        if self._waiting:
+        if self._waiting or self._nursery is None:
             return False
         most_bytes = self.max_bytes // 2 - count * self.chunk_bytes
         if self.unread_bytes > most_bytes:
@@ -198,14 +193,14 @@ class ChunkCache:
             self.unread_bytes += chunk.room
             started.append(chunk)
         if started:
-            self._start(started)
+            self.start_soon(partial(self._read, started))
         return len(started) == len(numbers)
 
     def hurry(self, chunk: Chunk) -> None:
         """Read a chunk now, even without free memory."""
         if chunk.waits_for_memory:
             self._waiting.remove(chunk)
-            self._start([chunk])
+            self._start_one(chunk)
 
     def drop(self, chunk: Chunk) -> None:
         """Remove a chunk from the cache although it is in use; its memory is freed when the last user releases it."""
@@ -222,13 +217,9 @@ class ChunkCache:
     def on_release(self, chunk: Chunk) -> None:
         """Process the release of a chunk by one user."""
         self._take_back()
-        if chunk.is_in_use:
-            return
-        if self._chunks.get(chunk.key) is not chunk:
+        if not chunk.is_in_use and self._chunks.get(chunk.key) is not chunk:
             self._free(chunk)
-        elif self.used_bytes > self.max_bytes:
-            self._make_room(0)
-        self._start_waiting()
+        self._settle()
 
     def start_soon(self, function: Callable[[], Awaitable[object]]) -> None:
         """Run a function as a task that continues even if its requester has gone.
@@ -236,7 +227,7 @@ class ChunkCache:
         Errors  RetriableRemoteStorageError if `run` has ended
         """
         if self._nursery is None:
-            raise RetriableRemoteStorageError("the tier's reader is not running")
+            raise RetriableRemoteStorageError(_NOT_RUNNING)
         self._nursery.start_soon(function)
 
     # Memory
@@ -256,7 +247,7 @@ class ChunkCache:
         # Runs in any thread. A chunk that starts to wait checks for ended loans afterwards, so no wake-up is lost.
         if self._waiting and self._token is not None:
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._start_waiting, idempotent=True)
+                self._token.run_sync_soon(self._settle, idempotent=True)
 
     def _take_back(self) -> None:
         for chunk in self._loans.take_back():
@@ -293,15 +284,13 @@ class ChunkCache:
             chunk.is_unread = False
             self.unread_bytes -= chunk.room
 
-    def _start_waiting(self) -> None:
-        self._take_back()
-        if self._nursery is None:
-            # Fail all at once: one by one, each failure would recurse into the next.
-            waiting, self._waiting = self._waiting, deque()
-            for chunk in waiting:
-                self._fail(chunk, RetriableRemoteStorageError("the tier's reader is not running"))
+    def _settle(self) -> None:
+        """Evict what exceeds the limit, and start the waiting reads that have room; all fail if `run` has ended."""
+        self._make_room(0)
+        while self._waiting and self._nursery is None:
+            self._give_up(self._waiting.popleft(), RetriableRemoteStorageError(_NOT_RUNNING))
         while self._waiting and self._make_room(self._waiting[0].room):
-            self._start([self._waiting.popleft()])
+            self._start_one(self._waiting.popleft())
 
     # Reading
 
@@ -314,24 +303,19 @@ class ChunkCache:
         self.used_bytes += chunk.room
         self._memory.keep(max(0, self.max_bytes - self.used_bytes))
 
-    def _start(self, chunks: list[Chunk]) -> None:
-        """Read adjacent chunks."""
-        for chunk in chunks:
-            if chunk.memory is None:
-                try:
-                    self._reserve(chunk)
-                except RetriableRemoteStorageError as error:
-                    self._give_up(chunk, error)
-                    return
-        if self._nursery is not None:
-            self._nursery.start_soon(self._read, chunks)
-            return
-        for chunk in chunks:
-            self._fail(chunk, RetriableRemoteStorageError("the tier's reader is not running"))
+    def _start_one(self, chunk: Chunk) -> None:
+        """Read a chunk, whatever the limit."""
+        try:
+            self._reserve(chunk)
+            self.start_soon(partial(self._read, [chunk]))
+        except RetriableRemoteStorageError as error:
+            self._give_up(chunk, error)
 
     async def _read(self, chunks: list[Chunk]) -> None:
+        """Read adjacent chunks."""
         memory = [chunk.memory for chunk in chunks if chunk.memory is not None]
         arrived: list[Chunk] = []
+        failure: RemoteStorageError = RetriableRemoteStorageError(_NOT_RUNNING)
         try:
             await self._quota.admit(sum(map(len, memory)), self._env)
             self.reading += 1
@@ -343,19 +327,17 @@ class ChunkCache:
             finally:
                 self.reading -= 1
         except RemoteStorageError as error:
-            self._end(chunks, arrived, error)
-        except trio.Cancelled:
-            self._end(chunks, arrived, RetriableRemoteStorageError("the tier's reader is not running"))
-            raise
-        else:
+            failure = error
+        finally:
             for chunk in chunks:
-                self._have(chunk)
-            if self.used_bytes > self.max_bytes or self._waiting:
-                self._make_room(0)
-                self._start_waiting()
+                if chunk in arrived:
+                    self._have(chunk)
+                else:
+                    self._give_up(chunk, failure)
+            self._settle()
 
     def _on_filled(self, chunks: list[Chunk], arrived: list[Chunk], at: int) -> None:
-        # Runs in a thread. The end of the whole read reports the last chunk.
+        # Runs in a thread. `_read` reports the last chunk.
         arrived.append(chunks[at])
         if at + 1 < len(chunks) and self._token is not None:
             with suppress(trio.RunFinishedError):
@@ -366,18 +348,6 @@ class ChunkCache:
             chunk.data = chunk.memory
             self.read_bytes += chunk.size
             chunk.ready.set()
-
-    def _end(self, chunks: list[Chunk], arrived: list[Chunk], error: RemoteStorageError) -> None:
-        """Fail the chunks that have not arrived."""
-        for chunk in tuple(arrived):
-            self._have(chunk)
-        for chunk in chunks:
-            if not chunk.ready.is_set():
-                self._fail(chunk, error)
-
-    def _fail(self, chunk: Chunk, error: RemoteStorageError) -> None:
-        self._give_up(chunk, error)
-        self._start_waiting()
 
     def _give_up(self, chunk: Chunk, error: RemoteStorageError) -> None:
         chunk.error = without_frames(error)

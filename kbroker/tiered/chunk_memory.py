@@ -81,7 +81,7 @@ class ChunkMemory:
             buffer = free.pop()
         except IndexError:
             buffer = _mapped(room)
-        return watched(buffer, partial(_give_back, buffer, free))[:size]
+        return watched(buffer, partial(free.append, buffer))[:size]
 
     def keep(self, max_bytes: int) -> None:
         """Return free buffers to the operating system until at most `max_bytes` are left."""
@@ -90,7 +90,3 @@ class ChunkMemory:
             while buffers and excess > 0:
                 buffers.popleft()
                 excess -= room
-
-
-def _give_back(buffer: mmap.mmap, free: deque[mmap.mmap]) -> None:
-    free.append(buffer)

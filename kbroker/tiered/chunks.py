@@ -93,10 +93,6 @@ class Loans:
         self._ended: deque[Chunk] = deque()
         self.lent_bytes = 0
 
-    def __bool__(self) -> bool:
-        """Whether loans have ended that `take_back` has not processed."""
-        return bool(self._ended)
-
     def lend(self, chunks: Iterable[Chunk], pieces: Sequence[Buffer], *, max_bytes: int) -> list[Buffer]:
         """The bytes of `pieces`, valid for any time. Parts of the given chunks are lent or copied, other pieces are
         returned unchanged. The lent chunks take at most max_bytes.

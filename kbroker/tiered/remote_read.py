@@ -23,8 +23,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-import trio
-
 from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -100,7 +98,7 @@ class ReaderCounters:
 
 
 class RemoteReader:
-    """Reads the tier for consumers; see the module's docstring. It works only while `run` runs.
+    """Reads the tier for consumers; see the module's docstring. It works only while `cache.run` runs.
 
     Errors  KafkaError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER (leadership lost while reading)
     """
@@ -120,19 +118,15 @@ class RemoteReader:
         self.counters = ReaderCounters()
         self._env = env
         self._metadata = metadata
-        self._indexes = IndexLoads(env, indexes, self.cache, max_threads=settings.remote_log_reader_threads)
+        self.indexes = IndexLoads(env, indexes, self.cache, max_threads=settings.remote_log_reader_threads)
         self._places: OrderedDict[tuple[TopicIdPartition, int], _Place] = OrderedDict()  # least recently used first
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
 
     def reconfigure(self, settings: TierSettings) -> None:
         """Apply changed settings; the quota belongs to the remote log manager."""
         self.settings = settings
-        self._indexes.resize(settings.remote_log_reader_threads)
+        self.indexes.resize(settings.remote_log_reader_threads)
         self.cache.reconfigure(settings)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fetch requested chunks until cancelled. Nothing is read while this does not run."""
-        await self.cache.run(task_status=task_status)
 
     def is_ready(self, partition: PartitionReader) -> bool:
         """Whether the tier's metadata of a partition are known."""
@@ -162,7 +156,7 @@ class RemoteReader:
             await self.wait_until_ready(remote.topic_id_partition)
             found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
             if read_committed and found.size:
-                aborted = await aborted_between(self._metadata, self.indexes_of, partition, offset, found.next_offset)
+                aborted = await aborted_between(self._metadata, self.indexes.get, partition, offset, found.next_offset)
                 found = found._replace(aborted=aborted)
         except RemoteStorageError as error:
             raise self.failed(partition, offset, error) from error
@@ -285,7 +279,7 @@ class RemoteReader:
             start = Start(0, segment.start_offset)
         elif may_wait:
             # A seek waits for one batch, and may not read on. Further chunks would only delay it.
-            indexes = await self.indexes_of(segment)
+            indexes = await self.indexes.get(segment)
             find_start = partial(_by_index, offset=wanted.offset)
             start = find_start(indexes)
             most = min(most, (indexes.end_position_for(wanted.offset) or segment_size) - start.position)
@@ -348,16 +342,12 @@ class RemoteReader:
                         self.counters.reread_chunks += 1
                         chunks.drop(number)
                 elif find_start is not None:
-                    start = find_start(await self.indexes_of(segment, rebuild=True))
+                    start = find_start(await self.indexes.get(segment, rebuild=True))
                     find_start = None
                 else:
                     # The id in the format of `kbroker tier` and of object names.
                     text = f"segment {uuid_to_text(segment.remote_log_segment_id.id)} is damaged {damage}"
                     raise RemoteStorageError(text) from damage
-
-    async def indexes_of(self, segment: RemoteLogSegmentMetadata, *, rebuild: bool = False) -> RemoteIndexes:
-        """See IndexLoads.get."""
-        return await self._indexes.get(segment, rebuild=rebuild)
 
     # Reading ahead
 

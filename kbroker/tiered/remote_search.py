@@ -92,7 +92,7 @@ class RemoteSearch:
             return Start(indexes.position_for_timestamp(timestamp, start_offset))
 
         look = partial(find_batch, timestamp=timestamp, from_offset=start_offset, end_offset=end_offset)
-        start = find_start(await self._reader.indexes_of(segment))
+        start = find_start(await self._reader.indexes.get(segment))
         while start.position < segment.segment_size_in_bytes:
             with self._reader.cache.reader(segment) as chunks:
                 probe = await self._reader.look(chunks, start, look, find_start=find_start)
@@ -111,7 +111,7 @@ class RemoteSearch:
         """The largest timestamp of a part, from its batch headers."""
         segment, start_offset, end_offset = part
         look = partial(find_batch, timestamp=_NEVER, from_offset=start_offset, end_offset=end_offset)
-        indexes = await self._reader.indexes_of(segment)
+        indexes = await self._reader.indexes.get(segment)
         start, largest = Start(indexes.position_for(start_offset)), -1
         while start.position < segment.segment_size_in_bytes:
             with self._reader.cache.reader(segment) as chunks:

@@ -149,7 +149,7 @@ class ReadingSite(Site):
     async def reading(self) -> AsyncIterator[None]:
         """Run manager, metadata and reader."""
         async with self.at_work(), trio.open_nursery() as nursery:
-            await nursery.start(self.reader.run)
+            await nursery.start(self.reader.cache.run)
             yield
             nursery.cancel_scope.cancel()
 

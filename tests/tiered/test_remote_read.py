@@ -464,7 +464,7 @@ async def test_nothing_is_read_before_the_metadata_are_known(autojump_clock: Moc
     with trio.move_on_after(1_000) as scope:
         async with trio.open_nursery() as nursery:
             await nursery.start(site.metadata.run)
-            await nursery.start(site.reader.run)
+            await nursery.start(site.reader.cache.run)
             assert not site.reader.is_ready(partition)
             site.topic.set_reachable(False)
             await site.metadata.on_partition_leadership_changes([id_of(partition)], [])
