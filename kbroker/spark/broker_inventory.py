@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from kbroker.spark.catalogue_following import CatalogueFollower
-from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, Topic
-from kbroker.spark.inventory import Bounds, chosen
+from kbroker.spark.client import EARLIEST, LATEST, BrokerClient
+from kbroker.spark.inventory import Bounds, Extent, chosen
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.positions import Partition
@@ -17,22 +17,25 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 class BrokerInventory:
     """An Inventory that asks a broker. `has_store` says whether segments are read from their store."""
 
-    has_broker = True
-
     def __init__(self, client: BrokerClient, *, has_store: bool) -> None:
         self.client = client
         self._catalogue = CatalogueFollower(client) if has_store else None
-        self._topics: dict[str, Topic] = {}
+        self._ids: dict[str, UUID] = {}
 
-    def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
-        existing = self.client.topics(subscription.names)
-        self._topics = existing
-        if subscription.names is None:
-            existing = {name: topic for name, topic in existing.items() if not topic.is_internal}
-        found = chosen(subscription, {name: list(topic.leaders) for name, topic in existing.items()})
-        return {name: (existing[name].id, partitions) for name, partitions in found.items()}
+    def extent(self, subscription: Subscription) -> Extent:
+        topics = self.client.topics(subscription.names)
+        existing = {
+            (name, index)
+            for name, topic in topics.items()
+            for index in topic.leaders
+            if not (topic.is_internal and subscription.pattern)
+        }
+        partitions = chosen(subscription, existing)
+        self._ids = {name: topics[name].id for name, _ in partitions}
+        return Extent(self._ids, self.bounds(partitions))
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
+        """The current bounds of partitions, in their order."""
         # Ask for the ends first: then records that are deleted in between cannot appear to be before the start.
         ends = self.client.offsets(dict.fromkeys(partitions, LATEST))
         starts = self.client.offsets(dict.fromkeys(partitions, EARLIEST))
@@ -47,7 +50,7 @@ class BrokerInventory:
         if self._catalogue is not None and partitions:
             for segment in self._catalogue.read().segments.values():
                 segments.setdefault(segment.remote_log_segment_id.topic_id_partition, []).append(segment)
-        ids = [TopicIdPartition(self._topics[topic].id, topic, index) for topic, index in partitions]
+        ids = [TopicIdPartition(self._ids[topic], topic, index) for topic, index in partitions]
         return self.states_of(ids, bounds, segments)
 
     def states_of(

@@ -3,7 +3,7 @@
 When a program uses any Python data source, Spark imports this module to learn the source names. Then it creates the
 source in a second process to learn its columns, and plans in a third one. Each method therefore imports what it needs.
 
-Objects that move between the processes are pickled: options as text, and the fields of `Reading`.
+Objects that move between the processes are pickled: options as text or as SourceOptions.
 """
 
 from __future__ import annotations

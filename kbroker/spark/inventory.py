@@ -7,16 +7,16 @@ segment of a partition has the leader epochs up to its end, which is then the en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.spark.errors import TopicRecreated, unknown_topic
-from kbroker.spark.options import Subscription
+from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.positions import Partition
-from kbroker.spark.stores import StoreOptions, open_store
+from kbroker.spark.stores import open_store
 from wire.types import ZERO_UUID, uuid_to_text
 
 
@@ -27,16 +27,19 @@ class Bounds(NamedTuple):
     end_offset: int
 
 
+class Extent(NamedTuple):
+    """The subscribed partitions at one moment. Shape: ids by topic; bounds by partition, sorted."""
+
+    ids: dict[str, UUID]
+    bounds: dict[Partition, Bounds]
+
+
 class Inventory(Protocol):
     """The questions of the planner. Errors: KbrokerSourceError."""
 
-    has_broker: bool
-
-    def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
-        """The subscribed topics, each with its id and partitions."""
+    def extent(self, subscription: Subscription) -> Extent:
+        """The subscribed partitions that exist. Errors: UnknownTopic."""
         ...
-
-    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]: ...
 
     def offsets_at(self, timestamps_ms: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """For each partition the first offset whose record is at or after the time, None if there is none."""
@@ -47,37 +50,32 @@ class Inventory(Protocol):
         ...
 
 
-def chosen(subscription: Subscription, existing: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The subscribed partitions among the existing ones. Errors: UnknownTopic."""
-    names = subscription.names
-    if names is None:
-        return {topic: sorted(partitions) for topic, partitions in existing.items() if subscription.matches(topic)}
-    for name in names:
-        if name not in existing:
+def chosen(subscription: Subscription, existing: Collection[Partition]) -> list[Partition]:
+    """The subscribed partitions among the existing ones, sorted. Errors: UnknownTopic."""
+    topics = {topic for topic, _ in existing}
+    for name in subscription.names or ():
+        if name not in topics:
             raise unknown_topic(name)
-    if not subscription.partitions:
-        return {name: sorted(existing[name]) for name in names}
-    found: dict[str, list[int]] = {}
-    for name, index in subscription.partitions:
-        if index not in existing[name]:
-            raise unknown_topic(name, index)
-        found.setdefault(name, []).append(index)
-    return found
+    for each in subscription.partitions:
+        if each not in existing:
+            raise unknown_topic(*each)
+    return sorted(subscription.partitions or (each for each in existing if subscription.matches(each[0])))
 
 
-def open_inventory(client: Mapping[str, Any] | None, store: StoreOptions | None, stack: ExitStack) -> Inventory:
+def open_inventory(options: SourceOptions, stack: ExitStack) -> Inventory:
     """The broker's inventory, or the store's if no broker is named; `stack` closes what this opens.
     Errors: KbrokerSourceError.
     """
-    if client is not None:
+    if options.client is not None:
         from kbroker.spark.broker_inventory import BrokerInventory  # noqa: PLC0415  (only imported if it is needed)
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
-        return BrokerInventory(stack.enter_context(BrokerClient(client)), has_store=store is not None)
+        client = stack.enter_context(BrokerClient(options.client))
+        return BrokerInventory(client, has_store=options.store is not None)
     from kbroker.spark.store_inventory import StoreInventory  # noqa: PLC0415
 
-    assert store is not None, "options name a broker or a store"
-    return StoreInventory(open_store(store))
+    assert options.store is not None, "options name a broker or a store"
+    return StoreInventory(open_store(options.store))
 
 
 def same_topics(known: Mapping[str, UUID], found: Iterable[tuple[str, UUID]]) -> None:

@@ -9,6 +9,7 @@ Source  KafkaSourceProvider of spark-sql-kafka-0-10 4.0.0
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from kbroker.config import client_properties
 from kbroker.config.values import ConfigError, as_boolean
-from kbroker.spark.errors import InvalidOption
+from kbroker.spark.errors import InvalidOption, KbrokerSourceError
 from kbroker.spark.positions import (
     AtOffsets,
     AtTimestamp,
@@ -32,6 +33,8 @@ from kbroker.spark.positions import (
 from kbroker.spark.stores import StoreOptions
 
 T = TypeVar("T")
+
+logger = logging.getLogger("kbroker.spark")
 
 KAFKA_PREFIX: Final = "kafka."
 STORE_PREFIX: Final = "rsm.config."
@@ -169,6 +172,12 @@ class SourceOptions:
                 "remove them, or use spark.read",
             )
         return replace(self, starting=Edge.LATEST if self.starting is None else self.starting)
+
+    def lose(self, error: KbrokerSourceError) -> None:
+        """Raise the error for records that cannot be read, or only log it with failOnDataLoss=false."""
+        if self.fail_on_data_loss:
+            raise error
+        logger.warning("%s (failOnDataLoss=false)", error)
 
 
 class _Given:

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import NamedTuple
-from uuid import UUID
 
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange
-from kbroker.spark.inventory import Bounds, Inventory, open_inventory
+from kbroker.spark.inventory import Bounds, Extent, open_inventory
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import Piece
 from kbroker.spark.plan import Hole, PartitionState, divided, tile
@@ -25,13 +24,6 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
 from kbroker.tiered.indexes import RemoteIndexes
 
 logger = logging.getLogger("kbroker.spark")
-
-
-class Extent(NamedTuple):
-    """The subscribed partitions at one moment. Shape: ids by topic; bounds by partition."""
-
-    ids: dict[str, UUID]
-    bounds: dict[Partition, Bounds]
 
 
 class Range(NamedTuple):
@@ -48,28 +40,17 @@ class Planner:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._stack = ExitStack()
-        self._inventory: Inventory | None = None
+        self._inventory = open_inventory(options, self._stack)
 
     def close(self) -> None:
-        """Close the connections; the next question opens them again."""
-        self._inventory = None
+        """Close the connections."""
         self._stack.close()
-
-    @property
-    def inventory(self) -> Inventory:
-        """Opened on first use."""
-        if self._inventory is None:
-            self._inventory = open_inventory(self.options.client, self.options.store, self._stack)
-        return self._inventory
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
         """The subscribed partitions that exist, and their current bounds."""
-        topics = self.inventory.topics(self.options.subscription)
-        partitions = [(topic, index) for topic, (_, indexes) in sorted(topics.items()) for index in indexes]
-        ids = {topic: topic_id for topic, (topic_id, _) in topics.items()}
-        return Extent(ids, self.inventory.bounds(partitions))
+        return self._inventory.extent(self.options.subscription)
 
     def batch_range(self) -> Range:
         """The offsets where a batch query begins and ends."""
@@ -132,7 +113,7 @@ class Planner:
     def _at(
         self, timestamps_ms: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int | None]:
-        found = self.inventory.offsets_at(timestamps_ms)
+        found = self._inventory.offsets_at(timestamps_ms)
         # Records that arrived after the ends were looked up are not part of this read.
         return {
             partition: None if offset is None or offset >= bounds[partition].end_offset else offset
@@ -144,15 +125,13 @@ class Planner:
         if there.log_start_offset <= offset <= there.end_offset:
             return offset
         nearest = min(max(offset, there.log_start_offset), there.end_offset)
-        said = f"{what} has {offset}; the topic has the offsets {there.log_start_offset} to {there.end_offset - 1}"
-        if self.options.fail_on_data_loss:
-            raise OffsetsOutOfRange(
-                said,
-                remedy="name existing offsets (-2 earliest, -1 latest); failOnDataLoss=false uses the nearest",
-                at=partition,
-                offset=offset,
-            )
-        logger.warning("%s-%d: %s; %d is used (failOnDataLoss=false)", *partition, said, nearest)
+        error = OffsetsOutOfRange(
+            f"{what} has {offset}; the topic has the offsets {there.log_start_offset} to {there.end_offset - 1}",
+            remedy=f"name existing offsets (-2 earliest, -1 latest); failOnDataLoss=false uses the nearest, {nearest}",
+            at=partition,
+            offset=offset,
+        )
+        self.options.lose(error)
         return nearest
 
     # --- pieces -------------------------------------------------------------------------------------------------------
@@ -160,7 +139,7 @@ class Planner:
     def pieces(self, start: Mapping[Partition, int], end: Mapping[Partition, int], extent: Extent) -> list[Piece]:
         """The pieces that tile the offset ranges from start to end, for the executors."""
         wanted = [partition for partition in end if start[partition] < end[partition]]
-        states = self.inventory.states(wanted, extent.bounds)
+        states = self._inventory.states(wanted, extent.bounds)
         tiled: list[Piece] = []
         for partition, state in zip(wanted, states, strict=True):
             tiled += self._covered(state, start[partition], end[partition])
@@ -173,13 +152,10 @@ class Planner:
         """The pieces of a partition. Errors: OffsetsNotCovered, unless failOnDataLoss=false."""
         found: list[Piece] = []
         for piece in tile(state, start, end):
-            if not isinstance(piece, Hole):
+            if isinstance(piece, Hole):
+                self.options.lose(not_covered(state, *piece))
+            else:
                 found.append(piece)
-                continue
-            error = not_covered(state, *piece)
-            if self.options.fail_on_data_loss:
-                raise error
-            logger.warning("%s (failOnDataLoss=false)", error)
         return found
 
     def _indexes(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
@@ -199,8 +175,8 @@ class Planner:
 
 
 def batch_pieces(options: SourceOptions) -> list[Piece]:
-    """The pieces of a batch query."""
-    with closing(Planner(options.for_batch())) as planner:
+    """The pieces of a batch query. `options` are those of `SourceOptions.for_batch`."""
+    with closing(Planner(options)) as planner:
         wanted = planner.batch_range()
         return planner.pieces(wanted.start, wanted.end, wanted.extent)
 

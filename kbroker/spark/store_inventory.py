@@ -8,7 +8,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic, store_unavailable
-from kbroker.spark.inventory import Bounds, chosen
+from kbroker.spark.inventory import Bounds, Extent, chosen
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.spark.positions import Partition
@@ -32,13 +32,11 @@ MANIFEST_REMEDY: Final = "restore it, or name a broker (kafka.bootstrap.servers)
 
 
 class StoreInventory:
-    """An Inventory from the manifests of a store. Each call of `topics` looks up what exists now.
+    """An Inventory from the manifests of a store. Each call of `extent` looks up what exists now.
 
     A damaged manifest is an error, because nothing else describes its segment. With `skips_damaged` it is skipped, and
     `damaged` maps its name to the cause.
     """
-
-    has_broker = False
 
     def __init__(self, storage: RemoteStorageManager, *, skips_damaged: bool = False) -> None:
         if not hasattr(storage, "list_objects") or not hasattr(storage, "read_manifest"):
@@ -51,7 +49,7 @@ class StoreInventory:
         self._manifests: dict[str, RemoteLogSegmentMetadata] = {}
         self._states: dict[Partition, PartitionState] = {}
 
-    def topics(self, subscription: Subscription) -> dict[str, tuple[UUID, list[int]]]:
+    def extent(self, subscription: Subscription) -> Extent:
         try:
             self._read(subscription)
         except RemoteStorageError as error:
@@ -62,24 +60,20 @@ class StoreInventory:
             if subscription.matches(found.topic):
                 by_topic.setdefault(found.topic, {}).setdefault(found.topic_id, []).append(segment)
         self._states = {}
-        there: dict[str, tuple[UUID, list[int]]] = {}
         for topic, incarnations in by_topic.items():
-            topic_id = self._newest(topic, incarnations)
-            partitions: dict[int, list[RemoteLogSegmentMetadata]] = {}
-            for segment in incarnations[topic_id]:
-                partitions.setdefault(segment.remote_log_segment_id.topic_id_partition.partition, []).append(segment)
-            there[topic] = topic_id, sorted(partitions)
-            for index, segments in partitions.items():
-                self._states[topic, index] = self._state(TopicIdPartition(topic_id, topic, index), segments)
-        wanted = chosen(subscription, {name: indexes for name, (_, indexes) in there.items()})
-        return {name: (there[name][0], indexes) for name, indexes in wanted.items()}
+            segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
+            for segment in incarnations[self._newest(topic, incarnations)]:
+                segments.setdefault(segment.remote_log_segment_id.topic_id_partition, []).append(segment)
+            self._states |= {each[1:]: self._state(each, segments[each]) for each in segments}
+        states = {each: self._states[each] for each in chosen(subscription, self._states.keys())}
+        ids = {topic: state.id.topic_id for (topic, _), state in states.items()}
+        return Extent(ids, {each: Bounds(state.log_start_offset, state.end_offset) for each, state in states.items()})
 
     def catalogue(self, subscription: Subscription) -> Catalogue:
         """The segments of the subscribed topics."""
-        topics = self.topics(subscription)
         found = Catalogue()
-        for state in self.states([(topic, at) for topic, (_, indexes) in topics.items() for at in indexes], {}):
-            found.segments |= {each.remote_log_segment_id.id: each for each in state.segments}
+        for each in self.extent(subscription).bounds:
+            found.segments |= {one.remote_log_segment_id.id: one for one in self._states[each].segments}
         return found
 
     def _read(self, subscription: Subscription) -> None:
@@ -164,9 +158,6 @@ class StoreInventory:
         # The checkpoint does not say which history the offsets below its first entry belong to: exclude them.
         start = max(start, epochs[0][1]) if epochs else start
         return PartitionState(id_, start, state.end_offset, state.leader_epochs, state.segments, has_broker=False)
-
-    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-        return {each: Bounds(self._states[each].log_start_offset, self._states[each].end_offset) for each in partitions}
 
     def offsets_at(self, timestamps_ms: Mapping[Partition, int]) -> dict[Partition, int | None]:
         found: dict[Partition, int | None] = {}

@@ -14,7 +14,6 @@ Source  PythonMicroBatchStream, MicroBatchExecution of Spark 4.0.0; KafkaMicroBa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,19 +22,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.spark.admission import Pace, admitted
-from kbroker.spark.errors import InvalidOption, KbrokerSourceError, OffsetsOutOfRange, RecordsExpired, UnknownTopic
+from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, UnknownTopic
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
-from kbroker.spark.reading import read_piece, reading_of
+from kbroker.spark.reading import read_piece
 from kbroker.spark.schema import columns_of
 from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kbroker.spark.planning import Extent, Planner
-
-logger = logging.getLogger("kbroker.spark")
+    from kbroker.spark.inventory import Extent
+    from kbroker.spark.planning import Planner
 
 
 class KbrokerStreamReader(DataSourceStreamReader):
@@ -44,7 +42,6 @@ class KbrokerStreamReader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_streaming()
         self._columns = columns_of(schema)
-        self._reading = reading_of(self._options)
         self._pace = Pace(least=self._options.min_offsets_per_trigger, max_delay_ms=self._options.max_trigger_delay_ms)
         self._planner: Planner | None = None
         self._position: Offsets | None = None  # where the next batch begins, None if Spark has not said it yet
@@ -91,7 +88,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""
         settle()
-        return read_piece(self._reading, partition.value, self._columns)
+        return read_piece(self._options, partition.value, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark's checkpoint stores the offsets."""
@@ -164,18 +161,18 @@ class KbrokerStreamReader(DataSourceStreamReader):
         for partition in sorted({*known, *extent.bounds} if only is None else only):
             there = extent.bounds.get(partition)
             if there is None:
-                self._lost(_gone(partition))
+                self._options.lose(_gone(partition))
                 continue
             offset = known.get(partition)
             if offset is None:
                 offset = there.log_start_offset
                 if offset > 0:
-                    self._lost(_expired(partition, 0, offset, "the partition is new, and"))
+                    self._options.lose(_expired(partition, 0, offset, "the partition is new, and"))
             elif offset < there.log_start_offset:
-                self._lost(_expired(partition, offset, there.log_start_offset, ""))
+                self._options.lose(_expired(partition, offset, there.log_start_offset, ""))
                 offset = there.log_start_offset
             elif offset > there.end_offset:
-                self._lost(_cut_off(partition, offset, there.end_offset))
+                self._options.lose(_cut_off(partition, offset, there.end_offset))
                 offset = there.end_offset
             start[partition] = offset
         return start
@@ -188,14 +185,9 @@ class KbrokerStreamReader(DataSourceStreamReader):
             if there is None:
                 continue
             if offset > there.end_offset:
-                self._lost(_cut_off(partition, offset, there.end_offset))
+                self._options.lose(_cut_off(partition, offset, there.end_offset))
             end[partition] = min(offset, there.end_offset)
         return end
-
-    def _lost(self, error: KbrokerSourceError) -> None:
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("%s (failOnDataLoss=false)", error)
 
 
 def _read(document: dict[str, Any]) -> tuple[Offsets, dict[str, UUID]]:

@@ -82,8 +82,7 @@ def test_epochs_older_than_the_log_start_are_not_requested(
 ) -> None:
     with TieredBroker(site) as served, connected(served) as client:
         inventory = BrokerInventory(client, has_store=True)
-        inventory.topics(Subscription(topics=(TOPIC,)))
-        bounds = inventory.bounds([(TOPIC, 0)])
+        bounds = inventory.extent(Subscription(topics=(TOPIC,))).bounds
         (state,) = inventory.states([(TOPIC, 0)], bounds)
         assert state.log_start_offset == LOG_START
         assert state.leader_epochs[0][0] > 1
@@ -98,7 +97,7 @@ def test_a_leader_that_left_the_cluster_is_looked_up_again(site: Site) -> None:
         client.cluster.leaders[TOPIC, 0] = 77
         assert client.offsets({(TOPIC, 0): EARLIEST})[TOPIC, 0].offset == LOG_START
         with pytest.raises(UnknownTopic, match="no such topic"):
-            BrokerInventory(client, has_store=False).topics(Subscription(topics=("no topic: it has blanks",)))
+            BrokerInventory(client, has_store=False).extent(Subscription(topics=("no topic: it has blanks",)))
 
 
 # --- a damaged metadata topic -----------------------------------------------------------------------------------------
@@ -234,8 +233,8 @@ def test_m10_records_of_an_unknown_segment_are_fetched(rotting: Served) -> None:
     with connected(rotting) as client:
         rot(metadata_log(rotting.site), 1, DAMAGE["crc"])
         inventory = BrokerInventory(client, has_store=True)
-        inventory.topics(Subscription(topics=(TOPIC,)))
-        (state,) = inventory.states([(TOPIC, 0)], inventory.bounds([(TOPIC, 0)]))
+        extent = inventory.extent(Subscription(topics=(TOPIC,)))
+        (state,) = inventory.states([(TOPIC, 0)], extent.bounds)
         pieces = tile(state, LOG_START, state.end_offset)
         assert [type(piece) for piece in pieces[:2]] == [TailPiece, SegmentPiece]
         storage = LocalRemoteStorage()
@@ -264,8 +263,8 @@ def test_m10_records_of_a_forgotten_segment_are_an_error(site: Site, tmp_path: P
     rot(metadata_log(copy), 1, DAMAGE["crc"])
     with TieredBroker(copy) as served, BrokerClient({"bootstrap_servers": [served.address]}, wait_ms=500) as client:
         inventory = BrokerInventory(client, has_store=True)
-        inventory.topics(Subscription(topics=(TOPIC,)))
-        (state,) = inventory.states([(TOPIC, 0)], inventory.bounds([(TOPIC, 0)]))
+        extent = inventory.extent(Subscription(topics=(TOPIC,)))
+        (state,) = inventory.states([(TOPIC, 0)], extent.bounds)
         first, *_ = tile(state, LOG_START, state.end_offset)
         assert isinstance(first, TailPiece)
         assert first.start_offset == LOG_START

@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 
 from kbroker.spark.errors import MissingObject
+from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.pieces import SegmentPiece
-from kbroker.spark.reading import Reading, read_piece
+from kbroker.spark.reading import read_piece
 from kbroker.spark.stores import StoreOptions
 from kbroker.testing.remote_segments import WrittenSegment, partition_named, write_batches
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -56,29 +57,31 @@ def copied(directory: Path, segment_id: int) -> WrittenSegment:
     return made
 
 
-def reading_of(directory: Path, *, fail_on_data_loss: bool = True) -> Reading:
+def options_of(directory: Path, *, fail_on_data_loss: bool = True) -> SourceOptions:
     store = StoreOptions("tests.spark.test_reading:Vanishing", {"dir": str(directory / "tier")})
-    return Reading(store, None, len(LOG[0]) + 1, fail_on_data_loss)
+    return SourceOptions(
+        Subscription(("orders",)), None, store, fail_on_data_loss=fail_on_data_loss, chunk_bytes=len(LOG[0]) + 1
+    )
 
 
-def offsets(reading: Reading, piece: SegmentPiece) -> list[int]:
-    return [offset for (offset,) in rows_of(read_piece(reading, piece, ("offset",)))]
+def offsets(options: SourceOptions, piece: SegmentPiece) -> list[int]:
+    return [offset for (offset,) in rows_of(read_piece(options, piece, ("offset",)))]
 
 
 @pytest.mark.parametrize("end", [105, 120, 135])
 def test_a_deleted_segments_rest_is_read_from_a_copy(tmp_path: Path, end: int) -> None:
     gone = copied(tmp_path, 1)
     copied(tmp_path, 2)
-    found = offsets(reading_of(tmp_path), SegmentPiece(gone.finished, 100, end))
+    found = offsets(options_of(tmp_path), SegmentPiece(gone.finished, 100, end))
     assert found == [offset for offset in OFFSETS if offset < end]
 
 
 def test_a_deleted_segment_without_a_copy_is_missing_or_skipped(tmp_path: Path) -> None:
     gone = copied(tmp_path, 1)
     with pytest.raises(MissingObject, match="orders-0 at offset 110"):
-        offsets(reading_of(tmp_path), SegmentPiece(gone.finished, 100, 135))
+        offsets(options_of(tmp_path), SegmentPiece(gone.finished, 100, 135))
     gone = copied(tmp_path, 1)
-    assert offsets(reading_of(tmp_path, fail_on_data_loss=False), SegmentPiece(gone.finished, 100, 135)) == OFFSETS[:10]
+    assert offsets(options_of(tmp_path, fail_on_data_loss=False), SegmentPiece(gone.finished, 100, 135)) == OFFSETS[:10]
 
 
 def test_losing_the_batch_after_a_piece_repeats_no_row(tmp_path: Path) -> None:
@@ -87,9 +90,9 @@ def test_losing_the_batch_after_a_piece_repeats_no_row(tmp_path: Path) -> None:
         gone = copied(tmp_path, 1)
         copied(tmp_path, 2)
         piece = SegmentPiece(gone.finished, 115, 125, 0, end_position)
-        reading = replace(reading_of(tmp_path, fail_on_data_loss=fail_on_data_loss), chunk_bytes=end_position)
+        options = replace(options_of(tmp_path, fail_on_data_loss=fail_on_data_loss), chunk_bytes=end_position)
         if fail_on_data_loss:
             with pytest.raises(MissingObject):
-                offsets(reading, piece)
+                offsets(options, piece)
         else:
-            assert offsets(reading, piece) == [*range(115, 125)]
+            assert offsets(options, piece) == [*range(115, 125)]

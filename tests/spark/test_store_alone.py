@@ -55,8 +55,7 @@ class Tier:
     def state(self, partition: TopicIdPartition = ORDERS) -> PartitionState:
         inventory = StoreInventory(self.storage)
         wanted = partition.topic, partition.partition
-        inventory.topics(Subscription(partitions=(wanted,)))
-        return inventory.states([wanted], inventory.bounds([wanted]))[0]
+        return inventory.states([wanted], inventory.extent(Subscription(partitions=(wanted,))).bounds)[0]
 
 
 @pytest.fixture
@@ -76,13 +75,14 @@ def test_topics_and_partitions_are_those_of_the_manifests(tier: Tier) -> None:
     tier.copy(partition=partition_named("orders", 2))
     tier.copy(partition=partition_named("billing"))
     inventory = StoreInventory(tier.storage)
-    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (ORDERS.topic_id, [0, 2])}
-    assert sorted(inventory.topics(Subscription(pattern=".*"))) == ["billing", "orders"]
-    assert inventory.topics(Subscription(pattern="none.*")) == {}
+    found = inventory.extent(Subscription(topics=("orders",)))
+    assert (found.ids, list(found.bounds)) == ({"orders": ORDERS.topic_id}, [("orders", 0), ("orders", 2)])
+    assert sorted(inventory.extent(Subscription(pattern=".*")).ids) == ["billing", "orders"]
+    assert inventory.extent(Subscription(pattern="none.*")) == ({}, {})
     with pytest.raises(UnknownTopic, match="orders-1"):
-        inventory.topics(Subscription(partitions=(("orders", 1),)))
+        inventory.extent(Subscription(partitions=(("orders", 1),)))
     with pytest.raises(UnknownTopic, match="users"):
-        inventory.topics(Subscription(topics=("users",)))
+        inventory.extent(Subscription(topics=("users",)))
 
 
 def test_an_unfinished_copy_is_not_read(tier: Tier) -> None:
@@ -118,7 +118,7 @@ def test_the_newer_of_two_topics_with_one_name_is_read(tier: Tier) -> None:
     later = partition_named("orders", incarnation=2)
     tier.copy(partition=later)
     inventory = StoreInventory(tier.storage)
-    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (later.topic_id, [0])}
+    assert inventory.extent(Subscription(topics=("orders",))).ids == {"orders": later.topic_id}
 
 
 def test_two_clusters_with_one_topic_name_are_an_error(tier: Tier) -> None:
@@ -126,7 +126,7 @@ def test_two_clusters_with_one_topic_name_are_an_error(tier: Tier) -> None:
     tier.copy(partition=partition_named("orders", incarnation=2))
     tier.copy(start_offset=15)
     with pytest.raises(TopicRecreated, match="several topics of this name"):
-        StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
+        StoreInventory(tier.storage).extent(Subscription(topics=("orders",)))
 
 
 def test_an_older_topic_that_outlived_the_newer_is_an_error(tier: Tier) -> None:
@@ -135,13 +135,13 @@ def test_an_older_topic_that_outlived_the_newer_is_an_error(tier: Tier) -> None:
     tier.copy(partition=partition_named("orders", incarnation=3))
     tier.copy(start_offset=15)
     with pytest.raises(TopicRecreated, match="several topics of this name"):
-        StoreInventory(tier.storage).topics(Subscription(topics=("orders",)))
+        StoreInventory(tier.storage).extent(Subscription(topics=("orders",)))
 
 
 @pytest.mark.parametrize("wanted", [Subscription(topics=("orders",)), Subscription(pattern=".*")])
 def test_an_empty_store_is_an_error(tier: Tier, wanted: Subscription) -> None:
     with pytest.raises(UnknownTopic, match=r"tier'.* is empty"):
-        StoreInventory(tier.storage).topics(wanted)
+        StoreInventory(tier.storage).extent(wanted)
 
 
 # --- manifests that are damaged ---------------------------------------------------------------------------------------
@@ -211,11 +211,10 @@ def test_a_tier_with_only_damaged_manifests_is_not_clean(tier: Tier) -> None:
 def test_the_next_look_finds_new_and_deleted_segments(tier: Tier) -> None:
     first = tier.copy()
     inventory = StoreInventory(tier.storage)
-    assert inventory.topics(Subscription(topics=("orders",))) == {"orders": (ORDERS.topic_id, [0])}
+    assert inventory.extent(Subscription(topics=("orders",))).ids == {"orders": ORDERS.topic_id}
     tier.copy(start_offset=15)
     tier.storage.delete_log_segment_data(first.metadata)
-    inventory.topics(Subscription(topics=("orders",)))
-    assert inventory.bounds([("orders", 0)])["orders", 0] == (15, 30)
+    assert inventory.extent(Subscription(topics=("orders",))).bounds == {("orders", 0): (15, 30)}
 
 
 class OldList(LocalRemoteStorage):
@@ -233,11 +232,10 @@ def test_m6_a_segment_missing_in_an_outdated_list_remains(tier: Tier) -> None:
     storage = OldList()
     storage.configure({"dir": str(tier.directory / "tier")})
     inventory = StoreInventory(storage)
-    inventory.topics(Subscription(topics=("orders",)))
+    inventory.extent(Subscription(topics=("orders",)))
     storage.unlisted = frozenset(object_name(each.metadata, MANIFEST) for each in made[:2])
     tier.storage.delete_log_segment_data(made[0].metadata)
-    inventory.topics(Subscription(topics=("orders",)))
-    assert inventory.bounds([("orders", 0)])["orders", 0] == (15, 45)
+    assert inventory.extent(Subscription(topics=("orders",))).bounds == {("orders", 0): (15, 45)}
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class StoreSite:
         return dict(self._inventory.damaged)
 
     def topics(self) -> set[str]:
-        there = self._inventory.topics(EVERYTHING).keys()
+        there = self._inventory.extent(EVERYTHING).ids.keys()
         named = filter(None, map(parse_object_name, self._inventory.damaged))
         return there | {unquote(each.topic, errors="surrogatepass") for each in named}
 
