@@ -138,7 +138,7 @@ def test_values_become_columns_and_bad_records_keep_a_reason(
     ]
     again = export(
         spark, topic=small, output=str(tmp_path / "out"), options=options(tiered_site),
-        decoding=decoding_of(spark, "json", "number BIGINT, name STRING, at TIMESTAMP"),
+        decoding=decoding_of("json", "number BIGINT, name STRING, at TIMESTAMP"),
     )  # fmt: skip
     assert (again.rows, again.commits) == (0, [])
 
@@ -348,7 +348,7 @@ def test_a_directory_with_other_contents_is_refused(
         export(spark, topic=name, output=str(into), options=options(tiered_site), **more)
 
     run()
-    decoding = decoding_of(spark, "json", "number BIGINT")
+    decoding = decoding_of("json", "number BIGINT")
     with pytest.raises(ExportConflict, match=r"were made with (decode|allows_unknown_fields)"):
         run(decoding=decoding)
     with pytest.raises(UnknownTopic, match=r"nowhere: there is no such topic. Remedy: "):
@@ -369,7 +369,7 @@ def test_a_directory_with_other_contents_is_refused(
         run(into=tmp_path / "out{1}")
     for schema in ("number BIGGINT", "{", '{"type": "struct"}', "offset BIGINT"):
         with pytest.raises(InvalidOption, match="Remedy: "):
-            run(into=tmp_path / "schema", decoding=decoding_of(spark, "json", schema))
+            run(into=tmp_path / "schema", decoding=decoding_of("json", schema))
     file = next(output.glob("date=*/partition=0/*.parquet"))
     shutil.move(file, tmp_path / "kept.parquet")
     with pytest.raises(ExportConflict, match="a file of batch 0 is missing"):

@@ -32,7 +32,7 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         decoding = None
         if options.decode is not None:
             decoding = decoding_of(
-                session, options.decode, _text(options.schema), has_confluent_header=options.confluent_header,
+                options.decode, _text(options.schema), has_confluent_header=options.confluent_header,
                 schema_id=options.schema_id, allows_unknown_fields=not options.refuse_unknown_fields,
                 csv_delimiter=options.csv_delimiter, csv_null=options.csv_null,
             )  # fmt: skip

@@ -14,11 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kbroker.spark.errors import InvalidOption
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.planning import batch_pieces
 from kbroker.spark.reading import read_piece
-from kbroker.spark.schema import columns_of, default_schema
+from kbroker.spark.schema import columns_of, default_schema, parse_schema
 from kbroker.spark.worker import settle
 
 Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -27,7 +26,7 @@ Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | str | None = None) -> DataFrame:
     """See `kbroker.spark.load`."""
     source = SourceOptions.parse(options).for_batch()
-    chosen = default_schema(source) if schema is None else _parsed(schema)
+    chosen = default_schema(source) if schema is None else parse_schema(schema)
     columns = columns_of(chosen)
     pieces = batch_pieces(source)
     if not pieces:
@@ -35,14 +34,6 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | s
     # One row and one task for each piece. Rows from createDataFrame would be split by the number of cores.
     numbers = spark.range(0, len(pieces), 1, len(pieces))
     return numbers.mapInArrow(_reader(source, [pickle.dumps(piece) for piece in pieces], columns), chosen)
-
-
-def _parsed(schema: StructType | str) -> StructType:
-    """Errors: InvalidOption; Spark's own error for text that is not DDL."""
-    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(found, StructType):
-        raise InvalidOption(f"the schema {schema} is a type, not columns", remedy='name them, as in "offset BIGINT"')
-    return found
 
 
 def _reader(options: SourceOptions, pieces: Sequence[bytes], columns: Sequence[str]) -> Read:

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from kbroker.spark.columns import COLUMNS
 from kbroker.spark.errors import KbrokerSourceError, MissingObject, OffsetsNotCovered, RecordsExpired
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
@@ -20,8 +22,6 @@ from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.stores import open_store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kbroker.spark.options import SourceOptions
     from kbroker.spark.plan import PartitionState
 

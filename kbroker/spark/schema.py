@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -45,6 +47,24 @@ NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "tim
 def default_schema(options: SourceOptions) -> StructType:
     """The columns if the user gives no schema."""
     return ALL_COLUMNS if options.include_headers else StructType(ALL_COLUMNS.fields[:-1])
+
+
+def parse_schema(schema: StructType | str) -> StructType:
+    """The schema that a user gives, as a StructType or as text: Spark's DDL or JSON. Errors: InvalidOption."""
+    remedy = "write it as `name TYPE, name TYPE NOT NULL, …`, or as the JSON of a StructType"
+    found: Any = schema
+    try:
+        if isinstance(schema, str):
+            is_json = schema.lstrip().startswith("{")
+            found = StructType.fromJson(json.loads(schema)) if is_json else StructType.fromDDL(schema)
+    except PySparkException as error:
+        said = str(error).strip().splitlines()[0]
+        raise InvalidOption(f"the schema cannot be read: {said}", remedy=remedy) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidOption(f"the schema cannot be read: {error!r}", remedy=remedy) from None
+    if not isinstance(found, StructType):
+        raise InvalidOption(f"the schema {schema} is a type, not columns", remedy=remedy)
+    return found
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -12,9 +12,6 @@ from kbroker.spark.options import SourceOptions
 from kbroker.spark.reading import read_piece
 from kbroker.spark.schema import columns_of
 from kbroker.spark.worker import settle
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class KbrokerReader(DataSourceReader):

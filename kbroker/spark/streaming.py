@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -30,8 +31,6 @@ from kbroker.spark.schema import columns_of
 from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from kbroker.spark.inventory import Extent
     from kbroker.spark.planning import Planner
 

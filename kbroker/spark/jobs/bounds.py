@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
 
 from kbroker.spark.errors import unknown_topic
 from kbroker.spark.jobs.export_log import Range
+from kbroker.spark.loading import load
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.planning import Planner
 from kbroker.spark.positions import Edge
+from kbroker.spark.schema import ALL_COLUMNS
 from wire.types import ZERO_UUID, uuid_to_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Bounds(NamedTuple):
@@ -59,9 +60,6 @@ def read_ranges(
     spark: SparkSession, topic: str, options: Mapping[str, str], ranges: Mapping[int, Range]
 ) -> DataFrame:  # fmt: skip
     """The records of exactly these offsets, with headers; positions in `options` are ignored."""
-    from kbroker.spark.loading import load  # noqa: PLC0415  (needs PySpark)
-    from kbroker.spark.schema import ALL_COLUMNS  # noqa: PLC0415
-
     wanted = {partition: each for partition, each in ranges.items() if each.end > each.start}
     if not wanted:
         return spark.createDataFrame([], ALL_COLUMNS)

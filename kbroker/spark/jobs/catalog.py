@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from kbroker.spark.data_sources import SEGMENTS
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.files import HadoopDirectory
 from kbroker.spark.jobs.session import afterwards
 from kbroker.spark.segments_source import SCHEMA
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 @dataclass(slots=True)

@@ -14,7 +14,11 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.errors import InvalidOption
@@ -26,9 +30,6 @@ from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
 from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
 from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
 from kbroker.spark.jobs.files import Claimed, HadoopDirectory
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DEFAULT_POLL_SECONDS: Final = 10.0
 STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -293,9 +294,6 @@ class Export:
     @contextmanager
     def _detect_overtaking(self, number: int) -> Iterator[None]:
         """If another export commits the batch, it deletes our staged files. Report that as the cause of the failure."""
-        from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
-        from pyspark.errors import PySparkException  # noqa: PLC0415
-
         try:
             yield
         except (PySparkException, Py4JError, OSError) as error:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from kbroker.spark.jobs.errors import JobError
 from kbroker.spark.jobs.export_log import ExportedFile, Range
 from kbroker.spark.jobs.files import HadoopDirectory
 from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # By default Spark writes times as INT96, which few programs other than Spark and Hive read.
 SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", **SMALL_BATCHES}
@@ -36,8 +36,6 @@ def counted_rows(
 
     Errors  JobError if they are not rows of the batch, which then must not be committed
     """
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
     frame = spark.read.schema("offset bigint, partition int").parquet(f"{directory.path}/{path}")
     found = frame.groupBy("partition").agg(F.count(F.lit(1)), F.min("offset"), F.max("offset")).collect()
     counted: dict[int, int] = {}

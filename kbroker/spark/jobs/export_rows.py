@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.decoding import Decoder, Decoding
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 BASE: Final = ("key", "topic", "offset", "timestamp", "timestampType", "headers", "date", "partition")
@@ -104,8 +105,7 @@ def decoded_batches(
     batches: Iterator[pa.RecordBatch], decoding: Decoding, into: str | None
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the raw value, the fields of the value, and the reason."""
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import compute  # noqa: PLC0415
+    from pyarrow import compute  # noqa: PLC0415  (only needed for decoding)
 
     decoder = Decoder(decoding)
     for batch in batches:

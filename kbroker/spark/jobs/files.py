@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.session import afterwards
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # The server of these file systems decides which rename is first.
 EXCLUSIVE: Final = frozenset({"hdfs", "webhdfs", "swebhdfs", "abfs", "abfss"})
@@ -150,8 +150,6 @@ class HadoopDirectory:
 
     def _is_linked(self, old: str, new: str) -> bool:
         """Create a hard link to a local file; False if the file system has no links. Errors: Py4JJavaError."""
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (comes with PySpark)
-
         here, there = (self._jvm.java.io.File(self._at(each).toUri().getPath()).toPath() for each in (old, new))
         try:
             self._jvm.java.nio.file.Files.createLink(there, here)
@@ -191,8 +189,6 @@ class HadoopDirectory:
 
 @contextmanager
 def _java_errors(path: str) -> Iterator[None]:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  (comes with PySpark)
-
     try:
         yield
     except Py4JJavaError as error:

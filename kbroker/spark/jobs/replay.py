@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from kbroker.spark.client import LATEST
 from kbroker.spark.errors import InvalidOption, unknown_topic
@@ -23,10 +28,6 @@ from kbroker.spark.options import SourceOptions
 from wire.compression import Codec
 from wire.partitioner import partition_of_key
 from wire.types import uuid_from_text, uuid_to_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 TARGET: Final = "_kbroker_target"
 SLOT: Final = "_kbroker_slot"
@@ -197,9 +198,6 @@ def _count(connection: TargetClient, plan: ReplayPlan, expected: Mapping[int, in
 
 def _placed(spark: SparkSession, rows: DataFrame, *, partitions: Sequence[int], by_key: bool) -> DataFrame:
     """The rows with their target partition, one task for each of `partitions`, in the order of writing."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-    from pyspark.sql.types import IntegerType, StructField, StructType  # noqa: PLC0415
-
     count = len(partitions)
     columns = rows.selectExpr("partition", "offset", "unix_millis(timestamp) AS _kbroker_ms", "key", "value", "headers")
     if by_key:
@@ -234,8 +232,6 @@ def _slots(spark: SparkSession, count: int) -> list[int]:
 
 def by_keys(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
     """Batches with the partition that Kafka's clients choose for the key; without a key the source's number decides."""
-    import pyarrow as pa  # noqa: PLC0415
-
     for batch in batches:
         keys, numbers = batch.column("key").to_pylist(), batch.column("partition").to_pylist()
         chosen = [

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.bounds import find_bounds, read_ranges
 from kbroker.spark.jobs.errors import IncompleteExport, ReplayConflict
 from kbroker.spark.jobs.export_log import COMMITS, SUCCESS, Range
 from kbroker.spark.jobs.files import HadoopDirectory
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 NEEDED: Final = ("key", "value", "partition", "offset", "timestamp")
 
@@ -57,8 +58,6 @@ class ParquetSource:
     """The rows of Parquet files. Errors: InvalidOption, and IncompleteExport for an export in progress."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        from pyspark.errors import AnalysisException  # noqa: PLC0415
-
         self._path = path
         self.short_name = path.rstrip("/").rpartition("/")[2] or "files"
         self.name = f"the files in {path}"
@@ -83,8 +82,6 @@ class ParquetSource:
 
     def ranges(self) -> dict[int, Range]:
         """The first to the last offset of each partition."""
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
         found = (
             self._frame.groupBy("partition")
             .agg(F.min("offset"), F.max("offset"), F.count(F.lit(1)), F.countDistinct("offset"), F.count("timestamp"))
@@ -105,8 +102,6 @@ class ParquetSource:
 
     def rows(self, ranges: Mapping[int, Range]) -> DataFrame:
         """The rows within these offsets."""
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
         inside = F.lit(False)
         for partition, each in ranges.items():
             inside |= (F.col("partition") == partition) & F.col("offset").between(each.start, each.end - 1)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+import pyarrow as pa
 
 from kbroker.spark.client import LATEST
 from kbroker.spark.jobs.errors import ReplayConflict
@@ -19,9 +21,6 @@ from kbroker.spark.jobs.target import PartitionWriter, TargetClient, foreign_wri
 from kbroker.spark.positions import Partition
 from wire.compression import Codec
 from wire.record_batch import Record
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SETTLED_SECONDS: Final = 1.0
 """Requests of a killed attempt may still arrive: the end of a log counts when it has not moved for this long."""
@@ -52,8 +51,6 @@ class Row(NamedTuple):
 
 def replay_rows(batches: Iterator[pa.RecordBatch], assignment: Assignment) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task. Returns for each partition how many existed before and how many were written."""
-    import pyarrow as pa  # noqa: PLC0415
-
     done: list[tuple[int, int, int]] = []
     progress: _Partition | None = None
     client: TargetClient | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 # Spark's default is 256 MiB. A task with large records would hold several copies of that.
 SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
@@ -21,9 +22,6 @@ def afterwards(tidy: Callable[[], object]) -> Iterator[None]:
     After an exception `tidy` is tried several times, and its own errors are ignored: py4j sometimes refuses the first
     call after an interrupted one, and that error would hide the interruption.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415  (comes with PySpark)
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     try:
         yield
     except BaseException:
