@@ -26,8 +26,8 @@ from kbroker.runtime.env import RealEnv
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import TIME_ENTRY
-from kbroker.storage.leader_epoch import parse_epochs
-from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT, parse_epochs
+from kbroker.storage.loader import offset_of
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.retention import judge, local_limits
 from kbroker.storage.segment import LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name

@@ -12,9 +12,9 @@ from kbroker.cli._verify_report import Report
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.formatting import PARTITION_METADATA, parse_partition_metadata
-from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs, parse_epochs
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT, LeaderEpochs, format_epochs, parse_epochs
 from kbroker.storage.leftovers import retired_through
-from kbroker.storage.loader import EPOCH_CHECKPOINT, offset_of
+from kbroker.storage.loader import offset_of
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.segment import INDEX_SUFFIXES, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from kbroker.storage.verifying import Expected, Progress, Reach, SegmentCheck

@@ -17,6 +17,7 @@ from typing import Final
 
 from kbroker.storage.checkpoint import format_lines, parse_lines
 
+EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
 MAX_OFFSET: Final = (1 << 63) - 1

@@ -23,12 +23,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage import loader
 from kbroker.storage.batches import BatchHeader, WritableBuffer
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
+from kbroker.storage.loader import Loader
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.log_files import LogFiles
+from kbroker.storage.log_files import LogFiles, ignore
 from kbroker.storage.plans import (
     UNKNOWN_SPACE,
     AppendPlan,
@@ -52,10 +52,6 @@ from wire.errors import ErrorCode, KafkaError
 
 def no_jitter(_bound: int) -> int:
     return 0
-
-
-def ignore(_message: str) -> None:
-    """The default `report`: drops the message."""
 
 
 class Log(SegmentedLog):
@@ -108,25 +104,22 @@ class Log(SegmentedLog):
             if recovered is not None:
                 loaded = recovered.take(pool, report)
             else:
-                loaded = loader.load(
-                    directory,
-                    files=pool,
-                    config=config,
+                files = LogFiles(directory, pool=pool, report=report)
+                loaded = Loader(files, config).load(
                     clean_shutdown=clean_shutdown,
                     recovery_point=recovery_point,
                     log_start_offset=log_start_offset or 0,
                     timestamp_ms=timestamp_ms,
-                    report=report,
                 )
         except OSError as error:
             self.state.note(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot load {directory}: {error}") from error
-        self.files = LogFiles(directory, pool=pool, loaded=loaded, report=report)
-        self.segments = loaded.segments
-        self.leader_epochs = loaded.leader_epochs
-        self.producers = loaded.producers
+        self.files = loaded.files
+        self.segments = self.files.segments
+        self.leader_epochs = self.files.leader_epochs
+        self.producers = self.files.producers
         self.log_start_offset = loaded.log_start_offset
-        self.local_log_start_offset = max(loaded.log_start_offset, loaded.segments.first.base_offset)
+        self.local_log_start_offset = max(loaded.log_start_offset, self.segments.first.base_offset)
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         # The file keeps this number until it is written again, even if the log now ends below it.

@@ -53,8 +53,9 @@ from kbroker.storage.formatting import (
     read_clean_shutdown,
     write_clean_shutdown,
 )
-from kbroker.storage.log import Log, ignore, no_jitter
+from kbroker.storage.log import Log, no_jitter
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_files import ignore
 from kbroker.storage.offset_checkpoints import OffsetCheckpoints
 from kbroker.storage.plans import DirectoryState
 from kbroker.storage.recovering import RecoveredLog

@@ -13,19 +13,21 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
-from kbroker.storage import loader
+from kbroker.runtime.ports import Disk
 from kbroker.storage.batches import BatchHeader
-from kbroker.storage.checkpoint import replace_file
+from kbroker.storage.checkpoint import read_file, replace_file
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.durable import sync as sync_file
 from kbroker.storage.files import FilePool
-from kbroker.storage.leader_epoch import LeaderEpochs, format_epochs
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT, LeaderEpochs, format_epochs
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.producer_state import ProducerState
+from kbroker.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot, read_marker
 from kbroker.storage.segment import (
     DELETED_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -34,11 +36,19 @@ from kbroker.storage.segment import (
     Segment,
     file_name,
 )
-from kbroker.storage.segments import unlink_newest_first, unlink_segment
+from kbroker.storage.segment_recovery import RecoveredSegment, producer_headers
+from kbroker.storage.segments import SegmentList, unlink_newest_first, unlink_segment
+from wire.batch_header import NO_PRODUCER_ID
+
+_NONE_READ: Final[Mapping[int, RecoveredSegment]] = {}
+
+
+def ignore(_message: str) -> None:
+    """The default `report`: drops the message."""
 
 
 class LogFiles:
-    """See the module docstring.
+    """See the module docstring. `kbroker.storage.loader` fills it.
 
     Shape   snapshots are the offsets of the producer snapshots; doomed are the renamed files of removed segments
     Note    has_unsynced_names: the names of files may not be durable yet. An empty log does not sync them until it
@@ -46,19 +56,26 @@ class LogFiles:
     Errors  OSError from all methods that write. They block
     """
 
-    def __init__(
-        self, directory: str, *, pool: FilePool, loaded: loader.LoadedLog, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, directory: str, *, pool: FilePool, report: Callable[[str], None]) -> None:
         self.directory = directory
         self.pool = pool
-        self.disk = pool.disk
         self.report = report
-        self.segments = loaded.segments
-        self.leader_epochs = loaded.leader_epochs
-        self.producers = loaded.producers
-        self.snapshots = loaded.snapshots
+        self.segments = SegmentList()
+        self.leader_epochs = LeaderEpochs()
+        self.producers = ProducerState()
+        self.snapshots: list[int] = []
         self.doomed = Doomed()
-        self.has_unsynced_names = self.segments.active.has_unsynced_files or not loaded.log_end_offset
+        self.has_unsynced_names = True
+
+    @property
+    def disk(self) -> Disk:
+        return self.pool.disk
+
+    def use(self, pool: FilePool, report: Callable[[str], None]) -> None:
+        """Use another pool and another receiver of reports from now on."""
+        self.pool, self.report = pool, report
+        for segment in self.segments:
+            segment.use(pool)
 
     def forget(self) -> None:
         """Drop the files of all segments from the pool, because their paths are about to be renamed or removed."""
@@ -77,7 +94,7 @@ class LogFiles:
         """
         entries = self.leader_epochs.entries if entries is None else entries
         try:
-            path = f"{self.directory}/{loader.EPOCH_CHECKPOINT}"
+            path = f"{self.directory}/{EPOCH_CHECKPOINT}"
             replace_file(self.disk, path, format_epochs(entries).encode(), sync=sync)
             if syncs_names:
                 sync_names(self.disk, self.directory)
@@ -111,17 +128,78 @@ class LogFiles:
             self.snapshots.append(offset)
         return True
 
-    def load_producers(self, producers: ProducerState, snapshots: list[int], log_end_offset: int) -> None:
-        """See `loader.load_producers`."""
-        loader.load_producers(
-            producers,
-            self.segments,
-            snapshots,
-            disk=self.disk,
-            directory=self.directory,
-            log_end_offset=log_end_offset,
-            report=self.report,
-        )
+    def load_producers(
+        self,
+        producers: ProducerState,
+        snapshots: list[int],
+        log_end_offset: int,
+        *,
+        trusts_absence: bool = False,
+        segments_read: Mapping[int, RecoveredSegment] = _NONE_READ,
+    ) -> None:
+        """Bring the producers up to log_end_offset from the newest good snapshot and the batches after it.
+
+        Without a snapshot every batch of the segments is read, even below log_start_offset: a producer may resend a
+        batch whose records have been deleted. Damaged snapshots are deleted and removed from the list. With
+        `trusts_absence` a log without snapshots has no producers. Segments that recovery has read are not read again.
+        """
+        had_snapshots = bool(snapshots)
+        start = self.segments.first.base_offset
+        producers.clear(start)
+        for offset in sorted((offset for offset in snapshots if offset <= log_end_offset), reverse=True):
+            path = self.snapshot_path(offset)
+            try:
+                entries = parse_snapshot(read_file(self.disk, path))
+            except (ValueError, FileNotFoundError) as error:
+                self.report(f"{path} is ignored: {error}")
+                snapshots.remove(offset)
+                with suppress(FileNotFoundError):
+                    self.disk.unlink(path)
+                continue
+            self._set_heard_times(entries)
+            producers.restore(offset, entries)
+            start = offset
+            break
+        if start < log_end_offset and (had_snapshots or not trusts_absence):
+            self._replay(producers, start, log_end_offset, segments_read)
+        producers.end_offset = log_end_offset
+
+    def _set_heard_times(self, entries: Sequence[ProducerEntry]) -> None:
+        """Set heard_ms, a lower bound of the producers' idle time, because a snapshot has only record timestamps.
+
+        A producer cannot have written after the last write to the segment that holds its last batch, or to the first
+        remaining segment.
+        """
+        held = tuple(self.segments)
+        written_ms: dict[str, int] = {}
+        for entry in entries:
+            if entry.batches:
+                at = bisect_right(held, entry.last_offset, key=lambda segment: segment.base_offset)
+                path = held[max(at - 1, 0)].log_path
+                if path not in written_ms:
+                    with suppress(FileNotFoundError):  # retention has deleted it since
+                        written_ms[path] = self.disk.modified_ms(path)
+                entry.heard_ms = written_ms.get(path, -1)
+
+    def _replay(
+        self, producers: ProducerState, start: int, end: int, segments_read: Mapping[int, RecoveredSegment]
+    ) -> None:
+        for segment in self.segments.from_offset(start):
+            recovered = segments_read.get(segment.base_offset)
+            if recovered is not None and recovered.producer_batches is not None and start <= segment.base_offset:
+                for header in producer_headers(segment, recovered.producer_batches):
+                    producers.note(header)
+                continue
+            found = segment.find(start) if segment.size else None
+            if found is None:
+                continue
+            file = segment.open().file
+            for position, header in segment.scan(found[0], chunk_bytes=1 << 18):
+                if header.base_offset >= end:
+                    return
+                if header.producer_id != NO_PRODUCER_ID:
+                    marker = read_marker(file.pread(header.size, position), 0) if header.is_control else None
+                    producers.note(header, marker)
 
     # --- rolling and syncing ------------------------------------------------------------------------------------------
 
@@ -144,16 +222,16 @@ class LogFiles:
             # If this name were lost and the next one kept, the log would seem to start at the next one.
             sync_names(self.disk, self.directory)
         self.has_unsynced_names = True
-        segment = Segment.create(
-            self.pool,
-            self.directory,
-            base_offset,
-            interval_bytes=config.index_interval_bytes,
-            created_ms=timestamp_ms,
-        )
+        segment = self.create_segment(base_offset, config.index_interval_bytes, created_ms=timestamp_ms)
         jitter_bound = min(config.segment_jitter_ms, config.segment_ms)
         segment.jitter_ms = jitter_ms(jitter_bound) if jitter_bound > 0 else 0
         return segment
+
+    def create_segment(self, base_offset: int, interval_bytes: int, *, created_ms: int) -> Segment:
+        """Create the files of an empty segment."""
+        return Segment.create(
+            self.pool, self.directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms
+        )
 
     def sync(self, segments: Sequence[Segment], active: Segment) -> None:
         """Sync segments in order; a segment that a roll closes at the same time is marked for the next flush."""
@@ -231,9 +309,7 @@ class LogFiles:
         self._remove_snapshots(above=-1)
         created_ms = self.segments.active.created_ms
         unlink_newest_first(tuple(self.segments))
-        self.segments.replace(
-            [Segment.create(self.pool, self.directory, offset, interval_bytes=interval_bytes, created_ms=created_ms)]
-        )
+        self.segments.replace([self.create_segment(offset, interval_bytes, created_ms=created_ms)])
         sync_names(self.disk, self.directory)
         self.producers.clear(offset)
 

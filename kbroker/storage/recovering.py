@@ -10,15 +10,16 @@ A log with little data after its recovery point is recovered when it is opened, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage import loader
 from kbroker.storage.files import FilePool
+from kbroker.storage.loader import LoadedLog, Loader, offset_of
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.log_files import LogFiles, ignore
 from kbroker.storage.segment import LOG_SUFFIX
 
 if TYPE_CHECKING:
@@ -47,40 +48,36 @@ class LogToRecover:
 class RecoveredLog:
     """The result of one log's recovery: the log or its error, and the reports."""
 
-    outcome: loader.LoadedLog | OSError
+    outcome: LoadedLog | OSError
     reports: tuple[str, ...]
 
-    def take(self, files: FilePool, report: loader.Report) -> loader.LoadedLog:
-        """The log, changed to use `files`. Errors: OSError."""
+    def take(self, pool: FilePool, report: Callable[[str], None]) -> LoadedLog:
+        """The log, changed to use another pool. Errors: OSError."""
         for message in self.reports:
             report(message)
         if isinstance(self.outcome, OSError):
             raise self.outcome
-        for segment in self.outcome.segments:
-            segment.use(files)
+        self.outcome.files.use(pool, report)
         return self.outcome
 
 
 def recover_log(disk: Disk, log: LogToRecover) -> RecoveredLog:
     """Recover a log. Blocking."""
     reports: list[str] = []
-    files = FilePool(disk)
-    outcome: loader.LoadedLog | OSError
+    files = LogFiles(log.directory, pool=FilePool(disk), report=reports.append)
+    outcome: LoadedLog | OSError
     try:
-        outcome = loader.load(
-            log.directory,
-            files=files,
-            config=log.config,
+        outcome = Loader(files, log.config).load(
             clean_shutdown=False,
             recovery_point=log.recovery_point,
             log_start_offset=log.log_start_offset,
             timestamp_ms=log.timestamp_ms,
-            report=reports.append,
         )
     except OSError as error:
         outcome = error
     finally:
-        files.close()
+        files.pool.close()
+    files.report = ignore  # the list of the reports is not sent twice
     return RecoveredLog(outcome, tuple(reports))
 
 
@@ -107,7 +104,7 @@ def _unflushed_bytes(disk: Disk, path: str, recovery_point: int) -> int:
     """The size of the segments that may hold data after the recovery point."""
     size = 0
     for name in reversed(disk.list(path)):
-        base_offset = loader.offset_of(name, LOG_SUFFIX)
+        base_offset = offset_of(name, LOG_SUFFIX)
         if base_offset is not None:
             size += disk.size(f"{path}/{name}")
             if base_offset <= recovery_point:

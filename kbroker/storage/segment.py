@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from kbroker.storage.batches import BatchHeader, header_at, scan_headers
+from kbroker.storage.batches import SCAN_BYTES, BatchHeader, header_at, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import CorruptIndex, Index, OffsetIndex, TimeIndex
@@ -178,6 +178,10 @@ class Segment:
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
+    def scan(self, position: int, *, chunk_bytes: int = SCAN_BYTES) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each batch from a position on, which must be the start of a batch."""
+        return scan_headers(self.open().file, position, self.size, chunk_bytes=chunk_bytes)
+
     def find(self, offset: int, *, end: int | None = None) -> tuple[int, BatchHeader] | None:
         """(position, header) of the first batch that ends at or after `offset`; None if there is none before `end`."""
         stop = self.size if end is None else end
@@ -233,7 +237,7 @@ class Segment:
                 border = entry[1]
         except CorruptIndex:
             self.rebuild_indexes()
-        for position, header in scan_headers(self.open().file, border, self.size, chunk_bytes=BORDER_BYTES):
+        for position, header in self.scan(border, chunk_bytes=BORDER_BYTES):
             if position + header.size > limit:
                 return position, header.base_offset if next_offset < 0 else next_offset
             border, next_offset = position + header.size, header.next_offset
@@ -242,7 +246,7 @@ class Segment:
     def last_batch(self) -> BatchHeader | None:
         last = None
         start = self._floor_position(self.base_offset + MAX_RELATIVE_OFFSET)
-        for _, header in scan_headers(self.open().file, start, self.size):
+        for _, header in self.scan(start):
             last = header
         return last
 
@@ -270,7 +274,7 @@ class Segment:
         found = self.find(self.base_offset + entry[1])
         if found is None or found[1].max_timestamp != entry[0]:
             raise CorruptIndex(f"{self.time_index.path}: the batch at offset {entry[1]} is not at {entry[0]}")
-        for position, header in scan_headers(self.open().file, found[0], self.size):
+        for position, header in self.scan(found[0]):
             if position > min(upto, found[0] + CHECKED_BYTES):
                 return
             if header.max_timestamp > entry[0]:
@@ -287,7 +291,7 @@ class Segment:
             entry = self._floor_in_rebuilt(lambda: self.time_index, timestamp)
         from_offset = self.base_offset + (entry[1] if entry is not None else 0)
         start = self._floor_position(max(from_offset, start_offset))
-        for position, header in scan_headers(self.open().file, start, self.size):
+        for position, header in self.scan(start):
             if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
                 yield position, header
 
@@ -318,7 +322,7 @@ class Segment:
         """
         made = Segment(self.files, self.directory, self.base_offset, interval_bytes=self.interval_bytes)
         made.begin_indexes()
-        for position, header in scan_headers(self.open().file, 0, self.size, chunk_bytes=1 << 20):
+        for position, header in self.scan(0, chunk_bytes=1 << 20):
             # No checksum covers the base offset. One that is outside this segment is damaged and is not indexed.
             if 0 <= header.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
                 made.note_batch(header, position)
@@ -373,7 +377,7 @@ class Segment:
         self.first_timestamp = UNKNOWN
         last: BatchHeader | None = None
         end = self.size
-        for position, header in scan_headers(self.open().file, self.last_index_position, end):
+        for position, header in self.scan(self.last_index_position):
             self.note_batch(header, position)
             last = header
         if self.size != end:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from kbroker.runtime.ports import Disk
 from kbroker.storage.index import CorruptIndex
-from kbroker.storage.log import ignore
+from kbroker.storage.log_files import ignore
 from kbroker.tiered.api import (
     IndexType,
     RemoteLogSegmentMetadata,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import BinaryIO, Final, Literal
 
-from kbroker.storage.loader import EPOCH_CHECKPOINT
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.loader import EPOCH_CHECKPOINT
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
