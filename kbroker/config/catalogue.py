@@ -20,7 +20,7 @@ from kbroker.config import (
     transactions,
 )
 from kbroker.config.settings import Effect, Setting
-from kbroker.config.values import ConfigError, Kind
+from kbroker.config.values import ConfigError
 from kbroker.config.without_effect import without_effect
 
 BROKER_AREAS: tuple[ModuleType, ...] = (
@@ -85,7 +85,7 @@ def broker_setting(name: str) -> Setting | None:
     if (one := BROKER.get(name) or DYNAMIC_ONLY.get(name)) is not None:
         return one
     if name.startswith(PLUGIN_PREFIXES):
-        return Setting(kind=Kind.UNKNOWN, name=name, doc="A setting of a tier plug-in.")
+        return Setting(name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
         if base.effect is Effect.ENFORCED:
             return Setting(

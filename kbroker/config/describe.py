@@ -66,7 +66,7 @@ def describe_topic(
     names = {name for name, one in TOPIC.items() if not one.internal} | set(configs)
     entries = []
     for name in sorted(names.intersection(keys) if keys else names):
-        declaration = TOPIC.get(name) or Setting(kind=Kind.UNKNOWN, name=name)
+        declaration = TOPIC.get(name) or Setting(name=name)
         value = None if declaration.sensitive else to_text(values[name])
         synonyms = _behind(settings, declaration)
         if name in configs:
@@ -157,7 +157,7 @@ def _behind(settings: Settings, declaration: Setting) -> list[Synonym]:
 
 
 def _declaration(name: str) -> Setting:
-    return broker_setting(name) or Setting(kind=Kind.UNKNOWN, name=name)
+    return broker_setting(name) or Setting(name=name)
 
 
 def _entry(declaration: Setting, value: str | None, synonyms: Sequence[Synonym], *, read_only: bool) -> ConfigEntry:

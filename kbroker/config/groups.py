@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import MAX_INT32, MB, MINUTE, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import MAX_INT32, MB, MINUTE, Long, Short, setting, settings
 
 
 def _codec_fault(value: int) -> str | None:
@@ -37,8 +36,8 @@ class GroupSettings:
     offsets_load_buffer_size: int = setting(
         default=5 * MB, at_least=1, doc="Size of one read of an offsets partition while the broker loads its groups."
     )
-    offsets_retention_check_interval_ms: int = setting(
-        default=10 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often the broker looks for expired offsets."
+    offsets_retention_check_interval_ms: Long = setting(
+        default=10 * MINUTE, at_least=1, doc="How often the broker looks for expired offsets."
     )
     offsets_retention_minutes: int = setting(
         default=10_080,
@@ -54,10 +53,7 @@ class GroupSettings:
     offsets_topic_num_partitions: int = setting(
         default=50, at_least=1, doc="Number of partitions of __consumer_offsets when it is created."
     )
-    offsets_topic_replication_factor: int = setting(
-        default=3,
-        kind=Kind.SHORT,
-        at_least=1,
-        doc="Replication factor of __consumer_offsets when it is created.",
+    offsets_topic_replication_factor: Short = setting(
+        default=3, at_least=1, doc="Replication factor of __consumer_offsets when it is created."
     )
     offsets_topic_segment_bytes: int = setting(default=100 * MB, at_least=1, doc="Segment size of __consumer_offsets.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import KB, MB, SECOND, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import KB, MB, SECOND, Long, setting, settings
 
 
 @settings
@@ -58,18 +57,16 @@ class LimitSettings:
         doc="While requests wait for memory, each request that holds memory must keep the minimum rate in every "
         "interval of this length.",
     )
-    kbroker_queued_max_response_bytes: int = setting(
+    kbroker_queued_max_response_bytes: Long = setting(
         default=64 * MB,
         at_least=1,
-        kind=Kind.LONG,
         doc="Memory for responses that clients have not read yet. Responses from the tier may use half of it; when "
         "that half is full, each of them has one batch. When all of it is full, the broker closes the connections that "
         "have read nothing for the longest time.",
     )
-    kbroker_max_unpacking_bytes: int = setting(
+    kbroker_max_unpacking_bytes: Long = setting(
         default=64 * MB,
         at_least=1,
-        kind=Kind.LONG,
         doc="Memory in which the broker decompresses produced batches to check them. Further batches wait. A batch "
         "that needs more is checked alone.",
     )
@@ -78,22 +75,19 @@ class LimitSettings:
         at_least=0,
         doc="Maximum number of partitions in all fetch sessions. Clients without a session send full requests.",
     )
-    kbroker_min_free_bytes: int = setting(
+    kbroker_min_free_bytes: Long = setting(
         default=32 * MB,
         at_least=0,
-        kind=Kind.LONG,
         doc="If less than this is free on the disk, the broker refuses records. Reads, deletions and groups go on.",
     )
-    kbroker_groups_min_free_bytes: int = setting(
+    kbroker_groups_min_free_bytes: Long = setting(
         default=8 * MB,
         at_least=0,
-        kind=Kind.LONG,
         doc="If less than this is free on the disk, groups can neither commit offsets nor rebalance.",
     )
-    kbroker_metadata_reserve_bytes: int = setting(
+    kbroker_metadata_reserve_bytes: Long = setting(
         default=8 * MB,
         at_least=0,
-        kind=Kind.LONG,
         doc="Disk space that the broker reserves for the metadata log, so that topics can be deleted on a full disk.",
     )
     kbroker_busy_poll_us: int = setting(

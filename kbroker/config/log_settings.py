@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import GB, HOUR, KB, MAX_INT64, MB, MINUTE, Dynamic, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import GB, HOUR, KB, MAX_INT64, MB, MINUTE, Dynamic, Long, setting, settings
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
@@ -48,9 +47,7 @@ class LogSettings:
     log_dir: tuple[str, ...] = setting(
         default=("/var/lib/kbroker",), check=_one_directory, doc="Data directory, if log.dirs is not set."
     )
-    log_dirs: tuple[str, ...] | None = setting(
-        kind=Kind.LIST, check=_one_directory, doc="Data directory. Only one is supported."
-    )
+    log_dirs: tuple[str, ...] | None = setting(check=_one_directory, doc="Data directory. Only one is supported.")
     num_partitions: int = setting(
         default=1, at_least=1, doc="Number of partitions of a topic that is created without one."
     )
@@ -114,15 +111,13 @@ class LogSettings:
         doc="Maximum segment size. The broker rolls the segment before it would exceed this. Less than 1 MiB, Kafka's "
         "minimum, causes a warning.",
     )
-    log_roll_ms: int | None = setting(
-        kind=Kind.LONG,
+    log_roll_ms: Long | None = setting(
         check=_period,
         dynamic=CLUSTER_WIDE,
         doc="Age at which the broker rolls a segment. If unset, log.roll.hours applies.",
     )
     log_roll_hours: int = setting(default=168, at_least=1, doc="Age at which the broker rolls a segment, in hours.")
-    log_roll_jitter_ms: int | None = setting(
-        kind=Kind.LONG,
+    log_roll_jitter_ms: Long | None = setting(
         check=_length,
         dynamic=CLUSTER_WIDE,
         doc="Maximum random time by which a segment rolls earlier. If unset, log.roll.jitter.hours applies.",
@@ -142,21 +137,19 @@ class LogSettings:
         dynamic=CLUSTER_WIDE,
         doc="Approximate number of log bytes between two index entries.",
     )
-    log_flush_interval_messages: int = setting(
+    log_flush_interval_messages: Long = setting(
         default=MAX_INT64,
-        kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
         doc="Number of records after which the broker syncs a log. With 1, every acknowledged record survives a power "
         "failure.",
     )
-    log_flush_interval_ms: int | None = setting(
-        kind=Kind.LONG,
+    log_flush_interval_ms: Long | None = setting(
         dynamic=CLUSTER_WIDE,
         doc="Time after which the broker syncs unsynced records. If unset, log.flush.scheduler.interval.ms applies.",
     )
-    log_flush_scheduler_interval_ms: int = setting(
-        default=MAX_INT64, kind=Kind.LONG, doc="How often the broker looks for logs that are due for a sync."
+    log_flush_scheduler_interval_ms: Long = setting(
+        default=MAX_INT64, doc="How often the broker looks for logs that are due for a sync."
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         default=MINUTE,
@@ -166,30 +159,27 @@ class LogSettings:
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         default=MINUTE, at_least=0, doc="How often the broker writes the log start offsets."
     )
-    log_retention_ms: int | None = setting(
-        kind=Kind.LONG,
+    log_retention_ms: Long | None = setting(
         check=_retention,
         dynamic=CLUSTER_WIDE,
         doc="The broker deletes closed segments that are older than this. If unset, log.retention.minutes applies.",
     )
     log_retention_minutes: int | None = setting(
-        kind=Kind.INT, check=_retention, doc="The same in minutes. If unset, log.retention.hours applies."
+        check=_retention, doc="The same in minutes. If unset, log.retention.hours applies."
     )
     log_retention_hours: int = setting(
         default=168, check=_retention, doc="The same in hours. A negative value means no limit."
     )
-    log_retention_bytes: int = setting(
+    log_retention_bytes: Long = setting(
         default=-1,
-        kind=Kind.LONG,
         dynamic=CLUSTER_WIDE,
         doc="Maximum size of a partition. The broker deletes the oldest segments. A negative value means no limit.",
     )
-    log_retention_check_interval_ms: int = setting(
-        default=5 * MINUTE, kind=Kind.LONG, at_least=1, doc="How often the broker applies retention."
+    log_retention_check_interval_ms: Long = setting(
+        default=5 * MINUTE, at_least=1, doc="How often the broker applies retention."
     )
-    log_segment_delete_delay_ms: int = setting(
+    log_segment_delete_delay_ms: Long = setting(
         default=MINUTE,
-        kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
         doc="Time between the deletion of a segment, which renames its files, and the removal of the files.",
@@ -207,16 +197,14 @@ class LogSettings:
         dynamic=CLUSTER_WIDE,
         doc="Source of record timestamps: the producer (CreateTime) or the broker (LogAppendTime).",
     )
-    log_message_timestamp_before_max_ms: int = setting(
+    log_message_timestamp_before_max_ms: Long = setting(
         default=MAX_INT64,
-        kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
         doc="The broker refuses a record whose timestamp is further in the past than this.",
     )
-    log_message_timestamp_after_max_ms: int = setting(
+    log_message_timestamp_after_max_ms: Long = setting(
         default=HOUR,
-        kind=Kind.LONG,
         at_least=0,
         dynamic=CLUSTER_WIDE,
         doc="The broker refuses a record whose timestamp is further in the future than this.",
@@ -227,16 +215,14 @@ class LogSettings:
         dynamic=CLUSTER_WIDE,
         doc="Number of worker processes that recover logs after an unclean shutdown. If not set, one for each core.",
     )
-    log_local_retention_ms: int = setting(
+    log_local_retention_ms: Long = setting(
         default=-2,
-        kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
         doc="Retention time of a tiered topic's local segments. -2 means the retention time of the whole log.",
     )
-    log_local_retention_bytes: int = setting(
+    log_local_retention_bytes: Long = setting(
         default=-2,
-        kind=Kind.LONG,
         at_least=-2,
         dynamic=CLUSTER_WIDE,
         doc="Retention size of a tiered topic's local segments. -2 means the retention size of the whole log.",

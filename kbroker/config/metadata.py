@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import DAY, GB, HOUR, MB, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import DAY, GB, HOUR, MB, Long, setting, settings
 
 
 @settings
@@ -13,28 +12,20 @@ class MetadataSettings:
     metadata_log_segment_bytes: int = setting(
         default=1 * GB, at_least=8 * MB, doc="Maximum segment size of the metadata log."
     )
-    metadata_log_segment_ms: int = setting(
-        default=7 * DAY, kind=Kind.LONG, doc="Age at which a segment of the metadata log is rolled."
+    metadata_log_segment_ms: Long = setting(
+        default=7 * DAY, doc="Age at which a segment of the metadata log is rolled."
     )
-    metadata_log_max_record_bytes_between_snapshots: int = setting(
-        default=20 * MB,
-        kind=Kind.LONG,
-        at_least=1,
-        doc="Number of bytes of new records after which the controller writes a snapshot.",
+    metadata_log_max_record_bytes_between_snapshots: Long = setting(
+        default=20 * MB, at_least=1, doc="Number of bytes of new records after which the controller writes a snapshot."
     )
-    metadata_log_max_snapshot_interval_ms: int = setting(
+    metadata_log_max_snapshot_interval_ms: Long = setting(
         default=HOUR,
-        kind=Kind.LONG,
         at_least=0,
         doc="Time after which the controller writes a snapshot if there are new records. 0 means never.",
     )
-    metadata_max_retention_bytes: int = setting(
-        default=100 * MB,
-        kind=Kind.LONG,
-        doc="Maximum size of the metadata log and its snapshots. The oldest are deleted first.",
+    metadata_max_retention_bytes: Long = setting(
+        default=100 * MB, doc="Maximum size of the metadata log and its snapshots. The oldest are deleted first."
     )
-    metadata_max_retention_ms: int = setting(
-        default=7 * DAY,
-        kind=Kind.LONG,
-        doc="Age at which snapshots and segments of the metadata log are deleted.",
+    metadata_max_retention_ms: Long = setting(
+        default=7 * DAY, doc="Age at which snapshots and segments of the metadata log are deleted."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kbroker.config.settings import setting, settings
-from kbroker.config.values import Kind
 
 _LOOPBACK = "127.0.0.1"
 
@@ -34,7 +33,6 @@ class ObservabilitySettings:
     """The HTTP pages of a running node."""
 
     kbroker_http_listener: str | None = setting(
-        kind=Kind.STRING,
         check=_is_http_address,
         doc="Address of the pages /metrics, /health and /state, as host:port. The default host is loopback. If unset, "
         "the pages are off.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import SECOND, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import SECOND, Long, setting, settings
 
 
 @settings
 class ReplicationSettings:
     """Checkpoints of the replication state."""
 
-    replica_high_watermark_checkpoint_interval_ms: int = setting(
-        default=5 * SECOND, kind=Kind.LONG, doc="How often the broker writes the high watermarks to the data directory."
+    replica_high_watermark_checkpoint_interval_ms: Long = setting(
+        default=5 * SECOND, doc="How often the broker writes the high watermarks to the data directory."
     )

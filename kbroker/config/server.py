@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from kbroker.config.settings import KB, MAX_INT32, MB, MINUTE, Dynamic, setting, settings
-from kbroker.config.values import Kind
+from kbroker.config.settings import KB, MAX_INT32, MB, MINUTE, Dynamic, Long, setting, settings
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
@@ -67,14 +66,10 @@ class ServerSettings:
     """The node's identity, its listeners, and the limits of its connections."""
 
     node_id: int = setting(
-        default=1,
-        at_least=0,
-        doc="Id of the node in its cluster. The broker writes it into a new data directory.",
+        default=1, at_least=0, doc="Id of the node in its cluster. The broker writes it into a new data directory."
     )
     broker_id: int = setting(default=-1, doc="Older name of node.id. If both are set, they must be equal.")
-    broker_rack: str | None = setting(
-        kind=Kind.STRING, doc="Rack or zone of this broker, sent to clients in Metadata responses."
-    )
+    broker_rack: str | None = setting(doc="Rack or zone of this broker, sent to clients in Metadata responses.")
     process_roles: tuple[str, ...] = setting(
         default=("broker", "controller"),
         one_of=("broker", "controller"),
@@ -87,16 +82,13 @@ class ServerSettings:
         "any free port.",
     )
     advertised_listeners: tuple[str, ...] | None = setting(
-        kind=Kind.LIST,
-        doc="Addresses that clients use, if they differ from listeners (containers, proxies, NAT).",
+        doc="Addresses that clients use, if they differ from listeners (containers, proxies, NAT)."
     )
     listener_security_protocol_map: str = setting(
         default="SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         doc="Protocol of each listener, by name. Only PLAINTEXT is implemented.",
     )
-    inter_broker_listener_name: str | None = setting(
-        kind=Kind.STRING, doc="Name of the listener for connections between brokers."
-    )
+    inter_broker_listener_name: str | None = setting(doc="Name of the listener for connections between brokers.")
     controller_listener_names: tuple[str, ...] = setting(
         default=(),
         doc="Names of the controller listeners. The broker does not open them: the controller is in this process.",
@@ -109,9 +101,7 @@ class ServerSettings:
         doc="Addresses of the controllers, as host:port. Only this node's own controller listener is allowed.",
     )
     socket_request_max_bytes: int = setting(
-        default=100 * MB,
-        at_least=1,
-        doc="Largest request. The broker closes a connection that announces a larger one.",
+        default=100 * MB, at_least=1, doc="Largest request. The broker closes a connection that announces a larger one."
     )
     socket_send_buffer_bytes: int = setting(
         default=100 * KB,
@@ -126,14 +116,13 @@ class ServerSettings:
     socket_listen_backlog_size: int = setting(
         default=50, at_least=1, doc="Maximum number of connections that wait to be accepted."
     )
-    queued_max_request_bytes: int = setting(
+    queued_max_request_bytes: Long = setting(
         default=-1,
-        kind=Kind.LONG,
         doc="Memory for requests that the broker receives or processes. -1 means no limit. When it is full, the broker "
         "receives only one more request at a time. A part of it is reserved for requests of up to 2 MiB.",
     )
-    connections_max_idle_ms: int = setting(
-        default=10 * MINUTE, kind=Kind.LONG, doc="The broker closes a connection that sends no request for this long."
+    connections_max_idle_ms: Long = setting(
+        default=10 * MINUTE, doc="The broker closes a connection that sends no request for this long."
     )
     max_connections: int = setting(
         default=MAX_INT32,

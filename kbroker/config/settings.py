@@ -1,9 +1,9 @@
 """Declares settings. Each is declared once, with its type, default, bounds, effect and description.
 
 A class under `@settings` is a frozen dataclass whose attributes are settings. The attribute's name determines Kafka's
-name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. The declaration is used to read properties files,
-`--override` and environment variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs and to write
-docs/configuration.md.
+name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. Its annotation, such as `int`, `Long` or `str | None`,
+determines Kafka's type. The declaration is used to read properties files, `--override` and environment variables, to
+answer DescribeConfigs, to validate IncrementalAlterConfigs and to write docs/configuration.md.
 
 kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; see without_effect.py.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 from kbroker.config.values import InvalidValue, Kind, Value, parse, to_text
 
@@ -46,72 +47,32 @@ class Effect(Enum):
     REFUSED = "refused"
 
 
+@dataclass(eq=False, slots=True)
 class Setting:
     """The declaration of one key.
 
     Shape   synonyms are the broker keys that a topic key falls back to, strongest first, each with the factor that
-            converts its unit to that of the topic key
+            converts its unit to that of the topic key; warn gives a warning about a valid value
     Units   in the key's name (`.ms`, `.bytes`), as in Kafka
     """
 
-    __slots__ = (
-        "also",
-        "at_least",
-        "at_most",
-        "check",
-        "default",
-        "doc",
-        "dynamic",
-        "effect",
-        "internal",
-        "kind",
-        "name",
-        "one_of",
-        "synonyms",
-        "warn",
-        "warn_below",
-        "why",
-    )
-
-    def __init__(
-        self,
-        default: Value = None,
-        *,
-        kind: Kind | None = None,
-        name: str = "",
-        doc: str = "",
-        at_least: float | None = None,
-        at_most: float | None = None,
-        also: int | None = None,
-        one_of: tuple[str, ...] = (),
-        check: Callable[[Any], str | None] | None = None,
-        warn: Callable[[Any], str | None] | None = None,
-        warn_below: int | None = None,
-        dynamic: Dynamic = Dynamic.READ_ONLY,
-        effect: Effect = Effect.ENFORCED,
-        why: str = "",
-        synonyms: tuple[tuple[str, int], ...] = (),
-        internal: bool = False,
-    ) -> None:
-        self.name = name
-        self.kind = kind if kind is not None else _KINDS[type(default)]
-        self.default = default
-        self.doc = doc
-        self.at_least = at_least
-        self.at_most = at_most
-        self.also = also
-        self.one_of = one_of
-        self.check = check
-        self.warn = warn
-        self.warn_below = warn_below
-        self.dynamic = dynamic
-        self.effect = effect
-        self.why = why
-        self.synonyms = synonyms
-        self.internal = internal
-
-    def __repr__(self) -> str:
-        return f"Setting({self.name}, {self.kind.name}, default={self.default!r}, {self.effect.value})"
+    default: Value = None
+    _: KW_ONLY
+    kind: Kind = Kind.UNKNOWN
+    name: str = ""
+    doc: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    also: int | None = None
+    one_of: tuple[str, ...] = ()
+    check: Callable[[Any], str | None] | None = None
+    warn: Callable[[Any], str | None] | None = None
+    warn_below: int | None = None
+    dynamic: Dynamic = Dynamic.READ_ONLY
+    effect: Effect = Effect.ENFORCED
+    why: str = ""
+    synonyms: tuple[tuple[str, int], ...] = ()
+    internal: bool = False
 
     @property
     def sensitive(self) -> bool:
@@ -160,7 +121,16 @@ class Setting:
             raise InvalidValue(self.name, to_text(value), f"Value must be no more than {self.at_most}")
 
 
-_KINDS = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple: Kind.LIST}
+Short: TypeAlias = int
+Long: TypeAlias = int
+_KINDS = {
+    "bool": Kind.BOOLEAN,
+    "int": Kind.INT,
+    "Short": Kind.SHORT,
+    "Long": Kind.LONG,
+    "str": Kind.STRING,
+    "tuple[str, ...]": Kind.LIST,
+}
 
 
 def setting(default: Any = None, **how: Any) -> Any:
@@ -172,15 +142,15 @@ def setting(default: Any = None, **how: Any) -> Any:
 def settings(cls: type[T]) -> type[T]:
     """Turn a class of settings into a frozen dataclass; its `SETTINGS` holds the declarations."""
     declared: list[Setting] = []
-    for attribute in cls.__annotations__:
+    for attribute, annotation in cls.__annotations__.items():
         one = vars(cls)[attribute]
         if isinstance(one, dataclasses.Field):
             continue  # not a setting: the code that creates the object sets it
         assert isinstance(one, Setting), f"{cls.__name__}.{attribute} is not declared by setting()"
-        one.name = one.name or attribute.replace("_", ".")
+        one.name, one.kind = attribute.replace("_", "."), _KINDS[annotation.removesuffix(" | None")]
         declared.append(one)
         setattr(cls, attribute, one.default)
-    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    made = dataclass(frozen=True, kw_only=True)(cls)
     made.SETTINGS = tuple(declared)  # type: ignore[attr-defined]
     return made
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from kbroker.config.settings import GB, MAX_INT64, MB, MINUTE, SECOND, Dynamic, Effect, Setting, setting, settings
+from kbroker.config.settings import GB, MAX_INT64, MB, MINUTE, SECOND, Dynamic, Effect, Long, Setting, setting, settings
 from kbroker.config.values import Kind, Value
 
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
@@ -38,7 +38,6 @@ class TierSettings:
         default=False, doc="Whether topics can be tiered: the broker copies their closed segments to a remote store."
     )
     remote_log_storage_manager_class_name: str | None = setting(
-        kind=Kind.STRING,
         check=_not_empty,
         doc="Plug-in that stores segments: an entry point or a class. If unset, segments go to a local directory.",
     )
@@ -47,9 +46,8 @@ class TierSettings:
         check=_not_empty,
         doc="Plug-in that stores the metadata of remote segments. The default keeps them in __remote_log_metadata.",
     )
-    remote_log_manager_task_interval_ms: int = setting(
+    remote_log_manager_task_interval_ms: Long = setting(
         default=30 * SECOND,
-        kind=Kind.LONG,
         at_least=1,
         doc="How often the broker looks for segments of a partition to copy or to expire.",
     )
@@ -68,12 +66,8 @@ class TierSettings:
     remote_log_reader_max_pending_tasks: int = setting(
         default=100, at_least=1, doc="Maximum number of reads that wait for a reader. The broker refuses further ones."
     )
-    remote_log_manager_copy_max_bytes_per_second: int = setting(
-        default=MAX_INT64,
-        kind=Kind.LONG,
-        at_least=1,
-        dynamic=CLUSTER_WIDE,
-        doc="Maximum rate of all copies to the tier together.",
+    remote_log_manager_copy_max_bytes_per_second: Long = setting(
+        default=MAX_INT64, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum rate of all copies to the tier together."
     )
     remote_log_manager_copy_quota_window_num: int = setting(
         default=11, at_least=1, doc="Number of windows over which the copy rate is measured."
@@ -81,12 +75,8 @@ class TierSettings:
     remote_log_manager_copy_quota_window_size_seconds: int = setting(
         default=1, at_least=1, doc="Length of one window of the copy rate."
     )
-    remote_log_manager_fetch_max_bytes_per_second: int = setting(
-        default=MAX_INT64,
-        kind=Kind.LONG,
-        at_least=1,
-        dynamic=CLUSTER_WIDE,
-        doc="Maximum rate of all reads from the tier together.",
+    remote_log_manager_fetch_max_bytes_per_second: Long = setting(
+        default=MAX_INT64, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum rate of all reads from the tier together."
     )
     remote_log_manager_fetch_quota_window_num: int = setting(
         default=11, at_least=1, doc="Number of windows over which the read rate is measured."
@@ -100,23 +90,17 @@ class TierSettings:
         dynamic=CLUSTER_WIDE,
         doc="Maximum time that a Fetch waits for the tier. Data that arrives later is kept for the next Fetch.",
     )
-    remote_list_offsets_request_timeout_ms: int = setting(
-        default=30 * SECOND,
-        kind=Kind.LONG,
-        at_least=1,
-        dynamic=CLUSTER_WIDE,
-        doc="Maximum time of a search by timestamp in the tier.",
+    remote_list_offsets_request_timeout_ms: Long = setting(
+        default=30 * SECOND, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum time of a search by timestamp in the tier."
     )
-    remote_log_index_file_cache_total_size_bytes: int = setting(
+    remote_log_index_file_cache_total_size_bytes: Long = setting(
         default=GB,
-        kind=Kind.LONG,
         at_least=1,
         dynamic=CLUSTER_WIDE,
         doc="Disk space in the data directory for the cache of remote indexes.",
     )
-    remote_log_index_file_cache_ttl_ms: int = setting(
+    remote_log_index_file_cache_ttl_ms: Long = setting(
         default=15 * MINUTE,
-        kind=Kind.LONG,
         at_least=-1,
         internal=True,
         doc="The broker removes a cached remote index that is unused for this long. -1 means never.",
@@ -134,15 +118,11 @@ class TierSettings:
         also=-1,
         doc="Size of the chunks in which segments are read from the tier. -1 means 1 MiB for a directory, else 4 MiB.",
     )
-    kbroker_remote_chunk_cache_bytes: int = setting(
-        default=96 * MB,
-        kind=Kind.LONG,
-        at_least=0,
-        doc="Memory for the cache of these chunks, for all partitions together.",
+    kbroker_remote_chunk_cache_bytes: Long = setting(
+        default=96 * MB, at_least=0, doc="Memory for the cache of these chunks, for all partitions together."
     )
-    kbroker_remote_read_ahead_bytes: int = setting(
+    kbroker_remote_read_ahead_bytes: Long = setting(
         default=16 * MB,
-        kind=Kind.LONG,
         at_least=0,
         doc="Bytes that the broker reads ahead for a sequential consumer. One request reads adjacent chunks.",
     )
@@ -177,6 +157,7 @@ METADATA_TOPIC: Mapping[str, Setting] = {
     for one in (
         Setting(
             50,
+            kind=Kind.INT,
             name="remote.log.metadata.topic.num.partitions",
             at_least=1,
             doc="Number of partitions of __remote_log_metadata when the broker creates it.",
@@ -237,5 +218,5 @@ def metadata_topic_setting(name: str) -> Setting | None:
     """The declaration of a key of kbroker's own metadata manager, without `rlmm.config.`; None if it is unknown."""
     if name.startswith(_OF_ITS_CLIENTS):
         why = "The broker reads and writes the metadata topic in this process, without clients."
-        return Setting(kind=Kind.UNKNOWN, name=name, effect=Effect.HARMLESS, why=why)
+        return Setting(name=name, effect=Effect.HARMLESS, why=why)
     return METADATA_TOPIC.get(name)

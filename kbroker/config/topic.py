@@ -83,17 +83,20 @@ SETTINGS: Final = (
     ),
     Setting(
         False,
+        kind=Kind.BOOLEAN,
         name="remote.log.copy.disable",
         doc="Whether a tiered topic stops copying segments. Segments in the tier can still be read, and still expire.",
     ),
     Setting(
         False,
+        kind=Kind.BOOLEAN,
         name="remote.log.delete.on.disable",
         doc="Whether disabling remote.storage.enable deletes the topic's data in the tier. It cannot be disabled "
         "without this.",
     ),
     Setting(
         False,
+        kind=Kind.BOOLEAN,
         name="remote.storage.enable",
         doc="Whether the topic is tiered: the broker copies its closed segments to the tier.",
     ),
