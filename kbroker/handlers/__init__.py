@@ -1,10 +1,10 @@
-"""The APIs that this broker serves: one file per API, named like its file in `wire.messages`. `ls` is the support
-matrix.
+"""The APIs that this broker serves.
 
     @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
     async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse: ...
 
-An API of the controller is declared in one line: `create_topics = forwards(CreateTopicsRequest, versions="2-7")`.
+An API with logic of its own has a file, named like its file in `wire.messages`. APIs whose handlers only ask share a
+file: controller.py, groups.py, metadata.py and acls.py. docs/apis.md lists the file of each API.
 
 A handler translates between the protocol and the broker's domain, and has no domain logic. It runs in the task of its
 connection, one at a time for each connection. It raises errors as `KafkaError`; `kbroker.server.dispatch` makes the
@@ -206,18 +206,6 @@ def handles(
         )
 
     return declare
-
-
-def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]:
-    """Declare that the controller serves an API. The reply leaves when this broker has acted on the decision."""
-    api_key = schema_of(request_class).api_key
-    response = None if api_key is None else response_class(api_key)
-    assert response is not None, f"{request_class.__name__} has no response class"
-
-    async def ask(request: Request, broker: Any, context: Context) -> Any:
-        return await broker.controller.ask(request, response, version=context.api_version)
-
-    return handles(request_class, versions=versions)(ask)
 
 
 def discover() -> dict[int, Handler[Any]]:

@@ -1,4 +1,7 @@
-"""Metadata: the brokers, and the topics with their leaders. A request can create unknown topics."""
+"""Metadata, DescribeCluster and DescribeTopicPartitions, which `kbroker.metadata.answers` answers from an image.
+
+A Metadata request can create unknown topics. DescribeTopicPartitions answers in pages (KIP-966).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from kbroker.metadata.answers import answer_metadata
+from kbroker.metadata.answers import answer_describe_cluster, answer_describe_topic_partitions, answer_metadata
 from wire.errors import ErrorCode
+from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from wire.types import ZERO_UUID
 
@@ -53,3 +58,28 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
     if answer.to_create:
         await broker.create_automatically(answer.to_create)
     return answer.response
+
+
+@handles(DescribeClusterRequest, versions="0-2")
+async def describe_cluster(
+    request: DescribeClusterRequest, broker: Broker, context: Context
+) -> DescribeClusterResponse:
+    """The brokers, the controller and the cluster's id."""
+    return answer_describe_cluster(
+        broker.image, request, version=context.api_version, viewpoint=broker.viewpoint(context.listener)
+    )
+
+
+@handles(DescribeTopicPartitionsRequest, versions="0")
+async def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, broker: Broker, context: Context
+) -> DescribeTopicPartitionsResponse:
+    """Topics with their partitions: one page."""
+    answer = partial(
+        answer_describe_topic_partitions,
+        broker.image,
+        request,
+        listener=context.listener,
+        partition_limit=broker.settings.fetch.max_request_partition_size_limit,
+    )
+    return await broker.env.run_blocking(answer) if context.is_large else answer()

@@ -38,8 +38,7 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()
         request.topics = topics
-        answer = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
-        assert isinstance(answer, OffsetCommitResponse)
+        answer: OffsetCommitResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
         answered += answer.topics
     return OffsetCommitResponse(topics=_merged(answered))
 

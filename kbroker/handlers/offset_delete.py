@@ -31,8 +31,7 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
         if topic.partitions:
             known.append(topic)
     request.topics = known
-    answer = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
-    assert isinstance(answer, OffsetDeleteResponse)
+    answer: OffsetDeleteResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     if answer.error_code:
         return answer
     by_name: dict[str, OffsetDeleteResponseTopic] = {}

@@ -1,0 +1,122 @@
+"""The APIs of classic groups, except those of offsets: a handler asks the group coordinator.
+
+The decisions are in `kbroker.coordinator`. Listing and describing read the coordinator's shards directly.
+"""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.broker.portions import PORTION
+from kbroker.coordinator.describing import GROUP_TYPE
+from kbroker.coordinator.group import GroupState
+from kbroker.handlers import Context, handles
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.refusals import refused
+
+FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5  # of SyncGroup
+FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3  # of DescribeGroups
+ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe configs, alter configs: without an authorizer every operation is allowed."""
+
+STATES = {state.value.lower() for state in GroupState}
+
+
+@handles(JoinGroupRequest, versions="0-9", authorize="READ group:{group_id}")
+async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
+    """Join or rejoin a group. Waits until the group's next generation begins."""
+    answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
+    return answer
+
+
+@handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}")
+async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context) -> SyncGroupResponse:
+    """Take the leader's assignment, and give each member its own part. Waits until the assignment is stored."""
+    names = (request.protocol_type, request.protocol_name)
+    if context.api_version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL and None in names:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
+    answer: SyncGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
+    return answer
+
+
+@handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
+async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
+    """Keep a member's session alive. The reply says whether a rebalance is in progress."""
+    answer: HeartbeatResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
+    return answer
+
+
+@handles(LeaveGroupRequest, versions="0-5", authorize="READ group:{group_id}")
+async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Context) -> LeaveGroupResponse:
+    """Remove members, each independently of the others, so that their partitions are reassigned before their sessions
+    time out.
+    """
+    whole, members, caller = LeaveGroupResponse(members=[]), request.members, context.caller
+    for start in range(0, max(1, len(members)), PORTION):  # runs once even without members, for the error
+        request.members = members[start : start + PORTION]
+        if broker.turns.due(len(request.members)):
+            await broker.turns.next()
+        answer: LeaveGroupResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
+        if answer.error_code:
+            return answer
+        whole.members += answer.members
+    return whole
+
+
+@handles(DeleteGroupsRequest, versions="0-2")
+async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: Context) -> DeleteGroupsResponse:
+    """Delete empty groups and their offsets, each group independently of the others; duplicate names count once."""
+    caller = context.caller
+    results: list[DeletableGroupResult] = []
+    for group_id in dict.fromkeys(request.groups_names):
+        if broker.turns.due():
+            await broker.turns.next()
+        one = DeleteGroupsRequest(groups_names=[group_id])
+        results += (await broker.groups.ask(group_id, one, caller, wait=context.wait)).results
+    return DeleteGroupsResponse(results=results)
+
+
+@handles(DescribeGroupsRequest, versions="0-6")
+async def describe_groups(request: DescribeGroupsRequest, broker: Broker, context: Context) -> DescribeGroupsResponse:
+    """Describe each group once, in the order of the request. Kafka repeats a group that is named more than once."""
+    version = context.api_version
+    with_operations = request.include_authorized_operations and version >= FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS
+    groups: list[DescribedGroup] = []
+    for group_id in dict.fromkeys(request.groups):
+        if broker.turns.due():
+            await broker.turns.next()
+        group = _describe(broker, group_id, version)
+        if with_operations and not group.error_code:
+            group.authorized_operations = ALL_GROUP_OPERATIONS
+        groups.append(group)
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+    try:
+        return broker.groups.shard_of(group_id).describe_group(group_id, version)
+    except KafkaError as error:
+        answer: DescribeGroupsResponse = refused(DescribeGroupsRequest(groups=[group_id]), error.code)
+        return answer.groups[0]
+
+
+@handles(ListGroupsRequest, versions="0-5")
+async def list_groups(request: ListGroupsRequest, broker: Broker, context: Context) -> ListGroupsResponse:
+    """List the groups of all shards that pass the filters; fail while a shard is loading."""
+    # Reduce the filters once: a request may have many thousands of names that match no state or type.
+    states = {state.lower().strip() for state in request.states_filter} & STATES
+    types = {name.lower().strip() for name in request.types_filter} & {GROUP_TYPE}
+    if (request.states_filter and not states) or (request.types_filter and not types):
+        return ListGroupsResponse(groups=[])
+    groups: list[ListedGroup] = []
+    for shard in list(broker.groups.shards()):
+        if broker.turns.due():
+            await broker.turns.next()
+        groups += shard.list_groups(states)
+    return ListGroupsResponse(groups=groups)
