@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator.context import Caller, Context
-from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
+from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
 from kbroker.coordinator.records import NO_EXPIRY, OffsetRecord, offset_tombstone
 from wire.errors import ErrorCode, KafkaError
@@ -89,8 +89,6 @@ def _validate_commit(context: Context, request: OffsetCommitRequest, caller: Cal
             return  # replaying the record creates the group
         knows_code = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION)
-    if group.state is DEAD:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation_id < 0 and group.state is EMPTY:
         return
     if generation_id < 0 and not request.member_id and request.group_instance_id is None:
@@ -120,8 +118,7 @@ def offset_fetch(
     UNSTABLE_OFFSET_COMMIT.
     """
     group_id = request.group_id
-    group = context.groups.get(group_id)
-    known = context.offsets.of_group(group_id) if group is not None and group.state is not DEAD else {}
+    known = context.offsets.of_group(group_id) if group_id in context.groups else {}
     answered = []
     if request.topics is None:
         for name, of_topic in known.items():
@@ -165,9 +162,8 @@ def _fetched(
     )
 
 
-def offset_delete(context: Context, request: OffsetDeleteRequest, caller: Caller) -> OffsetDeleteResponse:
+def offset_delete(context: Context, request: OffsetDeleteRequest, _caller: Caller) -> OffsetDeleteResponse:
     """Delete offsets of topics that no member subscribes to."""
-    del caller
     group = _validate_delete(context, request.group_id)
     topics = []
     for topic in request.topics:
@@ -188,7 +184,7 @@ def _validate_delete(context: Context, group_id: str) -> Group:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = context.groups.get(group_id)
-    if group is None or group.state is DEAD:
+    if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.state is not EMPTY and not group.uses_consumer_protocol():
         # The broker cannot decode the subscriptions of other protocol types.

@@ -58,15 +58,14 @@ def describe_group(group: Group | None, group_id: str, api_version: int) -> Desc
     )
 
 
-def delete_groups(context: Context, request: DeleteGroupsRequest, caller: Caller) -> DeleteGroupsResponse:
+def delete_groups(context: Context, request: DeleteGroupsRequest, _caller: Caller) -> DeleteGroupsResponse:
     """Delete groups without members, and their offsets."""
-    del caller
     results = []
     deleted: set[str] = set()
     for group_id in request.groups_names:
         group = context.groups.get(group_id)
         code = ErrorCode.NONE
-        if group is None or group.state is DEAD or group_id in deleted:
+        if group is None or group_id in deleted:
             code = ErrorCode.GROUP_ID_NOT_FOUND
         elif group.state is not EMPTY:
             code = ErrorCode.NON_EMPTY_GROUP

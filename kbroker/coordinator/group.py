@@ -1,8 +1,8 @@
 """A classic group: its state, its members, and counters that keep its decisions fast.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
-                    |                                                     |
-                    +-> Empty, when no member is left                     any -> Dead, when it is unloaded
+                    |
+                    +-> Empty, when no member is left
 
 In PreparingRebalance the members join. When all have joined, or the rebalance timeout expires, a new generation begins
 and the leader computes the assignment. When the leader sends it with SyncGroup, the group becomes Stable. The group
@@ -35,7 +35,7 @@ MOST_GENERATIONS: Final = 2**31 - 1
 
 
 class GroupState(Enum):
-    """The states, with the names that ListGroups and DescribeGroups return."""
+    """The states, as ListGroups and DescribeGroups name them. Only a group that does not exist is DEAD."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -52,7 +52,6 @@ _FROM: Final = {
     PREPARING_REBALANCE: {STABLE, COMPLETING_REBALANCE, EMPTY},
     COMPLETING_REBALANCE: {PREPARING_REBALANCE},
     STABLE: {COMPLETING_REBALANCE},
-    DEAD: {STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, EMPTY, DEAD},
 }
 
 
@@ -73,7 +72,7 @@ class Group:
     join: Timer = field(default_factory=Timer)
     sync: Timer = field(default_factory=Timer)
     state: GroupState = EMPTY
-    previous_state: GroupState = DEAD
+    previous_state: GroupState = EMPTY
     protocol_type: str | None = None
     protocol_name: str | None = None
     generation_id: int = 0

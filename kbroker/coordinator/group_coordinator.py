@@ -15,7 +15,9 @@ from kbroker.config.groups import GroupSettings
 from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.ports import Logs, Wait
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
-from kbroker.coordinator.shard import Caller, GroupShard, refuse
+from kbroker.coordinator.context import Caller
+from kbroker.coordinator.refusals import refuse
+from kbroker.coordinator.shard import GroupShard
 from kbroker.coordinator.upkeep import shorten
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image

@@ -16,7 +16,6 @@ from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
 from kbroker.coordinator.group import (
     COMPLETING_REBALANCE,
-    DEAD,
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
@@ -97,8 +96,6 @@ def _join(context: Context, group: Group, joining: Joining) -> Answer:
         elif request.member_id in group.pending_join:
             rebalance.take_pending(context, group, request.member_id)
         return join_error(ErrorCode.GROUP_MAX_SIZE_REACHED)
-    if group.state is DEAD:
-        return join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
     if not group.supports(request.protocol_type, joining.protocols):
         return join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     if not request.member_id:

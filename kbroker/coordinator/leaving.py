@@ -9,7 +9,7 @@ from typing import Final
 
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.context import Caller, Context
-from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group
+from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -17,9 +17,8 @@ from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, Mem
 SEVERAL_MEMBERS_VERSION: Final = 3
 
 
-def heartbeat(context: Context, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
+def heartbeat(context: Context, request: HeartbeatRequest, _caller: Caller) -> HeartbeatResponse:
     """Extend the member's session. The response says whether the member has to rejoin."""
-    del caller
     group = _find(context, request.group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -35,13 +34,10 @@ def heartbeat(context: Context, request: HeartbeatRequest, caller: Caller) -> He
 
 
 def _find(context: Context, group_id: str) -> Group | None:
-    """A group, or None. Raises INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE."""
+    """A group, or None. Raises INVALID_GROUP_ID."""
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = context.groups.get(group_id)
-    if group is not None and group.state is DEAD:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return group
+    return context.groups.get(group_id)
 
 
 def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:

@@ -18,7 +18,6 @@ from typing import Final
 from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import (
     COMPLETING_REBALANCE,
-    DEAD,
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
@@ -147,7 +146,7 @@ def on_sync_time(context: Context, group: Group) -> None:
 
 def on_session_end(context: Context, group: Group, member: Member) -> None:
     """A member's session timed out: remove it."""
-    if group.state is DEAD or group.members.get(member.member_id) is not member or member.has_satisfied_heartbeat():
+    if group.members.get(member.member_id) is not member or member.has_satisfied_heartbeat():
         return
     context.remove_member(group, member)
     if group.state in (STABLE, COMPLETING_REBALANCE):
@@ -158,9 +157,7 @@ def on_session_end(context: Context, group: Group, member: Member) -> None:
 
 def on_pending_end(context: Context, group: Group, member_id: str) -> None:
     """An assigned member id was not used in time: drop it."""
-    if group.state is DEAD or (timer := group.pending_join.pop(member_id, None)) is None:
-        return
-    context.end_pending(timer)
+    take_pending(context, group, member_id)
     if group.state is PREPARING_REBALANCE and group.has_all_members_joined():
         complete(context, group)
 

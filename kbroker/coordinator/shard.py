@@ -29,10 +29,10 @@ from kbroker.coordinator.committing import offset_commit, offset_delete, offset_
 from kbroker.coordinator.common.ports import Decide, Decided, Parked
 from kbroker.coordinator.context import Caller, Context, Counts, Write
 from kbroker.coordinator.describing import delete_groups
-from kbroker.coordinator.group import DEAD, Group, GroupState
+from kbroker.coordinator.group import Group
 from kbroker.coordinator.joining import join_group
 from kbroker.coordinator.leaving import heartbeat, leave_group
-from kbroker.coordinator.offsets import CommittedOffset, TopicOffsets
+from kbroker.coordinator.offsets import TopicOffsets
 from kbroker.coordinator.records import GroupRecord, OffsetRecord, decode_record
 from kbroker.coordinator.refusals import in_version, join_error, refuse, response_code, sync_error
 from kbroker.coordinator.restoring import restore_group
@@ -50,17 +50,6 @@ from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-__all__ = [
-    "Caller",
-    "CommittedOffset",
-    "Counts",
-    "GroupOutcome",
-    "GroupShard",
-    "GroupState",
-    "Parked",
-    "refuse",
-]
 
 GroupRequest = (
     JoinGroupRequest
@@ -274,7 +263,6 @@ class GroupShard:
                 context.answer_join(group, member, join_error(ErrorCode.NOT_COORDINATOR, member.member_id))
                 context.answer_sync(member, sync_error(ErrorCode.NOT_COORDINATOR))
             context.forget_group(group)
-            group.transition(DEAD, timestamp_ms=timestamp_ms)
 
     # Internals
     def _at(self, now_ms: int, timestamp_ms: int) -> Context:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import Caller, Context
-from kbroker.coordinator.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, Group
+from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Group
 from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
 from kbroker.coordinator.refusals import sync_error
 from wire.errors import ErrorCode, KafkaError
@@ -40,8 +40,6 @@ def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> A
 
 
 def _validate(group: Group, request: SyncGroupRequest) -> Member:
-    if group.state is DEAD:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     member = group.validate_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation_id:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.context import Caller
 from kbroker.coordinator.group import Group, GroupState
-from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard
+from kbroker.coordinator.shard import GroupOutcome, GroupShard
 from kbroker.testing.history import Event, Function, Type
 from tests.coordinator.world import GROUP, World, subscription
 from wire.errors import ErrorCode

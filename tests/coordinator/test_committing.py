@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.coordinator.context import Caller
 from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.shard import Caller
 from tests.coordinator.world import GROUP, SESSION_MS, WALL_START_MS, World, subscription
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic

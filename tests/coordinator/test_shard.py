@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.coordinator.records import GroupRecord
-from kbroker.coordinator.shard import GroupShard, refuse
+from kbroker.coordinator.refusals import refuse
+from kbroker.coordinator.shard import GroupShard
 from kbroker.coordinator.timers import Timer, Timers
 from tests.coordinator.world import GROUP, SESSION_MS, World
 from wire.errors import ErrorCode, Malformed

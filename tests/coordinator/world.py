@@ -8,7 +8,8 @@ from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator.common.ports import Parked
-from kbroker.coordinator.shard import Caller, GroupOutcome, GroupShard
+from kbroker.coordinator.context import Caller
+from kbroker.coordinator.shard import GroupOutcome, GroupShard
 from wire.codec import encode
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
