@@ -14,13 +14,7 @@ from typing import Final
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
-from kbroker.coordinator.group import (
-    COMPLETING_REBALANCE,
-    EMPTY,
-    PREPARING_REBALANCE,
-    STABLE,
-    Group,
-)
+from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.member import Member, protocols_of
 from kbroker.coordinator.refusals import join_error, sync_error
 from kbroker.coordinator.timers import Timer
@@ -79,11 +73,7 @@ def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> A
     # The value is taken before the join, so the record is an empty group that a new coordinator can load.
     value = group.as_value({})
     answer = _join(context, group, joining)
-    context.store_group(
-        group,
-        value,
-        on_failed=lambda code: rebalance.give_up_new_group(context, group, code),
-    )
+    context.store_group(group, value, on_failed=partial(rebalance.give_up_new_group, context, group))
     return answer
 
 

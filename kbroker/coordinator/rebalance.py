@@ -16,18 +16,13 @@ from functools import partial
 from typing import Final
 
 from kbroker.coordinator.context import Context
-from kbroker.coordinator.group import (
-    COMPLETING_REBALANCE,
-    EMPTY,
-    PREPARING_REBALANCE,
-    STABLE,
-    Group,
-)
+from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
 from kbroker.coordinator.refusals import join_error, sync_error
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from wire.messages.sync_group import SyncGroupResponse
+from wire.stored.groups import GroupMetadataValue
 
 LEAST_WAIT_FOR_STATIC_MEMBERS_MS: Final = 1_000
 
@@ -38,6 +33,38 @@ def create_group(context: Context, group_id: str) -> Group:
     group.join.action = partial(on_join_time, context, group)
     group.sync.action = partial(on_sync_time, context, group)
     return group
+
+
+def restore_group(context: Context, group_id: str, value: GroupMetadataValue) -> None:
+    """Replace the group in the table by the stored one.
+
+    The record contains only the selected protocol, so the group knows no other protocol until its members rejoin.
+    """
+    known = context.groups.get(group_id)
+    if known is not None:
+        context.forget_group(known)
+    group = create_group(context, group_id)
+    group.generation_id = max(0, value.generation)
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    # Brokers always store a member as the leader, but a tool may not.
+    group.leader_id = next((one.member_id for one in value.members if one.member_id == value.leader), None)
+    group.state_timestamp_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+    group.state = STABLE if value.members else EMPTY
+    for stored in value.members:
+        rebalance_timeout_ms = stored.rebalance_timeout
+        member = Member(
+            member_id=stored.member_id,
+            group_instance_id=stored.group_instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            rebalance_timeout_ms=stored.session_timeout if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+            session_timeout_ms=stored.session_timeout,
+            protocols={value.protocol or "": stored.subscription},
+            assignment=stored.assignment,
+        )
+        member.session.action = partial(on_session_end, context, group, member)
+        group.add(member)
 
 
 def prepare_or_complete(context: Context, group: Group) -> None:

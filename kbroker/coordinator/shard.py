@@ -35,7 +35,6 @@ from kbroker.coordinator.leaving import heartbeat, leave_group
 from kbroker.coordinator.offsets import TopicOffsets
 from kbroker.coordinator.records import GroupRecord, OffsetRecord, decode_record
 from kbroker.coordinator.refusals import in_version, join_error, refuse, response_code, sync_error
-from kbroker.coordinator.restoring import restore_group
 from kbroker.coordinator.syncing import sync_group
 from kbroker.coordinator.timers import Timer
 from kbroker.metadata.image import Image
@@ -223,7 +222,7 @@ class GroupShard:
         else:
             self._note_stored(record, key, value)
             if record.value_message is not None:
-                restore_group(self._context, record.key_message.group, record.value_message)
+                rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction marker while loading."""

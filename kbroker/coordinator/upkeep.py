@@ -8,17 +8,26 @@ raised, the log has the whole history, and the rewritten part only repeats it. A
 complete and durable. If the checkpoint of log_start_offset is lost, some old segments may still be in front of the
 rewritten part, which is harmless.
 
+The live state is appended in pieces. Each piece is current when it is taken, and is appended before the next decision.
+Changes between two pieces are appended as usual. So a reader that starts at the first piece finds, for each key, its
+newest value last: a key that is deleted after its piece has its tombstone behind the piece, and a key that is deleted
+before has no piece.
+
 Records of other group types, which a log of Apache Kafka may contain, are not copied. A log with offsets of an open
 transaction is not rewritten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
 import trio
 
 from kbroker.coordinator.common.led import LedPartition
-from kbroker.coordinator.common.ports import Logs
-from kbroker.coordinator.rewriting import live_pieces, size_of
+from kbroker.coordinator.common.ports import BATCH_OVERHEAD_BYTES, Logs
+from kbroker.coordinator.records import OffsetRecord
 from kbroker.coordinator.shard import GroupShard
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
@@ -26,8 +35,24 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
+from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
+
+RECORDS_IN_PIECE: Final = 250
+PIECE_BYTES: Final = 128 * 1024
+RECORD_OVERHEAD_BYTES: Final = 12
+MOST_OVERHEAD_BYTES: Final = 128
 
 logger = get_logger(__name__)
+
+
+class StoredBytes(NamedTuple):
+    """A stored record, as key and value bytes."""
+
+    key: bytes
+    value: bytes | None
+
+
+Piece = list[StoredBytes | OffsetRecord]
 
 
 async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition[GroupShard], *, codec: Codec) -> None:
@@ -39,7 +64,7 @@ async def shorten(env: Env, logs: Logs, purgatory: Purgatory, led: LedPartition[
     """
     live_bytes = 0
     for piece in live_pieces(led):
-        live_bytes += size_of(piece)
+        live_bytes += sum(len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES for record in piece)
         await trio.lowlevel.checkpoint()
     if not led.is_worth_rewriting(live_bytes):
         return
@@ -113,3 +138,66 @@ async def _remove_history(env: Env, logs: Logs, held: Log) -> None:
 
         with trio.CancelScope(shield=True):
             await env.run_blocking(remove)
+
+
+def live_pieces(led: LedPartition[GroupShard]) -> Iterator[Piece]:
+    """The stored record of each group, then the offsets of all groups. Each piece fits into one batch."""
+    most_bytes = min(PIECE_BYTES, led.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES)
+    piece: Piece = []
+    piece_bytes = 0
+    for read in _readers(led.shard):
+        record = read()
+        is_too_large = record is not None and piece_bytes + _most_bytes(record) > most_bytes
+        if piece and (is_too_large or len(piece) >= RECORDS_IN_PIECE):
+            yield piece
+            piece, piece_bytes = [], 0
+            record = read()  # may have changed during the yield
+        if record is not None:
+            piece.append(record)
+            piece_bytes += _most_bytes(record)
+    if piece:
+        yield piece
+
+
+def _readers(shard: GroupShard) -> Iterator[Callable[[], StoredBytes | OffsetRecord | None]]:
+    """A function for each record of the live state, which returns its current value; None if it was deleted.
+
+    Offsets that are committed after their group is listed are already in the log.
+    """
+    for key in list(shard.group_records):
+        yield partial(_stored_group, shard, key)
+    for group_id in shard.group_ids():
+        of_group = shard.offsets_of(group_id)
+        for topic, partition in [(topic, partition) for topic, found in of_group.items() for partition in found]:
+            yield partial(_committed_offset, shard, group_id, topic, partition)
+
+
+def _stored_group(shard: GroupShard, key: bytes) -> StoredBytes | None:
+    value = shard.group_records.get(key)
+    return None if value is None else StoredBytes(key, value)
+
+
+def _committed_offset(shard: GroupShard, group_id: str, topic: str, partition: int) -> OffsetRecord | None:
+    found = shard.offsets_of(group_id).get(topic, {}).get(partition)
+    if found is None:
+        return None
+    return OffsetRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition),
+        OffsetCommitValue(
+            offset=found.offset,
+            leader_epoch=found.leader_epoch,
+            metadata=found.metadata,
+            commit_timestamp=found.commit_timestamp_ms,
+            expire_timestamp=found.expire_timestamp_ms,
+            topic_id=found.topic_id,
+        ),
+    )
+
+
+def _most_bytes(record: StoredBytes | OffsetRecord) -> int:
+    """An upper bound of the record's size, without encoding an offset: a character has at most four bytes."""
+    if isinstance(record, StoredBytes):
+        return len(record.key) + len(record.value or b"") + MOST_OVERHEAD_BYTES
+    key, value = record.key_message, record.value_message
+    assert value is not None
+    return 4 * (len(key.group) + len(key.topic) + len(value.metadata)) + MOST_OVERHEAD_BYTES
