@@ -19,9 +19,10 @@ UNKNOWN = 0
 @handles(CreateAclsRequest, versions="1-3")
 async def create_acls(request: CreateAclsRequest, broker: Broker, context: Context) -> CreateAclsResponse:
     """Refuse each entry."""
-    for entry in request.creations:
-        kinds = (entry.resource_type, entry.resource_pattern_type, entry.operation, entry.permission_type)
-        _check_kinds("CreateAcls", kinds)
+    kinds = [
+        (one.resource_type, one.resource_pattern_type, one.operation, one.permission_type) for one in request.creations
+    ]
+    _check_kinds("CreateAcls", kinds)
     answer: CreateAclsResponse = refused(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     return answer
 
@@ -29,9 +30,11 @@ async def create_acls(request: CreateAclsRequest, broker: Broker, context: Conte
 @handles(DeleteAclsRequest, versions="1-3")
 async def delete_acls(request: DeleteAclsRequest, broker: Broker, context: Context) -> DeleteAclsResponse:
     """Refuse each filter."""
-    for one in request.filters:
-        kinds = (one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type)
-        _check_kinds("DeleteAcls", kinds)
+    kinds = [
+        (one.resource_type_filter, one.pattern_type_filter, one.operation, one.permission_type)
+        for one in request.filters
+    ]
+    _check_kinds("DeleteAcls", kinds)
     answer: DeleteAclsResponse = refused(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     return answer
 
@@ -40,12 +43,13 @@ async def delete_acls(request: DeleteAclsRequest, broker: Broker, context: Conte
 async def describe_acls(request: DescribeAclsRequest, broker: Broker, context: Context) -> DescribeAclsResponse:
     """Refuse the filter."""
     kinds = (request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type)
-    _check_kinds("DescribeAcls", kinds)
+    _check_kinds("DescribeAcls", [kinds])
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker", resources=[]
     )
 
 
-def _check_kinds(api: str, kinds: tuple[int, ...]) -> None:
-    if UNKNOWN in kinds:
-        raise CloseConnection(f"{api} of an unknown kind")
+def _check_kinds(api: str, entries: list[tuple[int, ...]]) -> None:
+    for kinds in entries:
+        if UNKNOWN in kinds:
+            raise CloseConnection(f"{api} of an unknown kind")
