@@ -5,6 +5,8 @@ Like Kafka without an authorizer, the broker answers SECURITY_DISABLED, and clos
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.broker import Broker
 from kbroker.handlers import CloseConnection, Context, handles
 from wire.errors import ErrorCode
@@ -49,7 +51,7 @@ async def describe_acls(request: DescribeAclsRequest, broker: Broker, context: C
     )
 
 
-def _check_kinds(api: str, entries: list[tuple[int, ...]]) -> None:
+def _check_kinds(api: str, entries: Iterable[tuple[int, ...]]) -> None:
     for kinds in entries:
         if UNKNOWN in kinds:
             raise CloseConnection(f"{api} of an unknown kind")
