@@ -20,16 +20,13 @@ from kbroker.runtime.disk import RealDisk
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, segment_metadata, update_to
-from kbroker.tiered.api import (
-    RemoteLogSegmentMetadata,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-    TopicIdPartition,
-)
-from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache, to_snapshot_record
-from kbroker.tiered.metadata_topic import encode_event, partition_of, read_events
+from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
+from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
+from kbroker.tiered.metadata_topic import encode_event, read_events
 from wire.record_batch import Record, batches, build_batch
-from wire.stored.frame import encode_record
+from wire.schema import schema_of
+from wire.stored import tiered as stored
+from wire.stored.frame import decode_record, encode_record, record_types
 
 __all__ = ["kafka_lines"]
 
@@ -48,11 +45,29 @@ def events() -> list[MetadataEvent]:
     found: list[MetadataEvent] = [plain, rich]
     for custom in (None, b"", b"custom"):
         found += [update_to(plain, state, custom=custom) for state in (FINISHED, DELETING, DELETED)]
-    found += [
-        RemotePartitionDeleteMetadata(ORDERS, state, event_timestamp_ms=5, broker_id=2**31 - 1)
-        for state in RemotePartitionDeleteState
-    ]
     return found
+
+
+def deletions() -> list[bytes]:
+    """The steps in the deletion of a partition, which no broker writes so far."""
+    entry = stored.TopicIdPartitionEntry(name=ORDERS.topic, id=ORDERS.topic_id, partition=ORDERS.partition)
+    return [
+        encode_record(
+            stored.RemotePartitionDeleteMetadataRecord(
+                topic_id_partition=entry, broker_id=2**31 - 1, event_timestamp_ms=5, remote_partition_delete_state=state
+            ),
+            0,
+        )
+        for state in range(3)
+    ]
+
+
+def in_a_file(segment: RemoteLogSegmentMetadata) -> bytes:
+    """The record of a segment that Kafka writes into a file, and not into the topic."""
+    record, _ = decode_record(encode_event(segment), record_types(stored))
+    kind = stored.RemoteLogSegmentMetadataSnapshotRecord
+    shared = {one.name: getattr(record, one.name) for one in schema_of(kind).fields if one.name != "segment_id"}
+    return encode_record(kind(segment_id=segment.remote_log_segment_id.id, **shared), 0)
 
 
 def write(directory: Path, values: list[bytes]) -> list[Path]:
@@ -69,7 +84,7 @@ def write(directory: Path, values: list[bytes]) -> list[Path]:
 
 
 def test_both_tools_print_kbrokers_records_alike(kafka_lines: KafkaTool, tmp_path: Path) -> None:
-    files = write(tmp_path, [encode_event(event) for event in events()])
+    files = write(tmp_path, [*map(encode_event, events()), *deletions()])
     lines = compare(kafka_lines, files, FLAG)
     text = "\n".join(lines)
     assert len(re.findall(r"payload: RemoteLogSegmentMetadata\{", text)) == 2 * 2
@@ -84,7 +99,7 @@ def wrong_values() -> list[bytes]:
     """Values that brokers never write, each wrong in a different way."""
     plain = events()[0]
     assert isinstance(plain, RemoteLogSegmentMetadata)
-    good, update, deletion = (encode_event(event) for event in (plain, events()[2], events()[-1]))
+    good, update, deletion = encode_event(plain), encode_event(events()[2]), deletions()[-1]
     contradicting = [
         replace(plain, start_offset=-5),
         replace(plain, end_offset=-1),
@@ -98,7 +113,7 @@ def wrong_values() -> list[bytes]:
         *(b"\xff\xff\x7f", b"\x01\x80\x80\x04\x00", b"\x01\x00\x00", b"\x01\x00\x01" + good[3:]),
         *(good[:-3], good + b"xy", good[:-2] + b"\x09\x00", update[:-2] + b"\x09\x00", deletion[:-2] + b"\x07\x00"),
         *(encode_event(event) for event in contradicting),
-        *(encode_record(to_snapshot_record(each), 0) for each in kept_in_files),
+        *map(in_a_file, kept_in_files),
     ]
 
 
@@ -144,8 +159,8 @@ def test_records_of_both_brokers_are_dumped_alike(kafka_lines: KafkaTool, tiered
     caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
     for path in files:
         for _, event in read_all(path):
-            about = partition_of(event)
-            assert caches.setdefault(about, RemoteLogMetadataCache(about)).replay(event) is None
+            about = event.remote_log_segment_id.topic_id_partition
+            assert caches.setdefault(about, RemoteLogMetadataCache()).replay(event) is None
     (cache,) = caches.values()
     left = sorted(cache.list_remote_log_segments(), key=lambda each: each.start_offset)
     assert [(each.start_offset, each.end_offset) for each in left] == [(6, 8), (9, 11)]

@@ -62,11 +62,11 @@ def _transaction_partition(record: Record, partition_count: int) -> int | None:
 
 def _tier_partition(record: Record, partition_count: int) -> int:
     # A broker without a tier does not import it.
-    from kbroker.tiered.metadata_topic import decode_event, metadata_partition, partition_of  # noqa: PLC0415
+    from kbroker.tiered.metadata_topic import decode_event, metadata_partition  # noqa: PLC0415
 
     if record.value is None:
         raise Malformed("a record without a value")
-    return metadata_partition(partition_of(decode_event(record.value)), partition_count)
+    return metadata_partition(decode_event(record.value).remote_log_segment_id.topic_id_partition, partition_count)
 
 
 def _key_of(record: Record) -> bytes:

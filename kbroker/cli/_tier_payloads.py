@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Final
 
-from kbroker.tiered.api import RemoteLogSegmentState, RemotePartitionDeleteState
+from kbroker.tiered.api import RemoteLogSegmentState
 from wire.codec import decode, encode
 from wire.errors import Malformed
 from wire.record_batch import Record
@@ -23,6 +23,14 @@ from wire.varint import decode_uvarint
 
 _TYPES: Final = record_types(tiered)
 _MAX_SHORT: Final = 0x7FFF
+
+
+class RemotePartitionDeleteState(IntEnum):
+    """The states in the deletion of a whole partition. No broker writes such records so far."""
+
+    DELETE_PARTITION_MARKED = 0
+    DELETE_PARTITION_STARTED = 1
+    DELETE_PARTITION_FINISHED = 2
 
 
 def event_text(record: Record) -> str:

@@ -44,7 +44,6 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
 )
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text, partition_of
 from kbroker.tiered.lifecycle import MetadataEvent
@@ -248,9 +247,7 @@ def _check_start(client: BrokerClient, piece: TailPiece) -> None:
 
 
 def event_row(event: MetadataEvent, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
-    """The row of an event; None for events of other partitions and for deletions of whole partitions."""
-    if isinstance(event, RemotePartitionDeleteMetadata):
-        return None
+    """The row of an event; None for events of other partitions."""
     id_ = event.remote_log_segment_id.topic_id_partition
     if not subscription.has(id_.topic, id_.partition):
         return None

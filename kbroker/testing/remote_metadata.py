@@ -33,8 +33,6 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
     RemoteResourceNotFound,
     RemoteStorageError,
     TopicIdPartition,
@@ -250,16 +248,6 @@ class RemoteMetadataConformance:
             finished = await copy(manager, segment_metadata(ORDERS, 200, 299, epochs={4: 200}))
             assert manager.remote_log_segment_metadata(ORDERS, 4, 250) == finished
 
-    async def test_partition_deletion_steps_follow_their_order(self, manager: RemoteLogMetadataManager) -> None:
-        await copy(manager, segment_metadata(ORDERS, 0, 99))
-        marked, started, finished = RemotePartitionDeleteState
-        with pytest.raises(ValueError, match="DELETE_PARTITION_STARTED"):
-            await manager.put_remote_partition_delete_metadata(_step(started))
-        for step in (marked, marked, started, finished):
-            assert len(manager.list_remote_log_segments(ORDERS)) == 1
-            await manager.put_remote_partition_delete_metadata(_step(step))
-        assert manager.list_remote_log_segments(ORDERS) == []
-
 
 ORDERS = partition_named("orders", 0)
 OTHER = partition_named("payments", 3)
@@ -283,7 +271,3 @@ async def copy(
     found = manager.list_remote_log_segments(segment_id.topic_id_partition)
     (known,) = [each for each in found if each.remote_log_segment_id == segment_id]
     return known
-
-
-def _step(state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
-    return RemotePartitionDeleteMetadata(ORDERS, state, event_timestamp_ms=START_MS, broker_id=BROKER_ID)

@@ -27,6 +27,10 @@ class TopicIdPartition(NamedTuple):
     topic: str
     partition: int
 
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
 
 class RemoteLogSegmentId(NamedTuple):
     """One attempt to upload one segment."""
@@ -42,14 +46,6 @@ class RemoteLogSegmentState(IntEnum):
     COPY_SEGMENT_FINISHED = 1
     DELETE_SEGMENT_STARTED = 2
     DELETE_SEGMENT_FINISHED = 3
-
-
-class RemotePartitionDeleteState(IntEnum):
-    """The states in the deletion of a whole partition."""
-
-    DELETE_PARTITION_MARKED = 0
-    DELETE_PARTITION_STARTED = 1
-    DELETE_PARTITION_FINISHED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +81,6 @@ class RemoteLogSegmentMetadataUpdate:
     state: RemoteLogSegmentState
     broker_id: int
     custom_metadata: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RemotePartitionDeleteMetadata:
-    """A step in the deletion of a whole partition. Kafka writes none so far; kbroker reads and keeps them."""
-
-    topic_id_partition: TopicIdPartition
-    state: RemotePartitionDeleteState
-    event_timestamp_ms: int
-    broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +246,6 @@ class RemoteLogMetadataManager(Protocol):
 
     async def update_remote_log_segment_metadata(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         """Record a later state. Errors: RemoteResourceNotFound (no such segment), ValueError (no such transition)."""
-        ...
-
-    async def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:
-        """Record a step in the deletion of a partition."""
         ...
 
     def remote_log_segment_metadata(

@@ -15,7 +15,6 @@ from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
 )
 from kbroker.tiered.lifecycle import NEXT_STATES, MetadataEvent, updated
 from kbroker.tiered.metadata_topic import decode_event
@@ -60,8 +59,6 @@ class Catalogue:
 
     def replay_event(self, event: MetadataEvent) -> None:
         """Apply the topic's next event."""
-        if isinstance(event, RemotePartitionDeleteMetadata):
-            return
         known = self.segments.get(event.remote_log_segment_id.id)
         if isinstance(event, RemoteLogSegmentMetadata):
             if event.state is not STARTED or (known is not None and known.state is not STARTED):

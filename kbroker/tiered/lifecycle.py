@@ -23,31 +23,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kbroker.tiered.api import (
-    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
     RemoteResourceNotFound,
-    TopicIdPartition,
-)
-from wire.stored.tiered import (
-    RemoteLogSegmentMetadataRecord,
-    RemoteLogSegmentMetadataSnapshotRecord,
-    SegmentLeaderEpochEntry,
 )
 
-MetadataEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+MetadataEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 
-_STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-_FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-_DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
 NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
     None: frozenset({_STARTED}),
@@ -58,73 +47,70 @@ NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegm
 }
 """The states that may follow a state of a segment; None is that of an unknown one."""
 
-_Rank: TypeAlias = tuple[int, UUID]
+
+class _Range(NamedTuple):
+    """The offsets of a segment in one leader epoch, both inclusive. Of two equal ranges the greater tuple wins."""
+
+    start: int
+    end: int
+    event_timestamp_ms: int
+    segment_id: UUID
+
+
+_START, _END = attrgetter("start"), attrgetter("end")
 
 
 class _EpochSegments:
     """The segments with records of one leader epoch.
 
-    Shape      starts, ends and ids are parallel: the ranges that are looked up, both ends inclusive
-    Shape      covered are finished segments whose range lies within another one
-    Invariant  starts and ends both rise strictly
-    Note       highest_offset never falls: records that were copied once are not copied again after their deletion
+    Shape      ranges are those that are looked up; covered are the others: each lies within one of `ranges`
+    Invariant  the starts and the ends of ranges both rise strictly
+    Note       highest_offset never falls: records that were copied once are not copied again after their deletion; it
+               is -1 without a finished segment
     """
 
-    __slots__ = ("covered", "ends", "highest_offset", "ids", "ranks", "starts")
+    __slots__ = ("covered", "highest_offset", "ranges")
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.ids: list[UUID] = []
-        self.ranks: list[_Rank] = []
-        self.covered: dict[UUID, tuple[int, int, _Rank]] = {}
-        self.highest_offset: int | None = None
+    def __init__(self, highest_offset: int = -1) -> None:
+        self.ranges: list[_Range] = []
+        self.covered: dict[UUID, _Range] = {}
+        self.highest_offset = highest_offset
 
-    def put(self, segment_id: UUID, start: int, end: int, rank: _Rank) -> None:
-        """Add a finished segment. Of two with the same range, the one of higher rank is looked up."""
-        if self.highest_offset is None or end > self.highest_offset:
-            self.highest_offset = end
-        at = bisect_right(self.starts, start) - 1
-        if at >= 0 and self.ends[at] >= end:
-            is_same = self.starts[at] == start and self.ends[at] == end
-            if not is_same or self.ranks[at] > rank:
-                self.covered[segment_id] = start, end, rank
-                return
-        first, last = bisect_left(self.starts, start), bisect_right(self.ends, end)
-        for at in range(first, last):
-            self.covered[self.ids[at]] = self.starts[at], self.ends[at], self.ranks[at]
-        self.starts[first:last] = [start]
-        self.ends[first:last] = [end]
-        self.ids[first:last] = [segment_id]
-        self.ranks[first:last] = [rank]
+    def put(self, one: _Range) -> None:
+        """Add a finished segment."""
+        self.highest_offset = max(self.highest_offset, one.end)
+        at = bisect_right(self.ranges, one.start, key=_START) - 1
+        if at >= 0 and (held := self.ranges[at]).end >= one.end and (held[:2] != one[:2] or held > one):
+            self.covered[one.segment_id] = one
+            return
+        first, last = bisect_left(self.ranges, one.start, key=_START), bisect_right(self.ranges, one.end, key=_END)
+        self.covered.update((held.segment_id, held) for held in self.ranges[first:last])
+        self.ranges[first:last] = [one]
 
     def remove(self, segment_id: UUID, start: int) -> None:
         """Remove a segment, if it is a finished one with records of this epoch."""
-        at = bisect_left(self.starts, start)
-        if self.covered.pop(segment_id, None) or self.ids[at : at + 1] != [segment_id]:
+        at = bisect_left(self.ranges, start, key=_START)
+        if self.covered.pop(segment_id, None) or [one.segment_id for one in self.ranges[at : at + 1]] != [segment_id]:
             return
-        del self.starts[at], self.ends[at], self.ids[at], self.ranks[at]
+        del self.ranges[at]
         covered, self.covered = self.covered, {}
-        for other_id, (other_start, other_end, rank) in covered.items():
-            self.put(other_id, other_start, other_end, rank)
+        for other in covered.values():
+            self.put(other)
 
 
 class RemoteLogMetadataCache:
     """The remote segments of one partition; see the module's docstring.
 
-    Shape   segments maps the id of each segment that is not deleted to its metadata
+    Shape   segments maps the id of each segment that is not deleted to its metadata; the highest_offsets of an earlier
+            cache, by leader epoch, stay valid in this one
     Units   offsets count records
-    Note    dropped counts invalid events
     """
 
-    __slots__ = ("_epochs", "delete_state", "dropped", "partition", "segments")
+    __slots__ = ("_epochs", "segments")
 
-    def __init__(self, partition: TopicIdPartition) -> None:
-        self.partition = partition
+    def __init__(self, highest_offsets: Iterable[tuple[int, int]] = ()) -> None:
         self.segments: dict[UUID, RemoteLogSegmentMetadata] = {}
-        self.delete_state: RemotePartitionDeleteState | None = None
-        self.dropped = 0
-        self._epochs: dict[int, _EpochSegments] = {}
+        self._epochs = {epoch: _EpochSegments(highest) for epoch, highest in highest_offsets}
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -133,55 +119,45 @@ class RemoteLogMetadataCache:
 
         Errors  RemoteResourceNotFound for an update of an unknown segment; ValueError for everything else
         """
-        if isinstance(event, RemotePartitionDeleteMetadata):
-            known = self.delete_state
-            expected = RemotePartitionDeleteState(0) if known is None else known
-            if event.state is not expected and (known is None or event.state != known + 1):
-                raise ValueError(f"deletion of {_name(self.partition)}: {_state(known)} -> {event.state.name}")
-            return
         segment_id = event.remote_log_segment_id.id
         existing = self.segments.get(segment_id)
         if isinstance(event, RemoteLogSegmentMetadata):
             _check_segment(event)
         elif existing is None:
-            raise RemoteResourceNotFound(f"no remote segment {segment_id} of {_name(self.partition)}")
+            partition = event.remote_log_segment_id.topic_id_partition
+            raise RemoteResourceNotFound(f"no remote segment {segment_id} of {partition.name}")
         elif event.state is _STARTED:
             raise ValueError(f"remote segment {segment_id}: an update cannot begin a copy")
         state = None if existing is None else existing.state
         if event.state not in NEXT_STATES[state]:
-            raise ValueError(f"remote segment {segment_id}: {_state(state)} -> {event.state.name}")
+            known = "unknown" if state is None else state.name
+            raise ValueError(f"remote segment {segment_id}: {known} -> {event.state.name}")
 
     def replay(self, event: MetadataEvent) -> str | None:
         """Apply an event; returns None, or why it was dropped."""
         try:
             self.check(event)
         except (RemoteResourceNotFound, ValueError) as error:
-            self.dropped += 1
             return str(error)
-        if isinstance(event, RemotePartitionDeleteMetadata):
-            self.delete_state = event.state
-            if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
-                self.segments.clear()
-                self._epochs.clear()
-            return None
         existing = self.segments.pop(event.remote_log_segment_id.id, None)
         if existing is not None:
             self._unlist(existing)
         if isinstance(event, RemoteLogSegmentMetadata):
-            self._list(event)
+            self.put(event)
         elif event.state is not _DELETED:
             assert existing is not None
-            self._list(updated(existing, event))
+            self.put(updated(existing, event))
         return None
 
-    def _list(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def put(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Add a segment in any state, without checks."""
         segment_id = metadata.remote_log_segment_id.id
         self.segments[segment_id] = metadata
         is_finished = metadata.state is _FINISHED
         for leader_epoch, start, end in ranges(metadata):
             epoch = self._epochs.setdefault(leader_epoch, _EpochSegments())
             if is_finished and end >= start:
-                epoch.put(segment_id, start, end, (metadata.event_timestamp_ms, segment_id))
+                epoch.put(_Range(start, end, metadata.event_timestamp_ms, segment_id))
 
     def _unlist(self, metadata: RemoteLogSegmentMetadata) -> None:
         for leader_epoch, start, _ in ranges(metadata):
@@ -189,18 +165,13 @@ class RemoteLogMetadataCache:
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no segment is left."""
-        return not self.segments
-
     def remote_log_segment_metadata(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
         """The finished segment that contains `offset` as written in `leader_epoch`."""
         epoch = self._epochs.get(leader_epoch)
         if epoch is None:
             return None
-        at = bisect_right(epoch.starts, offset) - 1
-        return self.segments[epoch.ids[at]] if at >= 0 and epoch.ends[at] >= offset else None
+        at = bisect_right(epoch.ranges, offset, key=_START) - 1
+        return self.segments[epoch.ranges[at].segment_id] if at >= 0 and epoch.ranges[at].end >= offset else None
 
     def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
         """The first finished segment of this epoch that ends at or after `offset` and may have a transaction index.
@@ -209,46 +180,23 @@ class RemoteLogMetadataCache:
         epoch = self._epochs.get(leader_epoch)
         if epoch is None:
             return None
-        for segment_id in epoch.ids[bisect_left(epoch.ends, offset) :]:
-            if not self.segments[segment_id].txn_index_empty:
-                return self.segments[segment_id]
-        return None
+        following = epoch.ranges[bisect_left(epoch.ranges, offset, key=_END) :]
+        segments = (self.segments[one.segment_id] for one in following)
+        return next((one for one in segments if not one.txn_index_empty), None)
 
     def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
         """The last offset of this epoch that was ever in a finished segment, even if the segment is deleted by now."""
         epoch = self._epochs.get(leader_epoch)
-        return None if epoch is None else epoch.highest_offset
+        return None if epoch is None or epoch.highest_offset < 0 else epoch.highest_offset
 
     def list_remote_log_segments(self) -> list[RemoteLogSegmentMetadata]:
         """The segments that are not deleted, in every state."""
         return list(self.segments.values())
 
-    # --- snapshot -----------------------------------------------------------------------------------------------------
-
     @property
-    def highest_offsets(self) -> dict[int, int]:
-        """highest_offset_for_epoch of each epoch that has one. It is kept after the segments are deleted."""
-        found = ((number, epoch.highest_offset) for number, epoch in self._epochs.items())
-        return {number: highest for number, highest in found if highest is not None}
-
-    @classmethod
-    def restore(
-        cls,
-        partition: TopicIdPartition,
-        segments: Iterable[RemoteLogSegmentMetadata],
-        *,
-        highest_offsets: Mapping[int, int],
-        delete_state: RemotePartitionDeleteState | None,
-    ) -> RemoteLogMetadataCache:
-        """A cache with the given state of another cache."""
-        cache = cls(partition)
-        cache.delete_state = delete_state
-        for metadata in segments:
-            cache._list(metadata)
-        for number, highest in highest_offsets.items():
-            epoch = cache._epochs.setdefault(number, _EpochSegments())
-            epoch.highest_offset = max(highest, -1 if epoch.highest_offset is None else epoch.highest_offset)
-        return cache
+    def highest_offsets(self) -> list[tuple[int, int]]:
+        """(leader epoch, highest_offset_for_epoch) of each epoch that has one."""
+        return [(number, epoch.highest_offset) for number, epoch in self._epochs.items() if epoch.highest_offset >= 0]
 
 
 def ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
@@ -257,60 +205,6 @@ def ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]
     for at, (leader_epoch, start) in enumerate(epochs):
         end = epochs[at + 1][1] - 1 if at + 1 < len(epochs) else metadata.end_offset
         yield leader_epoch, max(start, metadata.start_offset), min(end, metadata.end_offset)
-
-
-def segment_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, Any]:
-    """The fields that all records of a segment share: those of the topic and those of a local snapshot."""
-    return {
-        "start_offset": metadata.start_offset,
-        "end_offset": metadata.end_offset,
-        "broker_id": metadata.broker_id,
-        "max_timestamp_ms": metadata.max_timestamp_ms,
-        "event_timestamp_ms": metadata.event_timestamp_ms,
-        "segment_leader_epochs": [
-            SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
-            for epoch, offset in metadata.segment_leader_epochs
-        ],
-        "segment_size_in_bytes": metadata.segment_size_in_bytes,
-        "custom_metadata": metadata.custom_metadata,
-        "remote_log_segment_state": metadata.state,
-        "txn_index_empty": metadata.txn_index_empty,
-    }
-
-
-def segment_from(
-    segment_id: RemoteLogSegmentId, record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataSnapshotRecord
-) -> RemoteLogSegmentMetadata:
-    """The segment of a record with these fields. Errors: ValueError for an unknown state."""
-    # Kafka reads the entries into a sorted map: their order does not matter, and later duplicates win.
-    epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
-    return RemoteLogSegmentMetadata(
-        remote_log_segment_id=segment_id,
-        start_offset=record.start_offset,
-        end_offset=record.end_offset,
-        max_timestamp_ms=record.max_timestamp_ms,
-        broker_id=record.broker_id,
-        event_timestamp_ms=record.event_timestamp_ms,
-        segment_leader_epochs=tuple(sorted(epochs.items())),
-        segment_size_in_bytes=record.segment_size_in_bytes,
-        state=RemoteLogSegmentState(record.remote_log_segment_state),
-        custom_metadata=record.custom_metadata,
-        txn_index_empty=record.txn_index_empty,
-    )
-
-
-def to_snapshot_record(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataSnapshotRecord:
-    """A segment in the format of a local snapshot, without its partition."""
-    return RemoteLogSegmentMetadataSnapshotRecord(
-        segment_id=metadata.remote_log_segment_id.id, **segment_fields(metadata)
-    )
-
-
-def from_snapshot_record(
-    partition: TopicIdPartition, record: RemoteLogSegmentMetadataSnapshotRecord
-) -> RemoteLogSegmentMetadata:
-    """The reverse. Errors: ValueError for an unknown state."""
-    return segment_from(RemoteLogSegmentId(partition, record.segment_id), record)
 
 
 def updated(existing: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
@@ -334,11 +228,3 @@ def _check_segment(metadata: RemoteLogSegmentMetadata) -> None:
     epochs = [epoch for epoch, _ in metadata.segment_leader_epochs]
     if not epochs or any(one >= other for one, other in pairwise(epochs)):
         raise ValueError(f"remote segment {segment_id}: leader epochs {epochs}")
-
-
-def _state(state: RemoteLogSegmentState | RemotePartitionDeleteState | None) -> str:
-    return "unknown" if state is None else state.name
-
-
-def _name(partition: TopicIdPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 import trio
 
@@ -26,9 +25,9 @@ from kbroker.storage.log import Log
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_reading import read_new, read_on
-from kbroker.tiered.metadata_snapshot import Snapshot
-from kbroker.tiered.metadata_topic import Events, partition_of
+from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_snapshot import Caches, Snapshot
+from kbroker.tiered.metadata_topic import Events
 from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
 
@@ -40,8 +39,6 @@ MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 500
 instead. Writing a snapshot then costs less than reading the events did."""
 
 NO_BATCH: Final = (-1, 0)
-
-UserPartition = tuple[UUID, int]
 
 logger = get_logger(__name__)
 
@@ -58,7 +55,7 @@ class MetadataCounters:
 class FollowedPartition:
     """See the module's docstring.
 
-    Shape   index is the partition's number; caches are by topic id and number
+    Shape   index is the partition's number; caches are by user partition
     Units   position is the offset of the next event to apply
     Note    of counters, events_read are events from the log and not from a snapshot, skipped_records are unreadable,
             and dropped_events are invalid
@@ -73,65 +70,59 @@ class FollowedPartition:
         partition_count: int,
         retry_ms: int,
         counters: MetadataCounters,
-        on_progress: Callable[[], None],
+        progress: trio.lowlevel.ParkingLot,
         on_lost: Callable[[], None],
     ) -> None:
         self.index = index
         self.partition_count = partition_count
         self.position = 0
-        self.caches: dict[UserPartition, RemoteLogMetadataCache] = {}
+        self.caches: Caches = {}
         self.counters = counters
         self._env = env
         self._topic = topic
         self._retry_ms = retry_ms
-        self._on_progress = on_progress
+        self._progress = progress
         self._on_lost = on_lost
         self._log: Log | None = None
         self._last_batch = NO_BATCH
         self._events_since_snapshot = 0
         self._snapshot_position = 0
         self._writing = trio.Lock()  # serializes the snapshots of the follower and of close
-        self._targets: dict[UserPartition, int] = {}
-        self._late: set[UserPartition] = set()
+        self._targets: dict[TopicIdPartition, int] = {}
+        self._late: set[TopicIdPartition] = set()
 
     # --- held partitions ----------------------------------------------------------------------------------------------
 
     def hold(self, partition: TopicIdPartition) -> None:
         """Hold a user partition; it is ready once everything in the log at this time is read."""
-        key = partition.topic_id, partition.partition
-        if key not in self._targets:
-            self._targets[key] = 0 if self._log is None else self._log.log_end_offset
-            self._late.add(key)
-            if self._log is not None and self.position >= self._targets[key]:
-                self._late.discard(key)
+        if partition not in self._targets:
+            self._targets[partition] = 0 if self._log is None else self._log.log_end_offset
+            if self._log is None or self.position < self._targets[partition]:
+                self._late.add(partition)
 
     def let_go(self, partition: TopicIdPartition) -> None:
         """Stop holding a user partition; its cache is dropped if it has no segments."""
-        key = partition.topic_id, partition.partition
-        self._targets.pop(key, None)
-        self._late.discard(key)
-        if key in self.caches and self.caches[key].is_empty:
-            del self.caches[key]
+        self._targets.pop(partition, None)
+        self._late.discard(partition)
+        if not self.cache(partition).segments:
+            self.caches.pop(partition, None)
 
     @property
     def holds_nothing(self) -> bool:
         return not self._targets
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        key = partition.topic_id, partition.partition
-        return key in self._targets and key not in self._late
+        return partition in self._targets and partition not in self._late
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """The cache of a user partition; an empty one if it is unknown."""
-        key = partition.topic_id, partition.partition
-        found = self.caches.get(key)
-        return RemoteLogMetadataCache(partition) if found is None else found
+        return self.caches.get(partition) or RemoteLogMetadataCache()
 
-    def _note_ready(self) -> None:
-        if self._log is not None:
-            # The log may have been truncated below the target.
-            position, end_offset = self.position, self._log.log_end_offset
-            self._late = {key for key in self._late if position < min(self._targets[key], end_offset)}
+    def _note_progress(self, log: Log) -> None:
+        # The log may have been truncated below the target.
+        position, end_offset = self.position, log.log_end_offset
+        self._late = {key for key in self._late if position < min(self._targets[key], end_offset)}
+        self._progress.unpark_all()
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -167,11 +158,11 @@ class FollowedPartition:
         self._snapshot_position, self._events_since_snapshot = self.position, 0
         self._log = found
         self._targets = dict.fromkeys(self._targets, found.log_end_offset)
-        self._note_progress()
+        self._note_progress(found)
 
-    def _load(self, found: Log) -> tuple[Snapshot, dict[UserPartition, RemoteLogMetadataCache]] | None:
+    def _load(self, found: Log) -> tuple[Snapshot, Caches] | None:
         try:
-            snapshot = metadata_snapshot.read(self._env.disk, found, partition_count=self.partition_count)
+            snapshot = metadata_snapshot.read(self._env.disk, found, self.partition_count)
             return snapshot, snapshot.restore()
         except FileNotFoundError:
             return None
@@ -188,18 +179,15 @@ class FollowedPartition:
             if topic.high_watermark(self.index) <= position:
                 await self._env.sleep_ms(self._retry_ms)  # the partition is no longer on this broker
             return
-        count = self.partition_count
-        events = read_new(found, position, end_offset=end_offset, partition_count=count)
-        if events is None:
-            read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=count)
-            events = await self._env.run_blocking(read, found, position)
+        read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=self.partition_count)
+        events = await self._env.run_blocking(read, found, position)
         if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
             return
         if events.next_offset == position:
             await self._env.sleep_ms(self._retry_ms)  # the rest of a batch is not committed yet
             return
         self._take_in(events)
-        self._note_progress()
+        self._note_progress(found)
         if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
             await self.write_snapshot()
 
@@ -228,20 +216,12 @@ class FollowedPartition:
             )  # fmt: skip
 
     def _replay(self, event: MetadataEvent) -> str | None:
-        partition = partition_of(event)
-        key = partition.topic_id, partition.partition
-        cache = self.caches.get(key)
-        if cache is not None:
-            return cache.replay(event)
-        cache = RemoteLogMetadataCache(partition)
+        partition = event.remote_log_segment_id.topic_id_partition
+        cache = self.cache(partition)
         why = cache.replay(event)
         if why is None:
-            self.caches[key] = cache
+            self.caches[partition] = cache
         return why
-
-    def _note_progress(self) -> None:
-        self._note_ready()
-        self._on_progress()
 
     # --- snapshot -----------------------------------------------------------------------------------------------------
 
@@ -257,24 +237,11 @@ class FollowedPartition:
 
     async def _write_snapshot(self, found: Log) -> None:
         # A partition that has no segments and is not held belongs to a deleted topic, so it is left out.
-        kept = [cache for key, cache in self.caches.items() if key in self._targets or not cache.is_empty]
+        kept = {key: cache for key, cache in self.caches.items() if key in self._targets or cache.segments}
         self._events_since_snapshot = 0
-        snapshot = Snapshot(self.partition_count, self.position, self._last_batch, metadata_snapshot.contents(kept))
+        snapshot = Snapshot.of(kept, self.position, self._last_batch)
         try:
-            await self._env.run_blocking(metadata_snapshot.write, self._env.disk, found, snapshot)
+            await self._env.run_blocking(metadata_snapshot.write, self._env.disk, found, self.partition_count, snapshot)
             self._snapshot_position = snapshot.position
         except OSError as error:
             logger.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)
-
-
-class Broadcast:
-    """Wakes all waiters; each one checks its own condition."""
-
-    def __init__(self) -> None:
-        self._waiting = trio.lowlevel.ParkingLot()
-
-    def notify(self) -> None:
-        self._waiting.unpark_all()
-
-    async def wait(self) -> None:
-        await self._waiting.park()

@@ -33,15 +33,14 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
     RemoteStorageError,
     RetriableRemoteStorageError,
     TopicIdPartition,
 )
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_follower import Broadcast, FollowedPartition, MetadataCounters, UserPartition
+from kbroker.tiered.metadata_follower import FollowedPartition, MetadataCounters
 from kbroker.tiered.metadata_publisher import MetadataPublisher
-from kbroker.tiered.metadata_topic import metadata_partition, partition_of
+from kbroker.tiered.metadata_topic import metadata_partition
 from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
 
@@ -73,13 +72,13 @@ class TopicRemoteLogMetadataManager:
         self._topic = topic
         self._wait_ms = settings.of_metadata_topic("consume.wait.ms")
         self._retry_ms = settings.of_metadata_topic("initialization.retry.interval.ms")
-        self._held: dict[UserPartition, TopicIdPartition] = {}
+        self._held: set[TopicIdPartition] = set()
         self._followed: dict[int, _Followed] = {}
         self._has_topic = False
         self._is_unusable = False
         self._is_closed = False
-        self._wanted = Broadcast()
-        self._progress = Broadcast()
+        self._wanted = trio.lowlevel.ParkingLot()
+        self._progress = trio.lowlevel.ParkingLot()
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -90,7 +89,7 @@ class TopicRemoteLogMetadataManager:
                 task_status.started()
                 while True:
                     if not self._held or (self._has_topic and not self._missing()):
-                        await self._wanted.wait()
+                        await self._wanted.park()
                     elif await self._have_topic():
                         for index in sorted(self._missing()):
                             self._start(index, nursery)
@@ -98,13 +97,13 @@ class TopicRemoteLogMetadataManager:
             self._is_closed = True
             for followed in self._followed.values():
                 followed.publisher.end("the metadata manager of the tier has ended")
-            self._progress.notify()
+            self._progress.unpark_all()
 
     def _index(self, partition: TopicIdPartition) -> int:
         return metadata_partition(partition, self.partition_count)
 
     def _missing(self) -> set[int]:
-        return {self._index(partition) for partition in self._held.values()} - self._followed.keys()
+        return {self._index(partition) for partition in self._held} - self._followed.keys()
 
     async def _have_topic(self) -> bool:
         """Ensure the topic exists; retry without limit. False if no partition needs it any more."""
@@ -122,7 +121,7 @@ class TopicRemoteLogMetadataManager:
             if failure and failure != self.failure:
                 logger.warning("the tier's metadata are unavailable", why=failure)
             self.failure, self._is_unusable, self._has_topic = failure, bool(failure and count), not failure
-            self._progress.notify()
+            self._progress.unpark_all()
             if failure:
                 await self._env.sleep_ms(back_off.next_ms(MAX_RETRY_MS))
         return self._has_topic
@@ -135,7 +134,7 @@ class TopicRemoteLogMetadataManager:
             partition_count=self.partition_count,
             retry_ms=self._retry_ms,
             counters=self.counters,
-            on_progress=self._progress.notify,
+            progress=self._progress,
             on_lost=self._on_lost,
         )
         publisher = MetadataPublisher(
@@ -146,7 +145,7 @@ class TopicRemoteLogMetadataManager:
             retry_ms=self._retry_ms,
             progress=self._progress,
         )
-        for held in self._held.values():
+        for held in self._held:
             if self._index(held) == index:
                 partition.hold(held)
         self._followed[index] = followed = _Followed(partition, publisher, trio.CancelScope())
@@ -161,43 +160,43 @@ class TopicRemoteLogMetadataManager:
         followed.publisher.end("the partition is not held any more")
         await followed.partition.write_snapshot()
         del self._followed[followed.partition.index]
-        self._wanted.notify()
+        self._wanted.unpark_all()
 
     def _on_lost(self) -> None:
         """Check the topic again: one of its partitions is missing, and the topic may have to be created again."""
         self._has_topic = False
-        self._wanted.notify()
+        self._wanted.unpark_all()
 
     async def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
     ) -> None:
         """Follow these partitions; leaders and followers are treated the same."""
         for partition in (*leaders, *followers):
-            self._held[partition.topic_id, partition.partition] = partition
+            self._held.add(partition)
             followed = self._followed.get(self._index(partition))
             if followed is not None and not followed.scope.cancel_called:
                 followed.partition.hold(partition)
-        self._wanted.notify()
-        self._progress.notify()
+        self._wanted.unpark_all()
+        self._progress.unpark_all()
 
     async def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Forget these partitions."""
         for partition in partitions:
-            self._held.pop((partition.topic_id, partition.partition), None)
+            self._held.discard(partition)
             followed = self._followed.get(self._index(partition))
             if followed is not None:
                 followed.partition.let_go(partition)
                 if followed.partition.holds_nothing:
                     followed.scope.cancel()
-        self._wanted.notify()
-        self._progress.notify()
+        self._wanted.unpark_all()
+        self._progress.unpark_all()
 
     async def close(self) -> None:
         """Write snapshots, so that the next start has less to read. Call it before or after the end of `run`, while no
         change is in progress.
         """
         self._is_closed = True
-        self._progress.notify()
+        self._progress.unpark_all()
         for followed in list(self._followed.values()):
             await followed.partition.write_snapshot()
 
@@ -215,20 +214,20 @@ class TopicRemoteLogMetadataManager:
         """
         await trio.lowlevel.checkpoint()
         while not self.is_ready(partition):
-            if (partition.topic_id, partition.partition) not in self._held:
-                raise RemoteStorageError(f"{_name(partition)} is not held here")
+            if partition not in self._held:
+                raise RemoteStorageError(f"{partition.name} is not held here")
             if self._is_unusable:
                 raise RemoteStorageError(self.failure)
             if self._is_closed:
                 raise RetriableRemoteStorageError("the metadata manager of the tier has ended")
-            await self._progress.wait()
+            await self._progress.park()
 
     @property
     def waits_for(self) -> str:
         """Why partitions are not ready yet, for the broker's health; "" if all are ready."""
         if self.failure:
             return self.failure
-        late = sum(not self.is_ready(partition) for partition in self._held.values())
+        late = sum(not self.is_ready(partition) for partition in self._held)
         return f"{late} partitions wait until {REMOTE_LOG_METADATA_TOPIC} has been read" if late else ""
 
     @property
@@ -253,12 +252,8 @@ class TopicRemoteLogMetadataManager:
         """
         await self._publish(update)
 
-    async def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:
-        """Record a step in the deletion of a partition. Errors: ValueError, RetriableRemoteStorageError."""
-        await self._publish(metadata)
-
     async def _publish(self, event: MetadataEvent) -> None:
-        partition = partition_of(event)
+        partition = event.remote_log_segment_id.topic_id_partition
         await self.wait_until_ready(partition)
         await self._followed[self._index(partition)].publisher.publish(event)
 
@@ -266,7 +261,7 @@ class TopicRemoteLogMetadataManager:
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         if not self.is_ready(partition):
-            raise RetriableRemoteStorageError(self.failure or f"the tier's metadata of {_name(partition)} are not read")
+            raise RetriableRemoteStorageError(self.failure or f"the tier's metadata of {partition.name} are not read")
         return self._followed[self._index(partition)].partition.cache(partition)
 
     def remote_log_segment_metadata(
@@ -288,7 +283,3 @@ class TopicRemoteLogMetadataManager:
     def list_remote_log_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """The segments that are not deleted."""
         return self._cache(partition).list_remote_log_segments()
-
-
-def _name(partition: TopicIdPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"

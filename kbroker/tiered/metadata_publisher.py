@@ -8,16 +8,17 @@ while anything waits.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
-from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.api import RemoteLogSegmentId, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.lifecycle import MetadataEvent
-from kbroker.tiered.metadata_follower import Broadcast, FollowedPartition
-from kbroker.tiered.metadata_topic import encode_event, partition_of
+from kbroker.tiered.metadata_follower import FollowedPartition
+from kbroker.tiered.metadata_topic import encode_event
 from kbroker.tiered.ports import MetadataTopic
 from wire.errors import KafkaError
 
@@ -26,17 +27,15 @@ MAX_BATCH_BYTES: Final = 256 << 10
 logger = get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Change:
     """One event until it is stored and read back, or has failed."""
 
-    __slots__ = ("done", "error", "event", "is_abandoned", "value")
-
-    def __init__(self, event: MetadataEvent) -> None:
-        self.event = event
-        self.value = encode_event(event)
-        self.done = trio.Event()
-        self.error: Exception | None = None
-        self.is_abandoned = False
+    event: MetadataEvent
+    value: bytes
+    done: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
+    is_abandoned: bool = False
 
     def finish(self, error: Exception | None = None) -> None:
         self.error = error
@@ -57,7 +56,7 @@ class MetadataPublisher:
         *,
         wait_ms: int,
         retry_ms: int,
-        progress: Broadcast,
+        progress: trio.lowlevel.ParkingLot,
     ) -> None:
         self._env = env
         self._topic = topic
@@ -67,7 +66,7 @@ class MetadataPublisher:
         self._progress = progress
         self._queue: deque[Change] = deque()
         self._in_flight: list[Change] = []
-        self._wanted = Broadcast()
+        self._wanted = trio.lowlevel.ParkingLot()
         self._ended = ""
 
     async def publish(self, event: MetadataEvent) -> None:
@@ -78,9 +77,9 @@ class MetadataPublisher:
         """
         if self._ended:
             raise RetriableRemoteStorageError(self._ended)
-        change = Change(event)
+        change = Change(event, encode_event(event))
         self._queue.append(change)
-        self._wanted.notify()
+        self._wanted.unpark_all()
         try:
             await change.done.wait()
         finally:
@@ -100,7 +99,7 @@ class MetadataPublisher:
         """Store queued changes until cancelled."""
         while True:
             while not self._queue:
-                await self._wanted.wait()
+                await self._wanted.park()
             self._in_flight = self._take()
             if self._in_flight:
                 error = await self._store([change.value for change in self._in_flight])
@@ -109,21 +108,20 @@ class MetadataPublisher:
                 self._in_flight = []
 
     def _take(self) -> list[Change]:
-        """The changes of the next batch: only valid ones, and at most one per segment or partition."""
+        """The changes of the next batch: only valid ones, and at most one per segment."""
         taken: list[Change] = []
-        subjects: set[object] = set()
+        subjects: set[RemoteLogSegmentId] = set()
         size = 0
         while self._queue and size < MAX_BATCH_BYTES:
             change = self._queue[0]
-            event = change.event
-            subject = getattr(event, "remote_log_segment_id", partition_of(event))
+            event, subject = change.event, change.event.remote_log_segment_id
             if subject in subjects:
                 break  # its validity is known once the previous change is read back
             self._queue.popleft()
             if change.is_abandoned:
                 continue
             try:
-                self._followed.cache(partition_of(event)).check(event)
+                self._followed.cache(subject.topic_id_partition).check(event)
             except (RemoteStorageError, ValueError) as error:
                 change.finish(error)
                 continue
@@ -146,7 +144,7 @@ class MetadataPublisher:
                 await self._env.sleep_ms(self._retry_ms)
         with trio.move_on_after(self._wait_ms / 1000):
             while self._followed.position <= last_offset:
-                await self._progress.wait()
+                await self._progress.park()
             return None
         return RetriableRemoteStorageError(
             f"a change of the tier's metadata was written at offset {last_offset} of partition {index}, but not read "

@@ -8,29 +8,36 @@ Source  RemoteLogMetadataTopicPartitioner, RemoteLogMetadataSerde, ConsumerTask 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
-from uuid import UUID
 
 from kbroker.tiered.api import (
     RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
     TopicIdPartition,
 )
-from kbroker.tiered.lifecycle import MetadataEvent, segment_fields, segment_from
+from kbroker.tiered.lifecycle import MetadataEvent
 from wire.errors import Malformed
 from wire.partitioner import partition_of_key
 from wire.record_batch import RecordBatch, batches
 from wire.stored import tiered
-from wire.stored.frame import decode_record, encode_record, record_types
+from wire.stored.frame import decode_record, encode_record
 
 RECORD_VERSION: Final = 0
 
-_TYPES: Final = record_types(tiered)
+_SegmentRecord, _UpdateRecord = tiered.RemoteLogSegmentMetadataRecord, tiered.RemoteLogSegmentMetadataUpdateRecord
+_TYPES: Final = {0: _SegmentRecord, 1: _UpdateRecord}
+_UPDATE_FIELDS: Final = ("broker_id", "event_timestamp_ms", "custom_metadata")
+_SEGMENT_FIELDS: Final = (
+    *_UPDATE_FIELDS,
+    *("start_offset", "end_offset", "max_timestamp_ms", "segment_size_in_bytes", "txn_index_empty"),
+)
+"""The fields that have the same name in an event and in its record."""
+
 _INT32: Final = 0xFFFF_FFFF
 _INT64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -50,84 +57,47 @@ def _java_hash(value: int) -> int:
     return (value ^ (value >> 32)) & _INT32
 
 
-def partition_of(event: MetadataEvent) -> TopicIdPartition:
-    """The user partition of an event."""
-    if isinstance(event, RemotePartitionDeleteMetadata):
-        return event.topic_id_partition
-    return event.remote_log_segment_id.topic_id_partition
-
-
 # --- one record -------------------------------------------------------------------------------------------------------
 
 
 def encode_event(event: MetadataEvent) -> bytes:
     """The record value of an event; the record's key is null."""
-    return encode_record(_to_record(event), RECORD_VERSION)
-
-
-def _to_record(event: MetadataEvent) -> object:
-    if isinstance(event, RemotePartitionDeleteMetadata):
-        return tiered.RemotePartitionDeleteMetadataRecord(
-            topic_id_partition=_to_entry(event.topic_id_partition),
-            broker_id=event.broker_id,
-            event_timestamp_ms=event.event_timestamp_ms,
-            remote_partition_delete_state=event.state,
-        )
-    segment_id = tiered.RemoteLogSegmentIdEntry(
-        topic_id_partition=_to_entry(event.remote_log_segment_id.topic_id_partition), id=event.remote_log_segment_id.id
-    )
+    segment_id, partition = event.remote_log_segment_id, event.remote_log_segment_id.topic_id_partition
+    entry = tiered.TopicIdPartitionEntry(name=partition.topic, id=partition.topic_id, partition=partition.partition)
+    fields: dict[str, Any] = {
+        "remote_log_segment_id": tiered.RemoteLogSegmentIdEntry(topic_id_partition=entry, id=segment_id.id),
+        "remote_log_segment_state": event.state,
+    }
     if isinstance(event, RemoteLogSegmentMetadataUpdate):
-        return tiered.RemoteLogSegmentMetadataUpdateRecord(
-            remote_log_segment_id=segment_id,
-            broker_id=event.broker_id,
-            event_timestamp_ms=event.event_timestamp_ms,
-            custom_metadata=event.custom_metadata,
-            remote_log_segment_state=event.state,
-        )
-    return tiered.RemoteLogSegmentMetadataRecord(remote_log_segment_id=segment_id, **segment_fields(event))
-
-
-def _to_entry(partition: TopicIdPartition) -> tiered.TopicIdPartitionEntry:
-    return tiered.TopicIdPartitionEntry(name=partition.topic, id=partition.topic_id, partition=partition.partition)
+        return encode_record(_UpdateRecord(**fields, **_same(event, _UPDATE_FIELDS)), RECORD_VERSION)
+    fields["segment_leader_epochs"] = [
+        tiered.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=offset)
+        for epoch, offset in event.segment_leader_epochs
+    ]
+    return encode_record(_SegmentRecord(**fields, **_same(event, _SEGMENT_FIELDS)), RECORD_VERSION)
 
 
 def decode_event(value: bytes | memoryview) -> MetadataEvent:
-    """The event of a record value. Errors: Malformed for any invalid bytes."""
+    """The event of a record value. Errors: Malformed for any invalid bytes, and for records that no broker writes."""
     record, _ = decode_record(value, _TYPES)
+    entry = record.remote_log_segment_id.topic_id_partition
+    partition = TopicIdPartition(entry.id, entry.name, entry.partition)
+    segment_id = RemoteLogSegmentId(partition, record.remote_log_segment_id.id)
     try:
-        return _from_record(record)
+        state = RemoteLogSegmentState(record.remote_log_segment_state)
     except ValueError as error:
         raise Malformed(str(error)) from error
+    if isinstance(record, _UpdateRecord):
+        return RemoteLogSegmentMetadataUpdate(segment_id, state=state, **_same(record, _UPDATE_FIELDS))
+    # Kafka reads the entries into a sorted map: their order does not matter, and later duplicates win.
+    epochs = {entry.leader_epoch: entry.offset for entry in record.segment_leader_epochs}
+    return RemoteLogSegmentMetadata(
+        segment_id, state=state, segment_leader_epochs=tuple(sorted(epochs.items())), **_same(record, _SEGMENT_FIELDS)
+    )
 
 
-def _from_record(record: Any) -> MetadataEvent:
-    if isinstance(record, tiered.RemoteLogSegmentMetadataUpdateRecord):
-        return RemoteLogSegmentMetadataUpdate(
-            remote_log_segment_id=_from_segment_entry(record.remote_log_segment_id),
-            event_timestamp_ms=record.event_timestamp_ms,
-            state=RemoteLogSegmentState(record.remote_log_segment_state),
-            broker_id=record.broker_id,
-            custom_metadata=record.custom_metadata,
-        )
-    if isinstance(record, tiered.RemoteLogSegmentMetadataRecord):
-        return segment_from(_from_segment_entry(record.remote_log_segment_id), record)
-    if isinstance(record, tiered.RemotePartitionDeleteMetadataRecord):
-        return RemotePartitionDeleteMetadata(
-            topic_id_partition=_from_entry(record.topic_id_partition),
-            state=RemotePartitionDeleteState(record.remote_partition_delete_state),
-            event_timestamp_ms=record.event_timestamp_ms,
-            broker_id=record.broker_id,
-        )
-    raise ValueError(f"a {type(record).__name__} belongs into a file, not into the topic")
-
-
-def _from_entry(entry: tiered.TopicIdPartitionEntry) -> TopicIdPartition:
-    return TopicIdPartition(entry.id, entry.name, entry.partition)
-
-
-def _from_segment_entry(entry: tiered.RemoteLogSegmentIdEntry) -> RemoteLogSegmentId:
-    segment_id: UUID = entry.id
-    return RemoteLogSegmentId(_from_entry(entry.topic_id_partition), segment_id)
+def _same(source: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 # --- a piece of the log -----------------------------------------------------------------------------------------------
@@ -184,7 +154,7 @@ def _read_batch(found: Events, batch: RecordBatch, partition: int, partition_cou
                 if record.value is None:
                     raise Malformed("a record without a value")
                 event = decode_event(record.value)
-                expected = metadata_partition(partition_of(event), partition_count)
+                expected = metadata_partition(event.remote_log_segment_id.topic_id_partition, partition_count)
                 if expected != partition:
                     raise Malformed(f"a record that belongs into partition {expected}")
                 found.events.append((record.offset, event))

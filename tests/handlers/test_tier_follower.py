@@ -25,7 +25,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.lifecycle import RemoteLogMetadataCache
 from kbroker.tiered.local import LocalRemoteStorage
-from kbroker.tiered.metadata_topic import decode_event, partition_of
+from kbroker.tiered.metadata_topic import decode_event
 from tests.controller.injected import inject
 from tests.handlers.asking import TOPIC as A_TOPIC
 from tests.handlers.asking import (
@@ -128,7 +128,7 @@ class Follower:
     async def remote_metadata(self) -> RemoteLogMetadataCache:
         """The tier's metadata, read from its topic as a client."""
         partition = TopicIdPartition(self.world.topic_id, TOPIC, 0)
-        known = RemoteLogMetadataCache(partition)
+        known = RemoteLogMetadataCache()
         offset = 0
         while True:
             answer = await self.world.client.ask(fetching("__remote_log_metadata", wanted(0, offset)), version=12)
@@ -139,7 +139,7 @@ class Follower:
                 for record in one.records():
                     assert record.value is not None
                     event = decode_event(record.value)
-                    if partition_of(event) == partition:
+                    if event.remote_log_segment_id.topic_id_partition == partition:
                         assert known.replay(event) is None
                 offset = one.next_offset
 

@@ -15,26 +15,16 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
 )
-from kbroker.tiered.lifecycle import (
-    MetadataEvent,
-    RemoteLogMetadataCache,
-    from_snapshot_record,
-    ranges,
-    to_snapshot_record,
-)
+from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache, ranges
 from kbroker.tiered.partition import NOTHING
-from wire.stored.frame import decode_record, encode_record
-from wire.stored.tiered import RemoteLogSegmentMetadataSnapshotRecord
 
 LAST_OFFSET = 8  # so few that ranges are often equal or within each other
 LAST_EPOCH = 3
 
 
 def cache_of(*events: MetadataEvent) -> RemoteLogMetadataCache:
-    cache = RemoteLogMetadataCache(ORDERS)
+    cache = RemoteLogMetadataCache()
     for event in events:
         assert cache.replay(event) is None
     return cache
@@ -65,7 +55,7 @@ WAYS: dict[RemoteLogSegmentState | None, list[RemoteLogSegmentState]] = {
 
 @pytest.mark.parametrize("target", list(RemoteLogSegmentState))
 @pytest.mark.parametrize("way", WAYS)
-def test_kafka_15632_invalid_transitions_are_dropped_and_counted(
+def test_kafka_15632_invalid_transitions_are_dropped(
     way: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> None:
     metadata = segment_metadata(ORDERS, 0, 9)
@@ -73,12 +63,11 @@ def test_kafka_15632_invalid_transitions_are_dropped_and_counted(
     before = cache.list_remote_log_segments()
     why = cache.replay(metadata if target is STARTED else update_to(metadata, target))
     if target in FOLLOWS[way]:
-        assert (why, cache.dropped) == (None, 0)
+        assert why is None
         assert [each.state for each in cache.list_remote_log_segments()] == [target] * (target is not DELETED)
     else:
         assert why is not None
         assert target.name in why or "no remote segment" in why
-        assert cache.dropped == 1
         assert cache.list_remote_log_segments() == before
 
 
@@ -88,7 +77,6 @@ def test_updates_cannot_start_a_copy_nor_metadata_end_one() -> None:
     assert cache.replay(update_to(begun, STARTED)) is not None
     assert cache.replay(replace(segment_metadata(ORDERS, 0, 9), state=FINISHED)) is not None
     assert cache.replay(replace(begun, state=FINISHED)) is None, "a full record with a valid next state"
-    assert cache.dropped == 2
     assert cache.replay(done) is None
 
 
@@ -105,9 +93,9 @@ def test_updates_cannot_start_a_copy_nor_metadata_end_one() -> None:
     ids=str,
 )
 def test_kafka_15632_inconsistent_metadata_are_dropped(wrong: dict[str, object]) -> None:
-    cache = RemoteLogMetadataCache(ORDERS)
+    cache = RemoteLogMetadataCache()
     assert cache.replay(replace(segment_metadata(ORDERS, 0, 9), **wrong)) is not None  # type: ignore[arg-type]
-    assert (cache.dropped, cache.is_empty) == (1, True)
+    assert not cache.segments
 
 
 def test_an_update_without_custom_metadata_keeps_them() -> None:
@@ -115,18 +103,6 @@ def test_an_update_without_custom_metadata_keeps_them() -> None:
     cache = cache_of(begun, update_to(begun, FINISHED, custom=b"gave"), update_to(begun, DELETING))
     (known,) = cache.list_remote_log_segments()
     assert (known.custom_metadata, known.state) == (b"gave", DELETING)
-
-
-def test_a_deleted_partition_is_forgotten() -> None:
-    cache = cache_of(*finished(0, 9))
-    for step in (1, 2, 0, 2, 0, 1, 0, 1, 2, 2):
-        expected = cache.delete_state
-        state = RemotePartitionDeleteState(step)
-        fits = state == expected or step == (0 if expected is None else expected + 1)
-        why = cache.replay(RemotePartitionDeleteMetadata(ORDERS, state, event_timestamp_ms=1, broker_id=1))
-        assert (why is None) == fits
-    assert (cache.is_empty, cache.dropped) == (True, 4)
-    assert cache.highest_offset_for_epoch(0) is None
 
 
 # --- overlaps ---------------------------------------------------------------------------------------------------------
@@ -284,13 +260,9 @@ def assert_same(cache: RemoteLogMetadataCache, model: Model) -> None:
 def test_kafka_15632_answers_equal_those_of_the_model(
     events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
-    cache, model = RemoteLogMetadataCache(ORDERS), Model()
-    dropped = 0
+    cache, model = RemoteLogMetadataCache(), Model()
     for event in events:
-        taken = model.replay(event)
-        dropped += not taken
-        assert (cache.replay(event) is None) == taken
-    assert cache.dropped == dropped
+        assert (cache.replay(event) is None) == model.replay(event)
     assert_same(cache, model)
 
 
@@ -298,16 +270,11 @@ def test_kafka_15632_answers_equal_those_of_the_model(
 def test_a_restored_cache_gives_the_same_answers(
     events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate],
 ) -> None:
-    cache, model = RemoteLogMetadataCache(ORDERS), Model()
+    cache, model = RemoteLogMetadataCache(), Model()
     for event in events:
         cache.replay(event)
         model.replay(event)
-    types = {3: RemoteLogSegmentMetadataSnapshotRecord}
-    kept = [encode_record(to_snapshot_record(each), 0) for each in reversed(cache.list_remote_log_segments())]
-    restored = RemoteLogMetadataCache.restore(
-        ORDERS,
-        (from_snapshot_record(ORDERS, decode_record(record, types)[0]) for record in kept),
-        highest_offsets=cache.highest_offsets,
-        delete_state=None,
-    )
+    restored = RemoteLogMetadataCache(cache.highest_offsets)
+    for each in reversed(cache.list_remote_log_segments()):
+        restored.put(each)
     assert_same(restored, model)

@@ -325,4 +325,4 @@ async def test_kafka_15130_metadata_of_a_deleted_topic_are_forgotten() -> None:
         await manager.on_stop_partitions([ORDERS])
         await hold(manager, again)
         assert len(manager.list_remote_log_segments(again)) == 1
-        assert [key for each in manager.followed for key in each.caches] == [(again.topic_id, 0)]
+        assert [key for each in manager.followed for key in each.caches] == [again]

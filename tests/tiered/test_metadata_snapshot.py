@@ -15,7 +15,7 @@ from kbroker.testing.env import MemoryEnv
 from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
 from kbroker.tiered import metadata_snapshot
-from kbroker.tiered.api import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from kbroker.tiered.api import RemoteLogSegmentMetadata
 from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS, NO_BATCH
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_snapshot import Snapshot
@@ -53,9 +53,6 @@ async def with_snapshot(disk: SimulatedDisk) -> list[object]:
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
         await copy(manager, segment_metadata(ORDERS, 120, 129, epochs={0: 120, 2: 125}))
-        marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-        step = RemotePartitionDeleteMetadata(ORDERS, marked, event_timestamp_ms=1, broker_id=1)
-        await manager.put_remote_partition_delete_metadata(step)
         answers = everything(manager)
     topic.close()
     assert disk.exists(snapshot_path(ORDERS))
@@ -117,7 +114,7 @@ async def test_m10_without_a_valid_snapshot_the_log_is_read(harm: Callable[[Simu
     harm(disk)
     found, events_read = await answers_on(disk)
     assert found == answers
-    assert events_read == 33
+    assert events_read == 32
 
 
 @pytest.mark.parametrize("refilled", [False, True], ids=["shorter", "other batches"])
@@ -128,7 +125,7 @@ async def test_m10_a_snapshot_beyond_the_log_end_is_not_used(refilled: bool) -> 
     _, topic = topic_on(disk)
     log = topic.logs[HOME]
     end_offset = log.log_end_offset
-    log.truncate_to(end_offset - 3)  # the last segment, and the mark for deletion
+    log.truncate_to(end_offset - 2)  # the last segment
     if refilled:
         values, _ = history(ORDERS, 5, first=13)
         await append_all(topic, HOME, values, size=2)
@@ -146,12 +143,12 @@ async def test_a_snapshot_without_batches_is_checked_by_the_log_end() -> None:
     await topic.ensure()
     log = topic.logs[HOME]
     for position in (0, 1):
-        metadata_snapshot.write(disk, log, Snapshot(PARTITIONS, position, NO_BATCH, []))
+        metadata_snapshot.write(disk, log, PARTITIONS, Snapshot(position, NO_BATCH, {}, []))
         if position:
             with pytest.raises(metadata_snapshot.Unusable, match="the log ends at 0"):
-                metadata_snapshot.read(disk, log, partition_count=PARTITIONS)
+                metadata_snapshot.read(disk, log, PARTITIONS)
         else:
-            assert metadata_snapshot.read(disk, log, partition_count=PARTITIONS).position == 0
+            assert metadata_snapshot.read(disk, log, PARTITIONS).position == 0
 
 
 async def test_a_partition_held_again_is_not_read_again(autojump_clock: MockClock) -> None:
@@ -177,7 +174,7 @@ async def test_a_snapshot_of_another_topic_is_not_used() -> None:
     answers = await with_snapshot(disk)
     env, topic = topic_on(disk, clean_shutdown=True)
     topic.reopen(topic_id=ORDERS.topic_id)
-    assert await answers_on(disk, topic) == (answers, 33)
+    assert await answers_on(disk, topic) == (answers, 32)
     env, topic = topic_on(disk, clean_shutdown=True)
     topic.logs = topic.logs[:1]
     async with at_work(env, topic, settings=tier_settings(partition_count=1), closes=False) as manager:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from uuid import UUID
 
@@ -12,28 +11,15 @@ from hypothesis import strategies as st
 
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.remote_metadata import FINISHED, ORDERS, segment_metadata, update_to
-from kbroker.tiered.api import (
-    RemoteLogSegmentMetadata,
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-    TopicIdPartition,
-)
-from kbroker.tiered.lifecycle import MetadataEvent, to_snapshot_record
-from kbroker.tiered.metadata_reading import read_new, read_on
-from kbroker.tiered.metadata_topic import (
-    Events,
-    decode_event,
-    encode_event,
-    metadata_partition,
-    partition_of,
-    read_events,
-)
+from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
+from kbroker.tiered.lifecycle import MetadataEvent
+from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_topic import Events, decode_event, encode_event, metadata_partition, read_events
 from wire.compression import Codec
 from wire.errors import Malformed
 from wire.record_batch import Record, build_batch
-from wire.stored.frame import encode_record
 
 COUNT = 50
 
@@ -78,11 +64,9 @@ GOLDEN: list[tuple[MetadataEvent, str]] = [
     ),
     (update_to(BEGUN, FINISHED), "010100" + SEGMENT_ID + f"{1:08x} {12:016x} 00 01 00"),
     (update_to(BEGUN, FINISHED, custom=b"z"), "010100" + SEGMENT_ID + f"{1:08x} {12:016x} 02 7a 01 00"),
-    (
-        RemotePartitionDeleteMetadata(SMALL, RemotePartitionDeleteState.DELETE_PARTITION_STARTED, 5, 6),
-        "010200" + "02 74" + "00" * 15 + "01" + "00000002" + "00" + f"{6:08x} {5:016x} 01 00",
-    ),
 ]
+
+PARTITION_DELETION = "010200" + "02 74" + "00" * 15 + "01" + "00000002" + "00" + f"{6:08x} {5:016x} 01 00"
 
 
 @pytest.mark.parametrize(("event", "expected"), GOLDEN)
@@ -107,9 +91,9 @@ def test_leader_epochs_are_sorted_when_read() -> None:
         encode_event(BEGUN) + b"\x00",
         encode_event(BEGUN)[:-1],
         encode_event(update_to(BEGUN, FINISHED))[:-2] + b"\x09\x00",
-        encode_record(to_snapshot_record(BEGUN), 0),
+        bytes.fromhex(PARTITION_DELETION),
     ],
-    ids=["empty", "cut frame", "frame 0", "type 9", "version 1", "surplus", "cut", "state 9", "snapshot"],
+    ids=["empty", "cut frame", "frame 0", "type 9", "version 1", "surplus", "cut", "state 9", "deletion"],
 )
 def test_an_invalid_value_is_malformed(value: bytes) -> None:
     with pytest.raises(Malformed):
@@ -269,35 +253,6 @@ def _positions(disk: SimulatedDisk, path: str) -> list[int]:
     return found
 
 
-def read_at_once(log: Log, offset: int, end_offset: int) -> Events | None:
-    return read_new(log, offset, end_offset=end_offset, partition_count=COUNT)
-
-
-def test_read_new_gives_the_same_events_as_read_on() -> None:
-    _, log = log_with([values(0), values(10, 20), values(30)])
-    for offset, end in ((0, 1), (0, 4), (1, 3), (2, 3), (2, 4), (3, 4)):
-        assert read_at_once(log, offset, end) == read_on(
-            log, offset, end_offset=end, max_bytes=8 << 10, partition_count=COUNT
-        )
-
-
-def test_read_new_refuses_slow_or_damaged_reads() -> None:
-    disk, log = log_with([values(*range(0, 90, 10)), values(100), values(110, 120)])
-    assert read_at_once(log, 0, 12) is None, "many"
-    assert read_at_once(log, 9, 9) is None, "nothing"
-    assert read_at_once(log, 10, 11) is None, "a part of a batch"
-    assert starts(read_at_once(log, 9, 11) or Events(0)) == [(9, 100)]
-    size = sum(len(batch(0, *each)) for each in (values(*range(0, 90, 10)), values(100)))
-    disk.open(log.segments.active.log_path).pwrite(b"\xff", size + 70)
-    assert read_at_once(log, 10, 12) is None, "damaged"
-    disk.inject(Fault(errno.EMFILE, name="read"))
-    assert read_at_once(log, 9, 10) is None, "the disk fails"
-    assert starts(read_at_once(log, 9, 10) or Events(0)) == [(9, 100)]
-    log.raise_log_start_offset(10)
-    loaded = Log("/log", disk=disk, config=log.config, topic="__remote_log_metadata", partition=HOME)
-    assert read_at_once(loaded, 9, 10) is None, "history"
-
-
 def test_a_partly_committed_batch_is_not_skipped() -> None:
     _, log = log_with([values(0), values(10, 20)])
     found = read_whole(log, end_offset=2)
@@ -320,7 +275,3 @@ def test_a_truncated_log_is_read_from_its_start() -> None:
     log.raise_log_start_offset(2)
     found = read_whole(log)
     assert (starts(found), found.skipped) == ([(2, 20)], [(0, 2, "the log starts later")])
-
-
-def test_events_of_all_kinds_name_their_partition() -> None:
-    assert [partition_of(event) for event, _ in GOLDEN] == [SMALL] * len(GOLDEN)

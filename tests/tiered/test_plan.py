@@ -136,7 +136,9 @@ def test_the_lineage_without_epochs_is_empty() -> None:
 
 
 def highest(segments: Sequence[RemoteLogSegmentMetadata], epochs: Sequence[tuple[int, int]], end: int) -> int:
-    known = RemoteLogMetadataCache.restore(PARTITION, segments, highest_offsets={}, delete_state=None)
+    known = RemoteLogMetadataCache()
+    for each in segments:
+        known.put(each)
     return highest_remote_offset(known.highest_offset_for_epoch, epochs, log_end_offset=end)
 
 
