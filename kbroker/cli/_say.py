@@ -6,6 +6,7 @@ characters. The contents of records stay as they are, except on a terminal.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from typing import BinaryIO, TextIO, cast
@@ -13,9 +14,20 @@ from typing import BinaryIO, TextIO, cast
 from kbroker.runtime.visible import visible, visible_json, visible_lines
 
 
-def say(text: object = "", *, file: TextIO | None = None, flush: bool = False) -> None:
+def say(text: object = "", *, file: TextIO | None = None) -> None:
     """Print one line."""
-    print(visible(str(text)), file=file, flush=flush)
+    print(visible(str(text)), file=file)
+
+
+def say_json(value: object) -> None:
+    """Print one line of JSON."""
+    say(json.dumps(value))
+
+
+def note(text: str) -> None:
+    """Print one line on standard error: a warning or a summary. It appears after everything that was printed before."""
+    sys.stdout.flush()
+    say(text, file=sys.stderr)
 
 
 def visible_writer(out: TextIO, escape: Callable[[str], str]) -> Callable[[str], object]:

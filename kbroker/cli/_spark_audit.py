@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from kbroker.cli import EXIT_FOUND, CommandFailed
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say, say_json
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -47,20 +45,19 @@ def _print(report: AuditReport, *, as_json: bool) -> None:
     found = [*report.findings, *report.notes]
     if as_json:
         for each in found:
-            say(json.dumps(each.as_json()))
-        say(json.dumps({"kind": "summary", **report.as_json()}))
+            say_json(each.as_json())
+        say_json({"kind": "summary", **report.as_json()})
         return
     for each in found:
         say(each.line())
     print_rows(COLUMNS, map(_row, report.partitions))
-    sys.stdout.flush()
     for warning in report.warnings:
-        say(f"kbroker spark: {warning}", file=sys.stderr)
+        note(f"kbroker spark: {warning}")
     verdict = ", ".join(f"{count} {problem}" for problem, count in sorted(report.problems.items())) or "nothing found"
     read = f"{report.read_segments} read with {report.read_bytes} bytes"
     where = f"{report.segments} segments ({read}) against {report.objects} objects"
     more = f"; {report.deleted_meanwhile} segments were deleted during the check" if report.deleted_meanwhile else ""
-    say(f"kbroker spark: {verdict}, {len(report.notes)} notes; {where}{more}", file=sys.stderr)
+    note(f"kbroker spark: {verdict}, {len(report.notes)} notes; {where}{more}")
 
 
 def _row(view: PartitionView) -> tuple[object, ...]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import EXIT_INTERRUPTED
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say_json
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -49,7 +47,7 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
                 )  # fmt: skip
             if options.format == "json":
                 for row in rows:
-                    say(json.dumps(_as_json(row)))
+                    say_json(_as_json(row))
             else:
                 print_rows(COLUMNS, map(_cells, rows))
     _summarize(summary, options)
@@ -58,13 +56,12 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _summarize(summary: CatalogSummary, options: argparse.Namespace) -> None:
     if options.format == "json":
-        say(json.dumps({"kind": "summary", **summary.as_json()}))
+        say_json({"kind": "summary", **summary.as_json()})
         return
-    sys.stdout.flush()
     states = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
     size = "" if options.events else f"; {summary.bytes} bytes"
     where = f"; written to {summary.output}" if summary.output else ""
-    say(f"kbroker spark: {states}{size}{where}", file=sys.stderr)
+    note(f"kbroker spark: {states}{size}{where}")
 
 
 def _cells(row: Row) -> tuple[object, ...]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import EXIT_FOUND, EXIT_INTERRUPTED, CommandFailed
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say, say_json
 from kbroker.cli._spark_session import progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -53,16 +52,14 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 poll_seconds=options.poll_ms / 1000, progress=step,
             )  # fmt: skip
     if options.format == "json":
-        say(json.dumps({"kind": "summary", **summary.as_json()}))
+        say_json({"kind": "summary", **summary.as_json()})
     else:
         print_rows(COLUMNS, [(at, *each) for at, each in sorted(summary.ranges.items()) if each.end > each.start])
-        sys.stdout.flush()
         bad = f", {summary.bad_rows} that could not be decoded" if summary.bad_rows else ""
         finished = "" if summary.finished is None else f"; finished batch {summary.finished} of an earlier run"
-        say(
+        note(
             f"kbroker spark: {summary.rows} rows{bad} in {summary.files} files with {summary.bytes} bytes added to "
             f"{summary.output}{finished}",
-            file=sys.stderr,
         )
     if options.follow:
         return EXIT_INTERRUPTED
@@ -89,7 +86,11 @@ def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def _tell_step(step: Any, *, as_json: bool) -> None:
-    say(json.dumps({"kind": step.name, "text": step.text}) if as_json else step.text, flush=True)
+    if as_json:
+        say_json({"kind": step.name, "text": step.text})
+    else:
+        say(step.text)
+    sys.stdout.flush()
 
 
 def _text(schema: str) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say_json
 from kbroker.cli._spark_session import client_options, progress, source_options, spark_session
 from kbroker.cli._table import print_rows
 
@@ -33,24 +31,21 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
                 codec=Codec[options.compression_codec.upper()], progress=tell,
             )  # fmt: skip
     for warning in summary.warnings:
-        say(f"kbroker spark: {warning}", file=sys.stderr)
+        note(f"kbroker spark: {warning}")
     if options.format == "json":
-        say(json.dumps({"kind": "summary", **summary.as_json()}))
+        say_json({"kind": "summary", **summary.as_json()})
         return
     if summary.was_done:
-        say(
+        note(
             f"kbroker spark: job {summary.job_id!r} is already complete, and nothing was written; use another --job-id "
             f"to replay {summary.source} again",
-            file=sys.stderr,
         )
         return
     rows = [(at, summary.before[at], summary.written.get(at, 0)) for at in sorted(summary.before)]
     print_rows(COLUMNS, rows)
-    sys.stdout.flush()
     total = sum(summary.written.values())
     resumed = f", {sum(summary.before.values())} were written before" if summary.is_resumed else ""
-    say(
+    note(
         f"kbroker spark: {total} records of {summary.source} written to {summary.target}{resumed}; job "
         f"{summary.job_id!r} is done",
-        file=sys.stderr,
     )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import read_properties
-from kbroker.cli._say import say
+from kbroker.cli._say import note
 from kbroker.cli.serve import load_settings
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class _Log:
             file.seek(self._start)
             warnings = {line.strip() for line in file if _WARNED in line}
         for line in sorted(warnings):
-            say(f"kbroker spark: {line}", file=sys.stderr)
+            note(f"kbroker spark: {line}")
 
 
 @contextmanager

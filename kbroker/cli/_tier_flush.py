@@ -8,7 +8,6 @@ and copy now what was appended before that time. The setting stays and does not 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,7 +15,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli import _configs as configs
 from kbroker.cli._admin import RETRY_MS, admin_client
 from kbroker.cli._groups import led_partitions, log_offsets
-from kbroker.cli._say import say
+from kbroker.cli._say import say_json
 from kbroker.cli._table import print_rows
 from kbroker.client.operations import EARLIEST, LATEST, LATEST_TIERED
 from kbroker.runtime.env import RealEnv
@@ -108,7 +107,7 @@ def _print(reached: Mapping[Partition, Reached], how: str) -> None:
     if how == "json":
         for (topic, index), one in reached.items():
             fields = {"topic": topic, "partition": index, "high_watermark": one.goal}
-            say(json.dumps({**fields, "highest_offset_in_remote_storage": one.tiered, "is_done": one.is_done}))
+            say_json({**fields, "highest_offset_in_remote_storage": one.tiered, "is_done": one.is_done})
         return
     rows = [(*each, one.goal, one.tiered, "yes" if one.is_done else "no") for each, one in reached.items()]
     print_rows(COLUMNS, rows)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say_json
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_sources import Offsets, Source, choose, open_source
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -41,7 +39,7 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             return
     if options.format == "json":
         for each in segments:
-            say(json.dumps(as_json(each)))
+            say_json(as_json(each))
         return
     print_rows(SEGMENT_COLUMNS, map(_row, segments))
 
@@ -49,7 +47,7 @@ def ls(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def warn(catalogue: Catalogue) -> None:
     """Warn on stderr if the catalogue may be incomplete."""
     for warning in catalogue.warnings():
-        say(f"kbroker tier: {warning}", file=sys.stderr)
+        note(f"kbroker tier: {warning}")
 
 
 def _row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
@@ -86,6 +84,6 @@ def _print_offsets(
             "log_end_offset", "segment_count", "size_bytes",
         )  # fmt: skip
         for row in rows:
-            say(json.dumps(dict(zip(names, row, strict=True))))
+            say_json(dict(zip(names, row, strict=True)))
         return
     print_rows(OFFSET_COLUMNS, [["-" if cell is None else cell for cell in row] for row in rows])

@@ -10,15 +10,13 @@ unknown segment may belong to another cluster, or to one whose metadata is lost.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import cast
 from uuid import UUID
 
 from kbroker.cli import EXIT_FOUND, CommandFailed
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say, say_json
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import Source, choose, open_source
 from kbroker.cli._tier_store import open_store
@@ -53,7 +51,10 @@ class Report:
                 self.notes += 1
             else:
                 self.findings[each.problem] += 1
-            say(json.dumps(each.as_json()) if self._as_json else each.line())
+            if self._as_json:
+                say_json(each.as_json())
+            else:
+                say(each.line())
 
     def _catalogue(self) -> Catalogue | None:
         """The current catalogue; None after a first failure to read it, so that findings are still reported."""
@@ -64,7 +65,7 @@ class Report:
         except CommandFailed as error:
             self._source = None
             doubt = "some findings may be of segments that the broker deleted during the check"
-            say(f"kbroker tier: {doubt}: {error}", file=sys.stderr)
+            note(f"kbroker tier: {doubt}: {error}")
             return None
 
 
@@ -107,12 +108,11 @@ def _summarize(report: Report, check: Scrub, listed: Listed, deleted: int, *, is
         counts = {"segments": check.segments, "bytes": check.bytes, "objects": listed.count}
         fields = {"kind": "summary", "findings": found.total(), "notes": report.notes, **counts}
         gone = {"deleted_segments": deleted, "deleted_meanwhile": len(report.deleted_meanwhile)}
-        say(json.dumps({**fields, "problems": dict(found), **gone}))
+        say_json({**fields, "problems": dict(found), **gone})
         return
-    sys.stdout.flush()
     verdict = ", ".join(f"{count} {problem}" for problem, count in sorted(found.items())) or "nothing found"
     where = f"{check.segments} segments with {check.bytes} bytes against {listed.count} objects"
     more = f"; {deleted} orphans deleted" if deleted else ""
     if report.deleted_meanwhile:
         more += f"; {len(report.deleted_meanwhile)} segments were deleted during the check"
-    say(f"kbroker tier: {verdict}, {report.notes} notes; {where}{more}", file=sys.stderr)
+    note(f"kbroker tier: {verdict}, {report.notes} notes; {where}{more}")

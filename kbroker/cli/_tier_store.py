@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._say import say
+from kbroker.cli._say import note
 from kbroker.cli.serve import load_settings
 from kbroker.config import Settings
 from kbroker.runtime.disk import RealDisk
@@ -42,7 +41,7 @@ def _configs(settings: Settings) -> dict[str, str]:
     try:
         cluster_id = parse_identity(read_file(RealDisk(), f"{directory}/{META_PROPERTIES}").decode()).cluster_id
     except (OSError, ValueError) as error:
-        say(f"kbroker tier: no cluster id in {directory}: {error}", file=sys.stderr)
+        note(f"kbroker tier: no cluster id in {directory}: {error}")
     return {
         **settings.tier.rsm_configs,
         "log.dir": directory,

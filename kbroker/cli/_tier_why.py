@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._dump_output import Problems
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say_json
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_directory import DirectorySource
 from kbroker.cli._tier_ls import warn
@@ -57,7 +56,7 @@ def why(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         segments = explained.partition(partition)
         if options.format == "json":
             for one in segments:
-                say(json.dumps(_as_json(partition, one)))
+                say_json(_as_json(partition, one))
         else:
             print_rows(COLUMNS, [(*partition, *_row(one)) for one in segments])
 
@@ -102,7 +101,7 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         if address is not None:
             raise CommandFailed(f"{address}: {error}") from error
-        say(f"kbroker tier: cannot read the broker's state from {asked}: {error}", file=sys.stderr)
+        note(f"kbroker tier: cannot read the broker's state from {asked}: {error}")
         return {}
 
 

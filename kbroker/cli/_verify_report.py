@@ -6,16 +6,12 @@ leftover of an unclean shutdown that the next start removes or repairs.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
 from kbroker.cli._dump_output import Problems
-from kbroker.cli._say import say
+from kbroker.cli._say import say, say_json
 from kbroker.runtime.disk import RealDisk, RealFile
-from kbroker.runtime.ports import Disk
-from kbroker.storage.checkpoint import read_file
 
 T = TypeVar("T")
 
@@ -50,17 +46,9 @@ class Report(Problems):
         self.notes += 1
         self._print("note", path, text, None)
 
-    def parsed(self, disk: Disk, path: str, parse: Callable[[str], T]) -> T | None:
-        """The parsed text of a file; None, after a finding, if it cannot be parsed. Errors: OSError."""
-        try:
-            return parse(read_file(disk, path).decode())
-        except ValueError as error:
-            self.add(path, f"cannot be read: {error}")
-            return None
-
     def _print(self, kind: str, path: str, text: str, position: int | None) -> None:
         if self._as_json:
-            say(json.dumps({"kind": kind, "file": path, "position": position, "text": text}))
+            say_json({"kind": kind, "file": path, "position": position, "text": text})
             return
         where = path if position is None else f"{path}: at byte {position}"
         say(f"{where}: {'note: ' if kind == 'note' else ''}{text}")

@@ -7,7 +7,6 @@ offline. Checks run often, so the command uses one connection, which is cheaper 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._admin import add_connection_flags, client_errors, client_settings, parse_server
 from kbroker.cli._positions import milliseconds
-from kbroker.cli._say import say
+from kbroker.cli._say import say, say_json
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -60,7 +59,7 @@ def health(options: argparse.Namespace) -> int:
     with _alarm(options.timeout):
         found = _ask_any(settings)
     if options.format == "json":
-        say(json.dumps({"is_healthy": not _complaints(found), **found._asdict()}))
+        say_json({"is_healthy": not _complaints(found), **found._asdict()})
     if complaints := _complaints(found):
         raise CommandFailed("; ".join(complaints))
     if options.format == "text":

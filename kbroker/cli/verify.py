@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbroker.cli import EXIT_FOUND, CommandFailed, Commands
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say_json
 from kbroker.cli.serve import default_data_dir
 
 
@@ -98,13 +98,10 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _summarize(found: int, notes: int, partitions: int, size: int, *, path: str, is_json: bool) -> None:
-    import json  # noqa: PLC0415
-
     if is_json:
         fields = {"kind": "summary", "directory": path, "findings": found, "notes": notes}
-        say(json.dumps({**fields, "partitions": partitions, "bytes": size}))
+        say_json({**fields, "partitions": partitions, "bytes": size})
         return
-    sys.stdout.flush()
     verdict = f"{found} findings" if found != 1 else "1 finding"
     where = f"{partitions} partitions with {size} bytes of logs in {path}"
-    say(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}", file=sys.stderr)
+    note(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}")
