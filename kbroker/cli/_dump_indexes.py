@@ -10,9 +10,9 @@ Source: DumpLogSegments, OffsetIndex, TimeIndex, TransactionIndex of Apache Kafk
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from kbroker.cli._dump_output import OptionalLong, Printer, Problems
 from kbroker.runtime.ports import Disk, File
@@ -24,8 +24,6 @@ from kbroker.storage.producer_state import MAX_SEQUENCE, snapshot_rows
 from kbroker.storage.verifying import index_entries
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
-
-T = TypeVar("T")
 
 LOOK_UP_BYTES: Final = 16 << 10
 
@@ -161,22 +159,14 @@ def dump_producer_snapshot(disk: Disk, path: str, printer: Printer, problems: Pr
 
 def dump_leader_epochs(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
     """Print the start offset of each leader epoch of a partition. Kafka's tool does not support this file."""
-    for epoch, start_offset in _parsed(disk, path, parse_epochs, problems) or ():
+    for epoch, start_offset in problems.parsed(disk, path, parse_epochs) or ():
         printer.row("epoch", {"leaderEpoch": epoch, "startOffset": start_offset})
 
 
 def dump_offset_checkpoint(disk: Disk, path: str, printer: Printer, problems: Problems) -> None:
     """Print an offset checkpoint of a log directory. Kafka's tool does not support this file."""
-    for (topic, partition), offset in (_parsed(disk, path, parse_offsets, problems) or {}).items():
+    for (topic, partition), offset in (problems.parsed(disk, path, parse_offsets) or {}).items():
         printer.row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})
-
-
-def _parsed(disk: Disk, path: str, parse: Callable[[str], T], problems: Problems) -> T | None:
-    try:
-        return parse(read_file(disk, path).decode())
-    except ValueError as error:
-        problems.add(path, f"malformed: {error}")
-        return None
 
 
 def _base_offset(path: str, problems: Problems) -> int:

@@ -1,23 +1,28 @@
 """Prints a dump in the lines of Kafka's tool or as one JSON object per line, and reports problems on stderr.
 
-Both printers have the same interface, so the code that reads files is independent of the format. Names are Kafka's.
+Both printers have the same methods, so the code that reads files is independent of the format. Names are Kafka's.
 
 Source: the lines of DumpLogSegments of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol, TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TextIO, TypeAlias, TypeVar
 
 from kbroker.cli._message_json import dump_json
 from kbroker.cli._payloads import Payload, Shown, text
 from kbroker.cli._records import lossless
-from kbroker.cli._say import say, visible_writer
+from kbroker.cli._say import note, visible_writer
+from kbroker.runtime.ports import ReadableDisk
 from kbroker.runtime.visible import visible_json, visible_lines
+from kbroker.storage.checkpoint import read_file
 from wire.batch_header import CODEC_MASK
 from wire.record_batch import MAX_SEQUENCE, Record, RecordBatch
+
+T = TypeVar("T")
 
 _CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -28,18 +33,6 @@ class Control(NamedTuple):
     kind: str
     type_number: int
     fields: Mapping[str, Any] | None
-
-
-class Printer(Protocol):
-    """Prints the contents of files, in the order of the file."""
-
-    def line(self, text: str, kind: str, /, **fields: Any) -> None:
-        """Print a line as Kafka's tool does, or a JSON object of this kind with these fields."""
-        ...
-
-    def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None: ...
-    def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None: ...
-    def row(self, kind: str, fields: Mapping[str, Any]) -> None: ...
 
 
 class Problems:
@@ -55,16 +48,26 @@ class Problems:
         """Report damage in a file, at a position in bytes if there is one."""
         self.count += 1
         where = path if position is None else f"{path}: at byte {position}"
-        _say(f"{where}: {text}")
+        note(f"kbroker dump-log: {where}: {text}")
 
     def hint(self, path: str, text: str) -> None:
         """Report something unusual that is not damage."""
-        _say(f"{path}: {text}")
+        note(f"kbroker dump-log: {path}: {text}")
+
+    def parsed(self, disk: ReadableDisk, path: str, parse: Callable[[str], T]) -> T | None:
+        """The parsed text of a file; None, after a report, if it cannot be parsed. Errors: OSError."""
+        try:
+            return parse(read_file(disk, path).decode())
+        except ValueError as error:
+            self.add(path, f"cannot be read: {error}")
+            return None
 
 
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    say(f"kbroker dump-log: {text}", file=sys.stderr)
+def _out() -> TextIO:
+    """Standard output for records: their bytes must not stop the dump."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    return sys.stdout
 
 
 def record_sequence(batch: RecordBatch, record: Record) -> int:
@@ -98,32 +101,47 @@ class OptionalLong(NamedTuple):
         return "OptionalLong.empty" if self.value is None else f"OptionalLong[{self.value}]"
 
 
-def _java(value: bool) -> str:
-    return "true" if value else "false"
+def _batch_fields(batch: RecordBatch, position: int, *, is_valid: bool) -> dict[str, Any]:
+    return {
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": batch.record_count,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.partition_leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": OptionalLong(batch.base_timestamp if batch.has_delete_horizon else None),
+        "position": position,
+        "timestampType": _timestamp_type(batch),
+        "maxTimestamp": batch.max_timestamp,
+        "size": batch.size,
+        "magic": batch.magic,
+        "compression": codec_name(batch),
+        "crc": batch.crc,
+        "isValid": is_valid,
+    }
 
 
 class KafkaLines:
     """The lines of Kafka's tool."""
 
-    def __init__(self, out: TextIO, *, skip_record_metadata: bool) -> None:
-        self._write = visible_writer(out, visible_lines)
+    def __init__(self, *, skip_record_metadata: bool = False) -> None:
+        self._write = visible_writer(_out(), visible_lines)
         self._skips_metadata = skip_record_metadata
 
     def line(self, text: str, kind: str, /, **fields: Any) -> None:
+        """Print a line as Kafka's tool does. JsonLines prints an object of this kind with these fields instead."""
         del kind, fields
         self._write(f"{text}\n")
 
     def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
-        horizon = OptionalLong(batch.base_timestamp if batch.has_delete_horizon else None)
-        self._write(
-            f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.record_count} "
-            f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
-            f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
-            f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {_java(batch.is_transactional)} "
-            f"isControl: {_java(batch.is_control)} deleteHorizonMs: {horizon} position: {position} "
-            f"{_timestamp_type(batch)}: {batch.max_timestamp} size: {batch.size} magic: {batch.magic} "
-            f"compresscodec: {codec_name(batch)} crc: {batch.crc} isvalid: {_java(is_valid)}\n"
-        )
+        names = {"maxTimestamp": _timestamp_type(batch), "compression": "compresscodec", "isValid": "isvalid"}
+        fields = _batch_fields(batch, position, is_valid=is_valid)
+        del fields["timestampType"]
+        self.row("batch", {names.get(name, name): value for name, value in fields.items()})
 
     def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None:
         parts: list[str] = []
@@ -146,7 +164,8 @@ class KafkaLines:
 
     def row(self, kind: str, fields: Mapping[str, Any]) -> None:
         del kind
-        self._write(" ".join(f"{name}: {value}" for name, value in fields.items()) + "\n")
+        shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in fields.items()}
+        self._write(" ".join(f"{name}: {value}" for name, value in shown.items()) + "\n")
 
 
 def _size(data: bytes | None) -> int:
@@ -170,8 +189,8 @@ def _control_text(control: Control) -> str:
 class JsonLines:
     """One JSON object per line, with `kind` first. Bytes that are not UTF-8 are {"base64": ...}."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._write = visible_writer(out, visible_json)
+    def __init__(self) -> None:
+        self._write = visible_writer(_out(), visible_json)
 
     def line(self, text: str, kind: str, /, **fields: Any) -> None:
         del text
@@ -181,28 +200,7 @@ class JsonLines:
         self._write(dump_json({"kind": kind, **fields}) + "\n")
 
     def batch(self, batch: RecordBatch, position: int, *, is_valid: bool) -> None:
-        self._put(
-            "batch",
-            baseOffset=batch.base_offset,
-            lastOffset=batch.last_offset,
-            count=batch.record_count,
-            baseSequence=batch.base_sequence,
-            lastSequence=batch.last_sequence,
-            producerId=batch.producer_id,
-            producerEpoch=batch.producer_epoch,
-            partitionLeaderEpoch=batch.partition_leader_epoch,
-            isTransactional=batch.is_transactional,
-            isControl=batch.is_control,
-            deleteHorizonMs=batch.base_timestamp if batch.has_delete_horizon else None,
-            position=position,
-            timestampType=_timestamp_type(batch),
-            maxTimestamp=batch.max_timestamp,
-            size=batch.size,
-            magic=batch.magic,
-            compression=codec_name(batch),
-            crc=batch.crc,
-            isValid=is_valid,
-        )
+        self.row("batch", _batch_fields(batch, position, is_valid=is_valid))
 
     def record(self, batch: RecordBatch, record: Record, payload: Payload | None, control: Control | None) -> None:
         fields: dict[str, Any] = {
@@ -231,3 +229,6 @@ class JsonLines:
 def _as_sent(shown: Shown | None, data: bytes | None) -> Shown | None:
     # A replacement character means that the text has lost bytes.
     return lossless(data) if isinstance(shown, str) and "\ufffd" in shown else shown
+
+
+Printer: TypeAlias = KafkaLines | JsonLines

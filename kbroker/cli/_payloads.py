@@ -78,21 +78,6 @@ def plain(key: Decode = text, value: Decode = text) -> Decoder:
     return decode
 
 
-def _framed(module: ModuleType, render: Callable[[Any, int], Shown]) -> Decoder:
-    types = record_types(module)
-
-    def decode(record: Record) -> Payload:
-        if record.value is None:
-            raise Malformed("a record without a value")
-        return Payload(None, render(*decode_record(record.value, types)))
-
-    return decode
-
-
-def _metadata_fields(message: Any, version: int) -> Shown:
-    return {"type": kafka_name(type(message)), "version": version, "data": message_to_json(message, version)}
-
-
 def kafka_name(cls: type) -> str:
     """Kafka's constant for a metadata record: `PartitionChangeRecord` -> `PARTITION_CHANGE_RECORD`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).upper()
@@ -135,7 +120,16 @@ def _group_value(value: Any, version: int) -> dict[str, Any]:
 
 def cluster_metadata() -> Decoder:
     """The decoder of `__cluster_metadata` and its snapshots."""
-    return _framed(metadata, _metadata_fields)
+    types = record_types(metadata)
+
+    def decode(record: Record) -> Payload:
+        if record.value is None:
+            raise Malformed("a record without a value")
+        message, version = decode_record(record.value, types)
+        fields = message_to_json(message, version)
+        return Payload(None, {"type": kafka_name(type(message)), "version": version, "data": fields})
+
+    return decode
 
 
 def remote_log_metadata() -> Decoder:

@@ -13,7 +13,7 @@ from kbroker.cli._dump_logs import LogOptions, dump_log
 from kbroker.cli._dump_output import KafkaLines, Problems
 from kbroker.cli._payloads import plain
 from kbroker.cli._records import compile_format, record_to_json
-from kbroker.cli._say import records_out, say
+from kbroker.cli._say import note, records_out
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
 from kbroker.cli._tier_store import open_store
@@ -118,10 +118,7 @@ def _copy(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, out:
 
 def _dump(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> int:
     problems = Problems()
-    printer = KafkaLines(sys.stdout, skip_record_metadata=False)
-    if hasattr(sys.stdout, "reconfigure"):
-        # Records contain arbitrary bytes, which must not stop the dump.
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    printer = KafkaLines()
     file = _file(storage, segment)
     printer.line(f"Dumping {file.path}", "file", path=file.path)
     dump_log(file, printer, problems, LogOptions(True, plain(), segment.segment_size_in_bytes))
@@ -162,5 +159,5 @@ def _position(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, 
             header = RecordBatch(_file(storage, segment).pread(HEADER_SIZE, found.position))
             return found.position if header.last_offset == found.last_offset else 0
     except (RemoteResourceNotFound, CorruptIndex, Malformed) as error:
-        say(f"kbroker tier: the offset index cannot be used: {error}", file=sys.stderr)
+        note(f"kbroker tier: the offset index cannot be used: {error}")
     return 0

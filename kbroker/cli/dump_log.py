@@ -13,18 +13,17 @@ import argparse
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from kbroker.cli import EXIT_FAILED, EXIT_USAGE, Commands
-from kbroker.cli._say import say
+from kbroker.cli import EXIT_FAILED, Commands
+from kbroker.cli import _positions as parse
 
 if TYPE_CHECKING:
     from kbroker.cli._dump_logs import LogOptions
     from kbroker.cli._dump_output import Printer, Problems
-    from kbroker.cli._payloads import Decoder
+    from kbroker.cli._payloads import Decode, Decoder
 
 NO_LIMIT: Final = 0x7FFF_FFFF
-STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 # Segments that are being deleted, swapped in or cleaned have an additional suffix.
 _PASSING_SUFFIXES: Final = (".deleted", ".swap", ".cleaned")
 # Files in the same directory, which `--files directory/*` also includes.
@@ -36,12 +35,13 @@ _OTHER_FILES: Final = (
     ".kafka_cleanshutdown",
     ".lock",
 )
-_DECODERS: Final = (
-    "offsets_decoder",
-    "transaction_log_decoder",
-    "cluster_metadata_decoder",
-    "remote_log_metadata_decoder",
-)
+# Flag -> the function in `_payloads` that decodes the records of the topic of this name, without underscores.
+_DECODERS: Final = {
+    "--offsets-decoder": "consumer_offsets",
+    "--transaction-log-decoder": "transaction_state",
+    "--cluster-metadata-decoder": "cluster_metadata",
+    "--remote-log-metadata-decoder": "remote_log_metadata",
+}
 
 
 def add_parser(commands: Commands) -> None:
@@ -69,36 +69,35 @@ def add_parser(commands: Commands) -> None:
         "--verify-index-only", action="store_true", help="compare an index with its log without printing the index"
     )
     parser.add_argument(
-        "--max-message-size", type=_positive, default=5 << 20, metavar="BYTES",
+        "--max-message-size", type=parse.count, default=5 << 20, metavar="BYTES",
         help="accepted for compatibility with Kafka's tool; has no effect",
     )  # fmt: skip
     parser.add_argument(
-        "--max-bytes", type=_positive, default=NO_LIMIT, metavar="BYTES", help="read at most this much of each log"
+        "--max-bytes", type=parse.count, default=NO_LIMIT, metavar="BYTES", help="read at most this much of each log"
     )
     for what in ("key", "value"):
         parser.add_argument(
-            f"--{what}-decoder-class", default=None, metavar="CLASS",
+            f"--{what}-decoder-class", type=_decoder_class, metavar="CLASS",
             help=f"decoder of {what}s: the String, Integer, Long or DefaultDecoder of Kafka's tools (other JVM classes "
             "are not supported)",
         )  # fmt: skip
     decoders = parser.add_mutually_exclusive_group()
-    for flag, topic in zip(
-        _DECODERS,
-        ("__consumer_offsets", "__transaction_state", "__cluster_metadata", "__remote_log_metadata"),
-        strict=True,
-    ):
-        decoders.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=f"decode records of {topic}")
+    for flag, topic in _DECODERS.items():
+        decoders.add_argument(
+            flag, action="store_const", const=topic, dest="decoder", help=f"decode records of __{topic}"
+        )
     parser.add_argument(
         "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
     )
     parser.set_defaults(run=dump_log)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return number
+def _decoder_class(name: str) -> Decode:
+    from kbroker.cli._payloads import CLASSES  # noqa: PLC0415
+
+    if name not in CLASSES:
+        raise argparse.ArgumentTypeError(f"{name} is an unsupported JVM class; supported are {', '.join(CLASSES)}")
+    return CLASSES[name]
 
 
 def dump_log(options: argparse.Namespace) -> int:
@@ -106,21 +105,8 @@ def dump_log(options: argparse.Namespace) -> int:
     from kbroker.cli._dump_logs import LogOptions  # noqa: PLC0415  (--help must not import the codec)
     from kbroker.cli._dump_output import JsonLines, KafkaLines, Problems  # noqa: PLC0415
 
-    decoder = None
-    if options.print_data_log or any(
-        getattr(options, name) for name in (*_DECODERS, "key_decoder_class", "value_decoder_class")
-    ):
-        decoder = _decoder(options)
-        if decoder is None:
-            return EXIT_USAGE
-    if hasattr(sys.stdout, "reconfigure"):
-        # Records contain arbitrary bytes, which must not stop the dump.
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    printer: Printer = (
-        JsonLines(sys.stdout)
-        if options.format == "json"
-        else KafkaLines(sys.stdout, skip_record_metadata=options.skip_record_metadata)
-    )
+    decoder = _decoder(options)
+    printer = JsonLines() if options.format == "json" else KafkaLines(skip_record_metadata=options.skip_record_metadata)
     problems = Problems()
     log_options = LogOptions(options.deep_iteration or decoder is not None, decoder, options.max_bytes)
     for path in _paths(options.files):
@@ -141,35 +127,15 @@ def _paths(words: list[str]) -> list[str]:
 
 
 def _decoder(options: argparse.Namespace) -> Decoder | None:
-    """The decoder that the flags choose; None after an error message if it is not supported."""
+    """The decoder that the flags choose; None if contents are not printed."""
     from kbroker.cli import _payloads  # noqa: PLC0415
 
-    makers = dict(
-        zip(
-            _DECODERS,
-            (
-                _payloads.consumer_offsets,
-                _payloads.transaction_state,
-                _payloads.cluster_metadata,
-                _payloads.remote_log_metadata,
-            ),
-            strict=True,
-        )
-    )
-    for name, make in makers.items():
-        if getattr(options, name):
-            return make()
-    found = []
-    for name in (options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER):
-        decode = _payloads.CLASSES.get(name)
-        if decode is None:
-            say(
-                f"kbroker dump-log: {name} is an unsupported JVM class; supported are {', '.join(_payloads.CLASSES)}",
-                file=sys.stderr,
-            )
-            return None
-        found.append(decode)
-    return _payloads.plain(*found)
+    if options.decoder is not None:
+        return cast("Decoder", getattr(_payloads, options.decoder)())
+    key, value = options.key_decoder_class, options.value_decoder_class
+    if options.print_data_log or key or value:
+        return _payloads.plain(key or _payloads.text, value or _payloads.text)
+    return None
 
 
 def _dump(

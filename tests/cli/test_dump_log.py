@@ -352,7 +352,7 @@ def test_checkpoints_are_printed(run: Run, partition: Path) -> None:
     point.write_text("0\n2\norders 3 17\n")
     done = run("dump-log", "--files", point)
     assert done.code == 1
-    assert "malformed: 2 entries expected, 1 found" in done.err
+    assert "cannot be read: 2 entries expected, 1 found" in done.err
 
 
 def test_other_files_are_printed_if_one_is_missing(run: Run, tmp_path: Path) -> None:
