@@ -137,7 +137,7 @@ def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None 
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     for key in ignored:
-        say(f"kbroker: ignoring the unknown client setting {key}", file=sys.stderr)
+        say(f"kbroker: ignoring the client setting {key}, which has no effect here", file=sys.stderr)
     return settings
 
 

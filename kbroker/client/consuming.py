@@ -17,17 +17,12 @@ from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.record_batch import RecordBatch, batches
 
 SETTINGS: Final[Mapping[str, Any]] = {
-    "allow_auto_create_topics": False,
-    "auto_offset_reset": "latest",
     "check_crcs": True,
-    "enable_auto_commit": False,
     "fetch_max_bytes": 50 << 20,
     "fetch_max_wait_ms": 500,
     "fetch_min_bytes": 1,
-    "group_id": "",
     "group_instance_id": None,
     "heartbeat_interval_ms": 3_000,
-    "isolation_level": "",
     "max_partition_fetch_bytes": 1 << 20,
     "max_poll_interval_ms": 300_000,
     "max_poll_records": 500,

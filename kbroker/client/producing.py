@@ -24,12 +24,9 @@ from wire.partitioner import partition_of_key
 from wire.record_batch import MAX_SEQUENCE, NO_SEQUENCE, Record, build_batch
 
 SETTINGS: Final[Mapping[str, Any]] = {
-    "acks": "all",
     "allow_auto_create_topics": True,
     "batch_size": 16_384,
-    "compression_type": None,
     "delivery_timeout_ms": 120_000,
-    "enable_idempotence": True,
     "linger_ms": 0,
     "max_block_ms": 10_000,
     "max_in_flight_requests_per_connection": 5,

@@ -54,7 +54,7 @@ def connect(
     connection = Connection(host, port, client_id=settings.get("client_id", "kbroker"), timeout_s=timeout_s, tls=tls)
     try:
         for name, option in _BUFFERS.items():
-            if settings.get(name):
+            if settings.get(name, -1) > 0:
                 connection.socket.setsockopt(socket.SOL_SOCKET, option, settings[name])
         connection.negotiate()
         if settings.get("security_protocol", "PLAINTEXT").startswith("SASL_"):

@@ -49,11 +49,23 @@ _OWN_NAMES: Final[Mapping[str, Callable[[str], Any]]] = {
     "sasl_plain_username": str,
     "ssl_cafile": str,
     "ssl_certfile": str,
-    "ssl_check_hostname": lambda text: as_boolean(text) is True,
+    "ssl_check_hostname": bool,
     "ssl_crlfile": str,
     "ssl_keyfile": str,
     "ssl_password": str,
     **dict(_RENAMED.values()),
+}
+# The smallest value of a number, if it is not 0.
+_LOWEST: Final[Mapping[str, int]] = {
+    "bootstrap_timeout_ms": 1,
+    "connections_max_idle_ms": -1,
+    "heartbeat_interval_ms": 1,
+    "max_in_flight_requests_per_connection": 1,
+    "max_poll_interval_ms": 1,
+    "max_poll_records": 1,
+    "receive_buffer_bytes": -1,
+    "request_timeout_ms": 1,
+    "send_buffer_bytes": -1,
 }
 _STORES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
 _SILENT: Final = frozenset({"bootstrap.servers", "ssl.truststore.type", "ssl.keystore.type"})
@@ -81,33 +93,34 @@ def translate(
             settings |= _store(key, value, properties)
         elif key == "ssl.endpoint.identification.algorithm":
             settings["ssl_check_hostname"] = bool(value.strip())
+        elif key in _SILENT:
+            continue
         elif key in _RENAMED or key in _OWN_NAMES:
-            name, convert = _RENAMED.get(key) or (key, _OWN_NAMES[key])
-            try:
-                settings[name] = convert(value.strip())
-            except ConfigError:
-                raise
-            except ValueError as error:
-                raise ConfigError(f"{key}={value} is not a number") from error
-        elif key.replace(".", "_") in (known or {}) and key not in _SILENT:
-            settings[key.replace(".", "_")] = _convert(key, value.strip(), (known or {})[key.replace(".", "_")])
-        elif key not in _SILENT:
+            name, kind = _RENAMED.get(key) or (key, _OWN_NAMES[key])
+            settings[name] = _convert(key, name, value.strip(), kind)
+        elif (name := key.replace(".", "_")) in (known or {}):
+            default = (known or {})[name]
+            settings[name] = _convert(key, name, value.strip(), str if default is None else type(default))
+        else:
             ignored.append(key)
     return settings, ignored
 
 
-def _convert(key: str, value: str, default: Any) -> Any:
-    """Convert a text to the type of the setting's default."""
-    if isinstance(default, bool):
+def _convert(key: str, name: str, value: str, kind: Callable[[str], Any]) -> Any:
+    """Convert a text to a flag, a number or another kind of value."""
+    if kind is bool:
         if (flag := as_boolean(value)) is None:
             raise ConfigError(f"{key}={value} is neither true nor false")
         return flag
-    if isinstance(default, int | float):
-        try:
-            return int(value)
-        except ValueError as error:
-            raise ConfigError(f"{key}={value} is not a number") from error
-    return value
+    if kind is not int:
+        return kind(value)
+    try:
+        number = int(value)
+    except ValueError as error:
+        raise ConfigError(f"{key}={value} is not a number") from error
+    if number < (lowest := _LOWEST.get(name, 0)):
+        raise ConfigError(f"{key}={value} is less than {lowest}")
+    return number
 
 
 def _jaas(text: str) -> dict[str, str]:

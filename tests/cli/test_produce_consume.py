@@ -252,11 +252,28 @@ def test_lines_before_an_invalid_one_are_stored(produce: Command, consume: Comma
     ("property_", "reason"),
     [
         ("linger.ms=soon", "linger.ms=soon is not a number"),
-        ("enable.idempotence=maybe", "enable.idempotence=maybe is neither true nor false"),
+        ("allow.auto.create.topics=maybe", "allow.auto.create.topics=maybe is neither true nor false"),
+        (
+            "max.in.flight.requests.per.connection=0",
+            "max.in.flight.requests.per.connection=0 is less than 1",
+        ),
     ],
 )
 def test_an_invalid_client_setting_is_refused(produce: Command, property_: str, reason: str) -> None:
     assert produce(b"x\n", "--command-property", property_) == (1, "", f"kbroker produce: {reason}\n")
+
+
+def test_settings_that_have_a_flag_are_ignored_with_a_warning(
+    produce: Command, consume: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("acks=1\nisolation.level=read_committed\n")
+    for done in (produce(b"x\n", "--command-config", path), consume("--command-config", path)):
+        assert done.code == 0
+        assert done.err.splitlines() == [
+            f"kbroker: ignoring the client setting {name}, which has no effect here"
+            for name in ("acks", "isolation.level")
+        ]
 
 
 def test_client_flags_override_the_file(produce: Command, tmp_path: Path) -> None:
