@@ -154,20 +154,3 @@ def explain_code(code: int, message: str | None = None) -> str:
     if message or code in DESCRIPTIONS:
         return message or DESCRIPTIONS[code]
     return ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
-
-
-def coordinator_of(cluster: Cluster, group: str, *, timeout_ms: int) -> int:
-    """The node id of a group's coordinator.
-
-    The first such request makes the broker create __consumer_offsets, so the answer may take a moment.
-    """
-    from wire.errors import KafkaError  # noqa: PLC0415
-
-    try:
-        return cluster.retry(lambda: cluster.coordinator(group), timeout_ms=timeout_ms)
-    except KafkaError as error:
-        if not error.code.retriable:
-            raise
-        raise CommandFailed(
-            f"no coordinator of group {group!r} was found within {timeout_ms} ms: {explain(error)}"
-        ) from error

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, Final
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import coordinator_of, explain
+from kbroker.cli._admin import explain
 from kbroker.cli._positions import TopicPartitions
 from kbroker.client import operations
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import LATEST
 from wire.errors import ErrorCode, KafkaError, Malformed, check
 from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
 from wire.messages.list_groups import ListGroupsRequest
 from wire.stored.consumer_protocol import ConsumerProtocolAssignment
@@ -137,7 +138,7 @@ def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list
     found = []
     for group in groups:
         try:
-            node_id, answer = client.retry(partial(_described, client, group, timeout_ms), timeout_ms=timeout_ms)
+            node_id, answer = client.retry(partial(_described, client, group), timeout_ms=timeout_ms)
         except KafkaError as error:
             raise CommandFailed(f"group {group!r}: {explain(error)}") from error
         coordinator = (node_id, *client.nodes[node_id])
@@ -154,12 +155,18 @@ def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list
     return found
 
 
-def _described(client: Cluster, group: str, timeout_ms: int) -> tuple[int, Any]:
+def _described(client: Cluster, group: str) -> tuple[int, Any]:
     """The group's coordinator and its answer."""
-    node_id = coordinator_of(client, group, timeout_ms=timeout_ms)
+    node_id = client.coordinator(group)
     (answer,) = client.ask(DescribeGroupsRequest(groups=[group]), node_id, at_most=NO_ERROR_FOR_MISSING).groups
     check(answer.error_code)
     return node_id, answer
+
+
+def delete(client: Cluster, group: str, *, timeout_ms: int) -> None:
+    """Delete a group. Errors: KafkaError."""
+    request = DeleteGroupsRequest(groups_names=[group])
+    client.ask_coordinator(group, request, lambda answer: check(answer.results[0].error_code), timeout_ms=timeout_ms)
 
 
 def _member(answer: DescribedGroupMember) -> Member:

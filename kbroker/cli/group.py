@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
 from kbroker.cli import _positions as parse
-from kbroker.cli._admin import add_connection_flags, admin_client, coordinator_of, explain, explain_code
+from kbroker.cli._admin import add_connection_flags, admin_client, explain, explain_code
 from kbroker.cli._group_words import STATES, TYPES, chosen
 from kbroker.cli._say import say, visible_writer
 from kbroker.runtime.visible import visible_lines
@@ -261,15 +261,16 @@ def _say(text: str) -> None:
 
 
 def _delete(client: Cluster, options: argparse.Namespace) -> int:
-    names = _names(client, options)
-    from wire.messages.delete_groups import DeleteGroupsRequest  # noqa: PLC0415
+    from kbroker.cli import _groups  # noqa: PLC0415
+    from wire.errors import KafkaError  # noqa: PLC0415
 
+    names = _names(client, options)
     refused = {}
     for name in names:
-        node_id = coordinator_of(client, name, timeout_ms=options.timeout)
-        (answer,) = client.ask(DeleteGroupsRequest(groups_names=[name]), node_id).results
-        if answer.error_code:
-            refused[name] = explain_code(answer.error_code)
+        try:
+            _groups.delete(client, name, timeout_ms=options.timeout)
+        except KafkaError as error:
+            refused[name] = explain(error)
     deleted = [name for name in names if name not in refused]
     if options.format == "json":
         _print_json({"deleted": deleted})
@@ -350,9 +351,8 @@ def _delete_offsets(client: Cluster, options: argparse.Namespace) -> int:
 
     (name,) = options.group
     partitions = expand(client, options.topic)
-    coordinator_of(client, name, timeout_ms=options.timeout)
     try:
-        codes = delete_offsets(client, name, partitions)
+        codes = delete_offsets(client, name, partitions, timeout_ms=options.timeout)
     except KafkaError as error:
         raise CommandFailed(f"the offsets of group {name!r} were not deleted: {explain(error)}") from error
     rows = [(*each, explain_code(code) if code else None) for each, code in sorted(codes.items())]

@@ -239,10 +239,20 @@ class Cluster:
         return int(found.node_id)
 
     def ask_coordinator(
-        self, group: str, request: object, read: Callable[[Any], T], *, at_most: int | None = None
+        self,
+        group: str,
+        request: object,
+        read: Callable[[Any], T],
+        *,
+        at_most: int | None = None,
+        timeout_ms: int | None = None,
     ) -> T:
         """Ask the coordinator of a group; `read` raises the error of an answer, and retriable ones are repeated."""
-        return self.retry(lambda: read(self.ask(request, self.coordinator(group), at_most=at_most)))
+
+        def attempt() -> T:
+            return read(self.ask(request, self.coordinator(group), at_most=at_most))
+
+        return self.retry(attempt, timeout_ms=timeout_ms)
 
     def ask_controller(self, request: object, *, at_most: int | None = None) -> Any:
         """Ask the controller."""

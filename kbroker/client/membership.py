@@ -160,12 +160,7 @@ class Member:
         return True
 
     def _join_request(self) -> JoinGroupRequest:
-        owned = [
-            TopicPartition(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(sorted(self.assignment), lambda _topic, index: index)
-        ]
-        subscription = ConsumerProtocolSubscription(topics=self._topics, owned_partitions=owned)
-        metadata = encode_value(subscription, SUBSCRIPTION_VERSION)
+        metadata = encode_value(ConsumerProtocolSubscription(topics=self._topics), SUBSCRIPTION_VERSION)
         return JoinGroupRequest(
             group_id=self._group, session_timeout_ms=self._settings["session_timeout_ms"],
             rebalance_timeout_ms=self._settings["max_poll_interval_ms"], member_id=self._member_id,

@@ -56,6 +56,16 @@ def by_topic(partitions: Iterable[Partition], of_partition: Callable[[str, int],
     return list(found.items())
 
 
+def _each_partition(answer: Any) -> Iterator[tuple[Partition, Any]]:
+    for topic in answer.topics:
+        for each in topic.partitions:
+            yield (topic.name, each.partition_index), each
+
+
+def _error_codes(answer: Any) -> dict[Partition, int]:
+    return {partition: int(each.error_code) for partition, each in _each_partition(answer)}
+
+
 def list_offsets(
     cluster: Cluster,
     timestamps: Mapping[Partition, int],
@@ -86,9 +96,8 @@ def list_offsets(
         )
 
     def read(answer: Any) -> Iterator[tuple[Partition, int, OffsetAt]]:
-        for topic in answer.topics:
-            for each in topic.partitions:
-                yield (topic.name, each.partition_index), each.error_code, OffsetAt(each.offset, each.timestamp)
+        for partition, each in _each_partition(answer):
+            yield partition, each.error_code, OffsetAt(each.offset, each.timestamp)
 
     return cluster.ask_leaders(timestamps, request, read, timeout_ms=timeout_ms, also=also)
 
@@ -99,13 +108,10 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committed
     def read(answer: Any) -> dict[Partition, Committed]:
         check(answer.error_code)
         found = {}
-        for topic in answer.topics:
-            for each in topic.partitions:
-                check(each.error_code)
-                if each.committed_offset >= 0:
-                    found[topic.name, each.partition_index] = Committed(
-                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
-                    )
+        for partition, each in _each_partition(answer):
+            check(each.error_code)
+            if each.committed_offset >= 0:
+                found[partition] = Committed(each.committed_offset, each.metadata or "", each.committed_leader_epoch)
         return found
 
     request = offset_fetch.OffsetFetchRequest(group_id=group, topics=None)
@@ -133,11 +139,7 @@ def commit_offsets(
         )
 
     def read(answer: Any) -> dict[Partition, int]:
-        found = {
-            (topic.name, each.partition_index): int(each.error_code)
-            for topic in answer.topics
-            for each in topic.partitions
-        }
+        found = _error_codes(answer)
         for code in _ELSEWHERE.intersection(found.values()):
             check(code)
         return found
@@ -157,7 +159,9 @@ def commit_offsets(
     return cluster.ask_coordinator(group, request, read, at_most=_TOPIC_NAMES)
 
 
-def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+def delete_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[Partition], *, timeout_ms: int
+) -> dict[Partition, int]:
     """Delete committed offsets of a group; returns error codes."""
 
     def of_partition(_topic: str, index: int) -> offset_delete.OffsetDeleteRequestPartition:
@@ -165,17 +169,14 @@ def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[Partition]
 
     def read(answer: Any) -> dict[Partition, int]:
         check(answer.error_code)
-        return {
-            (topic.name, each.partition_index): int(each.error_code)
-            for topic in answer.topics
-            for each in topic.partitions
-        }
+        return _error_codes(answer)
 
     topics = [
         offset_delete.OffsetDeleteRequestTopic(name=topic, partitions=parts)
         for topic, parts in by_topic(partitions, of_partition)
     ]
-    return cluster.ask_coordinator(group, offset_delete.OffsetDeleteRequest(group_id=group, topics=topics), read)
+    request = offset_delete.OffsetDeleteRequest(group_id=group, topics=topics)
+    return cluster.ask_coordinator(group, request, read, timeout_ms=timeout_ms)
 
 
 def describe_configs(

@@ -16,6 +16,7 @@ from compat.clients.joining import join
 from tests.cli.conftest import Done, Run
 from tests.client.peers import Peers
 from wire.errors import ErrorCode
+from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsResponse
 from wire.messages.find_coordinator import FindCoordinatorResponse
 from wire.messages.list_groups import ListedGroup, ListGroupsResponse
@@ -355,7 +356,8 @@ def test_names_from_clients_are_escaped(group: Group, broker: str, topic: str, w
 
 
 def test_a_coordinator_that_loads_its_groups_is_waited_for(run: Run) -> None:
-    peers, codes = Peers({10: 2, 15: 5, 16: 4}), [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE] * 2
+    peers = Peers({10: 2, 15: 5, 16: 4, 42: 1})
+    codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE] * 3
 
     def find(_request: object) -> FindCoordinatorResponse:
         ((node_id, host, port),) = peers.places()
@@ -373,9 +375,13 @@ def test_a_coordinator_that_loads_its_groups_is_waited_for(run: Run) -> None:
             error_code=codes.pop(0), groups=[ListedGroup(group_id="g", protocol_type="consumer", group_state="Empty")]
         )
 
-    with peers.serve({10: find, 15: describe, 16: listed}) as addresses:
+    def delete(_request: object) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=codes.pop(0))])
+
+    with peers.serve({10: find, 15: describe, 16: listed, 42: delete}) as addresses:
         done = run("group", "--list", "--state", "-b", addresses[0])
         assert (done.code, done.lines[1:]) == (0, ["g     Empty"])
         done = run("group", "--describe", "--group", "g", "--state", "-b", addresses[0])
         assert (done.code, "Empty" in done.out) == (0, True)
+        assert run("group", "--delete", "--group", "g", "-b", addresses[0]).code == 0
     assert not codes
