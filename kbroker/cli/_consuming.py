@@ -2,91 +2,112 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Sequence
-from typing import BinaryIO, Final
+from contextlib import ExitStack, closing
+from typing import Final
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import explain
-from kbroker.cli._groups import led_partitions
-from kbroker.cli._positions import Position, Range, TopicPartitions
+from kbroker.cli._admin import client_settings, connected, explain
+from kbroker.cli._groups import expand
+from kbroker.cli._positions import Position, Range
 from kbroker.cli._records import Render
+from kbroker.cli._say import records_out
 from kbroker.client.cluster import Cluster, Partition
-from kbroker.client.consuming import Consumer, Received
+from kbroker.client.consuming import SETTINGS, Consumer, Received
 from kbroker.client.membership import Member
-from kbroker.client.operations import list_offsets
+from kbroker.client.operations import EARLIEST, LATEST, list_offsets
 from wire.errors import ErrorCode, KafkaError
 
 POLL_MS: Final = 200
 """Length of one wait. The loop checks its end conditions after each wait."""
 
 
+def read(options: argparse.Namespace, reading: Range, render: Render) -> None:
+    """Print records up to the end that the flags set. Errors: CommandFailed."""
+    settings = client_settings(options, known=SETTINGS)
+    reset = EARLIEST if reading.start.anchor == "beginning" else LATEST
+    with ExitStack() as stack:
+        cluster = stack.enter_context(connected(settings))
+        member = None
+        if options.group is not None:
+            topics = [each.topic for each in options.topic]
+            member = stack.enter_context(closing(Member(settings, options.group, topics)))
+        consumer = Consumer(
+            cluster,
+            settings,
+            is_committed_only=options.isolation_level == "read_committed",
+            reset=None if member is None else reset,
+        )
+        Reader(cluster, consumer, member, options, render, reset=reset).read(reading)
+
+
 class Reader:
     """Prints the records that a consumer reads.
 
     Shape  _ends maps partitions to their exclusive end offsets, if they have one; _printed are the offsets to commit,
-           after the last flushed record; _pending are the offsets after printed records that are not flushed yet
+           after the last flushed record
     """
 
     def __init__(
-        self, cluster: Cluster, consumer: Consumer, member: Member | None, *, out: BinaryIO, render: Render,
-        delimiter: bytes, reset: str,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        consumer: Consumer,
+        member: Member | None,
+        options: argparse.Namespace,
+        render: Render,
+        *,
+        reset: int,
+    ) -> None:
         self._cluster = cluster
         self._consumer = consumer
         self._member = member
-        self._out = out
+        self._options = options
+        self._out = records_out(is_json=options.format == "json")
         self._render = render
-        self._delimiter = delimiter
         self._reset = reset
         self._ends: dict[Partition, int] = {}
         self._end_ms: int | None = None
         self._done: set[Partition] = set()
-        self._pending: dict[Partition, int] = {}
         self._printed: dict[Partition, int] = {}
 
-    def read(
-        self,
-        topics: Sequence[TopicPartitions],
-        *,
-        partitions: Sequence[int] | None,
-        reading: Range,
-        count: int | None,
-        exits_at_end: bool,
-        timeout_ms: int | None,
-    ) -> None:
+    def read(self, reading: Range) -> None:
         """Print records up to the end. Errors: CommandFailed, KafkaError."""
-        assigned = self._existing(topics, partitions)
+        only = self._options.partition
+        topics = [
+            each if each.partitions is not None else each._replace(partitions=only) for each in self._options.topic
+        ]
+        partitions = expand(self._cluster, topics)
         if self._member is None:
-            self._begin(assigned, reading.start)
+            self._begin(partitions, reading.start)
             self._end_ms = reading.end_ms
-            if exits_at_end:
-                self._ends = self._consumer.ends(assigned, "latest")
+            if self._options.exit_at_end:
+                self._ends = self._consumer.ends(partitions, LATEST)
             if reading.end_ms is not None:
-                self._ends |= self._offsets_at(assigned, reading.end_ms)
+                self._ends |= self._offsets_at(partitions, reading.end_ms)
         try:
-            self._loop(count, exits_at_end, timeout_ms)
+            self._loop(self._options.count, self._options.timeout_ms)
         finally:
             self._commit()
 
-    def _loop(self, count: int | None, exits_at_end: bool, timeout_ms: int | None) -> None:
-        printed = idle_ms = 0
-        while not self._is_over(exits_at_end):
-            wait_ms = POLL_MS if timeout_ms is None else min(POLL_MS, timeout_ms)
-            found = self._poll(wait_ms, None if count is None else count - printed)
-            before = printed
+    def _loop(self, count: int | None, timeout_ms: int | None) -> None:
+        now_ms = self._cluster.env.now_ms
+        printed, printed_ms = 0, now_ms()
+        wait_ms = POLL_MS if timeout_ms is None else min(POLL_MS, timeout_ms)
+        while not self._is_over():
+            most = None if count is None else count - printed
+            found = [each for each in self._poll(wait_ms, most) if not self._is_after_end(each)]
             for record in found:
-                printed += self._print(record)
+                self._out.write(self._render(record))
             self._out.flush()
-            self._printed |= self._pending
-            self._pending.clear()
+            self._printed |= {(each.topic, each.partition): each.offset + 1 for each in found}
+            printed += len(found)
             if printed == count:
                 return
-            if printed > before:
-                idle_ms = 0
+            if found:
                 self._commit()
-            else:
-                idle_ms += wait_ms
-            if timeout_ms is not None and idle_ms >= timeout_ms:
+                printed_ms = now_ms()
+            elif timeout_ms is not None and now_ms() - printed_ms >= timeout_ms:
                 return
 
     def _poll(self, wait_ms: int, max_records: int | None) -> list[Received]:
@@ -109,64 +130,43 @@ class Reader:
         found = {each: committed[each].offset for each in member.assignment if each in committed}
         return found | self._consumer.ends(member.assignment - found.keys(), self._reset)
 
-    def _print(self, record: Received) -> int:
-        """Print a record before the end; return how many."""
+    def _is_after_end(self, record: Received) -> bool:
         partition = record.topic, record.partition
         end = self._ends.get(partition)
-        if partition in self._done or (end is not None and record.offset >= end):
-            return 0
         if self._end_ms is not None and end is None and record.timestamp >= self._end_ms:
             # At the start, no record had this timestamp, so this is the first one.
             self._done.add(partition)
-            return 0
-        self._out.write(self._render(record) + self._delimiter)
-        self._pending[partition] = record.offset + 1
-        return 1
+        return partition in self._done or (end is not None and record.offset >= end)
 
-    def _is_over(self, exits_at_end: bool) -> bool:
+    def _is_over(self) -> bool:
         """Whether every partition has been read up to its end."""
-        assignment = self._consumer.positions
-        if self._member is not None and exits_at_end and (new := assignment.keys() - self._ends.keys()):
-            self._ends |= self._consumer.ends(new, "latest")
-        if not assignment or (not self._ends and not self._done):
+        positions = self._consumer.positions
+        if self._member is not None and self._options.exit_at_end:
+            if not self._member.is_joined:
+                return False
+            self._ends |= self._consumer.ends(positions.keys() - self._ends.keys(), LATEST)
+        elif not self._ends and not self._done:
             return False
-        return all(each in self._done or at >= self._ends.get(each, at + 1) for each, at in assignment.items())
-
-    def _existing(self, topics: Sequence[TopicPartitions], only: Sequence[int] | None) -> list[Partition]:
-        found: set[Partition] = set()
-        led = led_partitions(self._cluster, {topic for topic, _ in topics})
-        for topic, listed in topics:
-            existing = {index for name, index in led if name == topic}
-            if not existing:
-                raise CommandFailed(f"topic {topic!r} does not exist")
-            wanted = set(listed if listed is not None else only if only is not None else existing)
-            if missing := sorted(wanted - existing):
-                raise CommandFailed(f"topic {topic!r} has no partition {', '.join(map(str, missing))}")
-            found |= {(topic, index) for index in wanted}
-        return sorted(found)
+        return all(each in self._done or at >= self._ends.get(each, at + 1) for each, at in positions.items())
 
     def _begin(self, partitions: Sequence[Partition], start: Position) -> None:
         """Set the start positions. Raises CommandFailed for an offset that is not in a log."""
-        starts = self._consumer.ends(partitions, "earliest")
-        ends = self._consumer.ends(partitions, "latest")
+        starts = self._consumer.ends(partitions, EARLIEST)
+        ends = self._consumer.ends(partitions, LATEST)
         at = self._offsets_at(partitions, start.number) if start.anchor == "timestamp" else {}
         positions = {}
         for partition in partitions:
             first, end = starts[partition], ends[partition]
-            if start.anchor == "beginning":
-                position = first
-            elif start.anchor == "end":
-                position = end
-            elif start.anchor == "tail":
-                position = max(first, end - start.number)
-            elif start.anchor == "timestamp":
-                position = at.get(partition, end)
-            else:
-                position = start.number
-                if not first <= position <= end:
-                    name = f"{partition[0]}-{partition[1]}"
-                    raise CommandFailed(f"offset {position} is not in {name}, which has {first} to {end}")
-            positions[partition] = position
+            positions[partition] = {
+                "beginning": first,
+                "end": end,
+                "tail": max(first, end - start.number),
+                "timestamp": at.get(partition, end),
+                "offset": start.number,
+            }[start.anchor]
+            if start.anchor == "offset" and not first <= start.number <= end:
+                topic, index = partition
+                raise CommandFailed(f"offset {start.number} is not in {topic}-{index}, which has {first} to {end}")
         self._consumer.assign(positions)
 
     def _offsets_at(self, partitions: Collection[Partition], timestamp_ms: int) -> dict[Partition, int]:

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import argparse
 import signal
-from contextlib import ExitStack, closing
+import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kbroker.cli import Commands
 from kbroker.cli import _positions as parse
-from kbroker.cli._admin import add_client_flags, client_settings, connected
+from kbroker.cli._admin import add_client_flags
 from kbroker.cli._records import Render, compile_format, record_to_json, unescape
-from kbroker.cli._say import records_out
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 EXIT_TERMINATED: Final = 143
 
@@ -93,53 +89,19 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(run=partial(consume, parser))
 
 
-def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Print records up to the end that the flags set; return the exit code."""
+def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Print records up to the end that the flags set."""
     reading = _range(parser, options)
     render = _render(parser, options)
     _check_group(parser, options, reading)
-    from kbroker.cli._consuming import Reader  # noqa: PLC0415  (--help must not import the client)
-    from kbroker.client.consuming import SETTINGS, Consumer  # noqa: PLC0415
-    from kbroker.client.membership import Member  # noqa: PLC0415
+    from kbroker.cli._consuming import read  # noqa: PLC0415  (--help must not import the client)
 
-    settings = client_settings(options, known=SETTINGS)
-    reset = "earliest" if reading.start.anchor == "beginning" else "latest"
-    out = records_out(is_json=options.format == "json")
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # The exit unwinds `read`, so that it commits and leaves the group.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     try:
-        with ExitStack() as stack:
-            cluster = stack.enter_context(connected(settings))
-            member = None
-            if options.group is not None:
-                topics = [each.topic for each in options.topic]
-                member = stack.enter_context(closing(Member(settings, options.group, topics)))
-            consumer = Consumer(
-                cluster,
-                settings,
-                is_committed_only=options.isolation_level == "read_committed",
-                reset=None if member is None else reset,
-            )
-            Reader(cluster, consumer, member, out=out, render=render, delimiter=options.delimiter, reset=reset).read(
-                options.topic,
-                partitions=options.partition,
-                reading=reading,
-                count=options.count,
-                exits_at_end=options.exit_at_end,
-                timeout_ms=options.timeout_ms,
-            )
-    except _Terminated:
-        return EXIT_TERMINATED
+        read(options, reading, render)
     finally:
         signal.signal(signal.SIGTERM, before)
-    return 0
-
-
-class _Terminated(BaseException):
-    """SIGTERM was received: leave the group and exit."""
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    raise _Terminated
 
 
 def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> parse.Range:
@@ -153,26 +115,25 @@ def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> pars
 
 
 def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Render:
-    """The function that formats a record. With an output format, this clears the delimiter."""
+    """The function that formats a record, with the text after it."""
     if options.output_format is not None and options.format == "json":
         parser.error("--output-format cannot be used with --format json")
     if options.key_separator is not None and (options.output_format is not None or options.format == "json"):
         parser.error("--key-separator cannot be used with --output-format or --format json")
     if options.format == "json":
-        options.delimiter = b"\n"
-        return record_to_json
+        return lambda record: record_to_json(record) + b"\n"
     null: bytes = options.null_marker
     if options.output_format is not None:
-        options.delimiter = b""
         try:
             return compile_format(options.output_format, null)
         except argparse.ArgumentTypeError as error:
             parser.error(f"argument -f/--output-format: {error}")
     between: bytes | None = options.key_separator
+    end: bytes = options.delimiter
     if between is None:
-        return lambda record: null if record.value is None else record.value
+        return lambda record: (null if record.value is None else record.value) + end
     return lambda record: (
-        (null if record.key is None else record.key) + between + (null if record.value is None else record.value)
+        (null if record.key is None else record.key) + between + (null if record.value is None else record.value) + end
     )
 
 

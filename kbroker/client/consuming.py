@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import Cluster, Partition, UnknownPartition
-from kbroker.client.operations import EARLIEST, LATEST, by_topic, list_offsets
+from kbroker.client.operations import by_topic, list_offsets
 from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.record_batch import RecordBatch, batches
@@ -33,7 +33,6 @@ FETCH_BY_NAME: Final = 12
 """The last version of Fetch with the names of topics."""
 ABORT: Final = b"\0\0\0\0"
 """The key of the control record that ends an aborted transaction."""
-_RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Received(NamedTuple):
@@ -53,7 +52,7 @@ class Consumer:
     """Errors: KafkaError. OFFSET_OUT_OF_RANGE only if `reset` is None; otherwise the position moves to that end."""
 
     def __init__(
-        self, cluster: Cluster, settings: Mapping[str, Any], *, is_committed_only: bool, reset: str | None = None
+        self, cluster: Cluster, settings: Mapping[str, Any], *, is_committed_only: bool, reset: int | None = None
     ) -> None:
         self._cluster = cluster
         self._settings = {**SETTINGS, **settings}
@@ -185,9 +184,8 @@ class Consumer:
         except UnknownPartition:  # it may appear again
             self._cluster.wait(self._cluster.retry_ms)
 
-    def ends(self, partitions: Iterable[Partition], which: str) -> dict[Partition, int]:
-        """The first or the next offset of partitions."""
-        found = list_offsets(
-            self._cluster, dict.fromkeys(partitions, _RESETS[which]), isolation_level=self._isolation_level
-        )
+    def ends(self, partitions: Iterable[Partition], which: int) -> dict[Partition, int]:
+        """The first or the next offset of partitions: EARLIEST or LATEST."""
+        specs = dict.fromkeys(partitions, which)
+        found = list_offsets(self._cluster, specs, isolation_level=self._isolation_level)
         return {partition: each.offset for partition, each in found.items()}
