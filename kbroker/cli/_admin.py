@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._positions import pair
 from kbroker.cli._say import say
 
 if TYPE_CHECKING:
@@ -40,16 +41,9 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a producer or consumer, which has further settings."""
     add_connection_flags(parser)
     parser.add_argument(
-        "--command-property", action="append", type=_property, metavar="KEY=VALUE",
+        "--command-property", action="append", type=pair, metavar="KEY=VALUE",
         help="a client setting; overrides the file; repeatable",
     )  # fmt: skip
-
-
-def _property(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
-    return key.strip(), value.strip()
 
 
 @contextmanager

@@ -11,6 +11,8 @@
         a point in time; UTC without a time zone
     P1DT2H3M4.5S
         a duration, in the notation of java.time.Duration
+    key=value
+        a setting
 
 All functions raise argparse.ArgumentTypeError with a reason, so that they can be the `type` of a flag.
 """
@@ -82,6 +84,14 @@ def count(text: str) -> int:
 def any_integer(text: str) -> int:
     """An integer that fits into Java's long."""
     return integer(text, at_least=-MAX_INT64)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Key and value of `key=value`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ArgumentTypeError(f"{text!r} is not of the form key=value")
+    return key.strip(), value.strip()
 
 
 def partition(text: str) -> int:

@@ -1,25 +1,22 @@
 """The operations of `kbroker topic` on a connected client: create, delete, alter, list and describe topics.
 
-`describe` sends the requests of Kafka's tool: DescribeTopicPartitions (Metadata if the broker does not support it),
-DescribeConfigs, DescribeCluster and ListPartitionReassignments. It also shows the controller epoch, which in KRaft is
-the epoch of the quorum's leader, from DescribeQuorum. If the broker does not support DescribeQuorum, the epoch is null.
+`describe_topics` sends the requests of Kafka's tool: DescribeTopicPartitions (Metadata if the broker does not support
+it), DescribeConfigs and ListPartitionReassignments. In KRaft, the controller epoch is the epoch of the quorum's leader,
+from DescribeQuorum; it is null if the broker does not support DescribeQuorum.
 
 Source: TopicCommand of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
-from kbroker.cli._say import say
-from kbroker.cli._table import is_terminal, print_table
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import describe_configs
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
@@ -40,33 +37,31 @@ DELETE_BY_NAME: Final = 5
 """The last version of DeleteTopics with a list of names."""
 DEFAULT_CONFIG: Final = 5
 """Kafka's number for the source of a value that is the default."""
-ZOOKEEPER_STATE_VERSION: Final = 1
-"""The only version of ZooKeeper's format of the partition state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as a broker describes it; `leader` is -1 if there is none, `eligible` None if it is unknown."""
+    """One partition as a broker describes it; `leader` is -1 if there is none.
 
-    index: int
+    The last two are None if they are unknown.
+    """
+
+    partition: int
     leader: int
     leader_epoch: int
-    replicas: list[int]
     isr: list[int]
-    offline: list[int]
-    eligible: list[int] | None
-    last_known_eligible: list[int] | None
-    adding: list[int] = field(default_factory=list)
-    removing: list[int] = field(default_factory=list)
-
-    @property
-    def is_reassigned(self) -> bool:
-        return bool({*self.adding, *self.removing} & {*self.replicas})
+    replicas: list[int]
+    offline_replicas: list[int]
+    adding_replicas: list[int]
+    removing_replicas: list[int]
+    eligible_leader_replicas: list[int] | None
+    last_known_elr: list[int] | None
 
     @property
     def replication_factor(self) -> int:
         """The number of replicas, without those that a reassignment is adding."""
-        return len(self.replicas) - (len(self.adding) if self.is_reassigned else 0)
+        is_reassigned = not {*self.adding_replicas, *self.removing_replicas}.isdisjoint(self.replicas)
+        return len(self.replicas) - (len(self.adding_replicas) if is_reassigned else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +84,16 @@ class TopicState:
         return int(self.settings.get("min.insync.replicas", "1"))
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Which partitions `describe` shows; all of them if none is set."""
-
-    under_replicated: bool = False
-    unavailable: bool = False
-    under_min_isr: bool = False
-    at_min_isr: bool = False
-    topics_with_overrides: bool = False
-
-    @property
-    def chooses_partitions(self) -> bool:
-        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
-
-    def shows(self, topic: TopicState, partition: PartitionState, live: set[int]) -> bool:
-        """Whether a partition passes the filters."""
-        has_leader = partition.leader >= 0
-        in_sync, wanted = len(partition.isr), topic.min_insync_replicas
-        return (
-            not self.chooses_partitions
-            or (self.under_replicated and partition.replication_factor > in_sync)
-            or (self.unavailable and not (has_leader and partition.leader in live))
-            or (self.under_min_isr and (not has_leader or in_sync < wanted))
-            or (self.at_min_isr and in_sync == wanted)
-        )
+Shows = Callable[[TopicState, PartitionState, Container[int]], bool]
+# The flags of `--describe` that choose partitions; the last argument has the ids of the live brokers.
+FILTERS: Final[Mapping[str, Shows]] = {
+    "under_replicated_partitions": lambda _, partition, _live: partition.replication_factor > len(partition.isr),
+    "unavailable_partitions": lambda _, partition, live: partition.leader not in live,
+    "under_min_isr_partitions": lambda topic, partition, _live: (
+        partition.leader < 0 or len(partition.isr) < topic.min_insync_replicas
+    ),
+    "at_min_isr_partitions": lambda topic, partition, _live: len(partition.isr) == topic.min_insync_replicas,
+}
 
 
 def create_topic(
@@ -152,23 +132,17 @@ def delete_topics(client: Cluster, names: Sequence[str]) -> None:
         _raise_for(client.ask_controller(request, at_most=DELETE_BY_NAME).responses)
 
 
-def add_partitions(client: Cluster, names: Sequence[str], count: int, assignment: Sequence[Sequence[int]]) -> None:
+def add_partitions(client: Cluster, topics: Iterable[Any], count: int, assignment: Sequence[Sequence[int]]) -> None:
     """Increase the number of partitions to `count`; `assignment` includes the existing partitions."""
-    if not names:
-        return
-    existing = {topic.name: len(topic.partitions) for topic in client.metadata(names).topics} if assignment else {}
-    topics = []
-    for name in names:
-        new = assignment[existing.get(name, 0) :]
-        assigned = [create_partitions.CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in new]
-        topics.append(
-            create_partitions.CreatePartitionsTopic(
-                name=name, count=count, assignments=assigned if assignment else None
-            )
+    api = create_partitions
+    asked = []
+    for topic in topics:
+        new = assignment[len(topic.partitions) :]
+        assigned = [api.CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in new]
+        asked.append(
+            api.CreatePartitionsTopic(name=topic.name, count=count, assignments=assigned if assignment else None)
         )
-    request = create_partitions.CreatePartitionsRequest(
-        topics=topics, timeout_ms=client.timeout_ms, validate_only=False
-    )
+    request = api.CreatePartitionsRequest(topics=asked, timeout_ms=client.timeout_ms, validate_only=False)
     _raise_for(client.ask_controller(request).results)
 
 
@@ -178,32 +152,23 @@ def _raise_for(answers: Iterable[Any]) -> None:
             raise CommandFailed(explain_code(answer.error_code, answer.error_message))
 
 
-def matching_topics(client: Cluster, pattern: str | None, *, exclude_internal: bool) -> list[str]:
-    """The sorted names that match Kafka's include list, a comma-separated list of regular expressions."""
+def matching_topics(client: Cluster, pattern: str | None, *, exclude_internal: bool) -> list[Any]:
+    """The topics, sorted by name, that match Kafka's include list, a comma-separated list of regular expressions."""
     allowed = None if pattern is None else include_list(pattern)
-    return sorted(
-        str(topic.name)
+    topics = [
+        topic
         for topic in client.metadata(None).topics
-        if not (exclude_internal and topic.is_internal)
-        and (allowed is None or allowed.fullmatch(str(topic.name)) is not None)
-    )
+        if not (exclude_internal and topic.is_internal) and (allowed is None or allowed.fullmatch(str(topic.name)))
+    ]
+    return sorted(topics, key=lambda topic: str(topic.name))
 
 
-def internal_topics(client: Cluster, names: Collection[str]) -> set[str]:
-    """The internal topics among these names. Brokers do not mark `__remote_log_metadata` as internal; this does."""
-    return {
-        str(topic.name)
-        for topic in client.metadata(names).topics
-        if topic.is_internal or topic.name == REMOTE_LOG_METADATA_TOPIC
-    }
+def is_internal(topic: Any) -> bool:
+    """Whether a topic is internal. Brokers do not mark `__remote_log_metadata` as internal; this does."""
+    return bool(topic.is_internal) or topic.name == REMOTE_LOG_METADATA_TOPIC
 
 
-def names_of_id(client: Cluster, topic_id: str) -> list[str]:
-    """A list with the name of the topic with this id; empty if there is none."""
-    return [str(topic.name) for topic in client.metadata(None).topics if _id_text(topic.topic_id) == topic_id]
-
-
-def _id_text(topic_id: UUID) -> str | None:
+def id_text(topic_id: UUID) -> str | None:
     """Kafka's text of an id; None if the broker sent none."""
     return None if topic_id == ZERO_UUID else uuid_to_text(topic_id)
 
@@ -217,7 +182,7 @@ def include_list(pattern: str) -> re.Pattern[str]:
         raise CommandFailed(f"{pattern} is an invalid regex: {error}") from error
 
 
-def describe(client: Cluster, names: Sequence[str]) -> list[TopicState]:
+def describe_topics(client: Cluster, names: Sequence[str]) -> list[TopicState]:
     """The state of topics, sorted by name, without topics that no longer exist."""
     if not names:
         return []
@@ -229,15 +194,14 @@ def describe(client: Cluster, names: Sequence[str]) -> list[TopicState]:
     }
     found = []
     for topic in described:
-        name = topic.name
-        entries = configs[name]
-        partitions = [_partition_state(name, each, moves) for each in topic.partitions]
+        entries = configs[topic.name]
+        partitions = [_partition_state(topic.name, each, moves) for each in topic.partitions]
         found.append(
             TopicState(
-                name=name,
-                topic_id=_id_text(topic.topic_id),
+                name=topic.name,
+                topic_id=id_text(topic.topic_id),
                 is_internal=topic.is_internal,
-                partitions=sorted(partitions, key=lambda each: each.index),
+                partitions=sorted(partitions, key=lambda each: each.partition),
                 settings={entry.name: entry.value or "" for entry in entries},
                 changed_settings={
                     entry.name: entry.value or "" for entry in entries if entry.config_source != DEFAULT_CONFIG
@@ -287,16 +251,16 @@ def _reassignments(client: Cluster, topics: Iterable[Any]) -> dict[Partition, An
 def _partition_state(topic: str, partition: Any, moves: Mapping[Partition, Any]) -> PartitionState:
     move = moves.get((topic, partition.partition_index))
     return PartitionState(
-        index=partition.partition_index,
+        partition=partition.partition_index,
         leader=partition.leader_id,
         leader_epoch=partition.leader_epoch,
-        replicas=partition.replica_nodes,
         isr=partition.isr_nodes,
-        offline=partition.offline_replicas,
-        eligible=_eligible(partition, "eligible_leader_replicas"),
-        last_known_eligible=_eligible(partition, "last_known_elr"),
-        adding=move.adding_replicas if move else [],
-        removing=move.removing_replicas if move else [],
+        replicas=partition.replica_nodes,
+        offline_replicas=partition.offline_replicas,
+        adding_replicas=move.adding_replicas if move else [],
+        removing_replicas=move.removing_replicas if move else [],
+        eligible_leader_replicas=_eligible(partition, "eligible_leader_replicas"),
+        last_known_elr=_eligible(partition, "last_known_elr"),
     )
 
 
@@ -315,11 +279,6 @@ def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
         raise
 
 
-def live_brokers(client: Cluster) -> set[int]:
-    """The ids of the live brokers."""
-    return {broker.node_id for broker in client.metadata([]).brokers}
-
-
 def controller_epoch(client: Cluster) -> int | None:
     """The epoch of the active controller; None if the broker does not report it."""
     partition = DescribeQuorumRequestPartitionData(partition_index=0)
@@ -335,103 +294,3 @@ def controller_epoch(client: Cluster) -> int | None:
         return None
     epochs = [each.leader_epoch for topic in quorum.topics for each in topic.partitions]
     return next((epoch for epoch in epochs if epoch >= 0), None)
-
-
-def print_described(topics: Sequence[TopicState], filters: Filters, live: set[int]) -> None:
-    """Print topics: tables on a terminal, Kafka's lines elsewhere."""
-    draws = is_terminal()
-    for topic in topics:
-        if filters.topics_with_overrides and not topic.changed_settings:
-            continue
-        if draws:
-            _draw(topic, filters, live)
-            continue
-        if not filters.chooses_partitions:
-            say(_topic_line(topic))
-        if not filters.topics_with_overrides:
-            for partition in topic.partitions:
-                if filters.shows(topic, partition, live):
-                    say(_partition_line(topic.name, partition))
-
-
-def _topic_line(topic: TopicState) -> str:
-    parts = [f"Topic: {topic.name}"]
-    if topic.topic_id is not None:
-        parts.append(f"TopicId: {topic.topic_id}")
-    configs = ",".join(f"{name}={value}" for name, value in topic.changed_settings.items())
-    parts += [f"PartitionCount: {len(topic.partitions)}", f"ReplicationFactor: {topic.replication_factor}"]
-    return "\t".join([*parts, f"Configs: {configs}"])
-
-
-def _partition_line(topic: str, partition: PartitionState) -> str:
-    leader = "none" if partition.leader < 0 else str(partition.leader)
-    parts = [f"Topic: {topic}", f"Partition: {partition.index}", f"Leader: {leader}"]
-    parts += [f"Replicas: {_ids(partition.replicas)}", f"Isr: {_ids(partition.isr)}"]
-    if partition.adding or partition.removing:
-        parts += [f"Adding Replicas: {_ids(partition.adding)}", f"Removing Replicas: {_ids(partition.removing)}"]
-    parts += [f"Elr: {_ids(partition.eligible)}", f"LastKnownElr: {_ids(partition.last_known_eligible)}"]
-    return "\t" + "\t".join(parts)
-
-
-def _ids(ids: Sequence[int] | None) -> str:
-    return "N/A" if ids is None else ",".join(map(str, ids))
-
-
-def _draw(topic: TopicState, filters: Filters, live: set[int]) -> None:
-    title = f"{topic.name}  {topic.topic_id or ''}  replication factor {topic.replication_factor}"
-    changed = "".join(f"\n{name}={value}" for name, value in topic.changed_settings.items())
-    rows = [
-        (
-            each.index,
-            "none" if each.leader < 0 else each.leader,
-            each.leader_epoch,
-            _ids(each.replicas),
-            _ids(each.isr),
-            _ids(each.eligible),
-        )
-        for each in topic.partitions
-        if not filters.topics_with_overrides and filters.shows(topic, each, live)
-    ]
-    if rows or not filters.chooses_partitions:
-        print_table(title + changed, ("partition", "leader", "leader epoch", "replicas", "in sync", "eligible"), rows)
-
-
-def describe_as_json(topics: Sequence[TopicState], filters: Filters, live: set[int], epoch: int | None) -> str:
-    """The topics as JSON. Each partition begins with the five fields of ZooKeeper's partition state."""
-    return json.dumps(
-        [
-            {
-                "topic": topic.name,
-                "topic_id": topic.topic_id,
-                "is_internal": topic.is_internal,
-                "partition_count": len(topic.partitions),
-                "replication_factor": topic.replication_factor,
-                "configs": topic.changed_settings,
-                "partitions": [
-                    _partition_fields(partition, epoch)
-                    for partition in topic.partitions
-                    if filters.shows(topic, partition, live)
-                ],
-            }
-            for topic in topics
-            if not filters.topics_with_overrides or topic.changed_settings
-        ],
-        indent=2 if is_terminal() else None,
-    )
-
-
-def _partition_fields(partition: PartitionState, epoch: int | None) -> dict[str, Any]:
-    return {
-        "partition": partition.index,
-        "controller_epoch": epoch,
-        "leader": partition.leader,
-        "version": ZOOKEEPER_STATE_VERSION,
-        "leader_epoch": partition.leader_epoch,
-        "isr": partition.isr,
-        "replicas": partition.replicas,
-        "offline_replicas": partition.offline,
-        "adding_replicas": partition.adding,
-        "removing_replicas": partition.removing,
-        "eligible_leader_replicas": partition.eligible,
-        "last_known_elr": partition.last_known_eligible,
-    }

@@ -102,21 +102,15 @@ def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 def _meant(client: Cluster, options: argparse.Namespace) -> list[tuple[str, int]]:
     """The partitions that the flags choose, sorted."""
-    from kbroker.cli._topics import include_list  # noqa: PLC0415
+    from kbroker.cli._topics import matching_topics  # noqa: PLC0415
 
-    allowed = include_list(options.topic) if options.topic else None
-    found = []
-    for topic in client.metadata(None).topics:
-        name = str(topic.name)
-        if (options.exclude_internal_topics and topic.is_internal) or (
-            allowed is not None and allowed.fullmatch(name) is None
-        ):
-            continue
-        for index in (each.partition_index for each in topic.partitions):
-            if options.partitions is not None and index not in options.partitions:
-                continue
-            if _is_chosen(name, index, options.topic_partitions):
-                found.append((name, index))
+    found = [
+        (topic.name, each.partition_index)
+        for topic in matching_topics(client, options.topic, exclude_internal=options.exclude_internal_topics)
+        for each in topic.partitions
+        if (options.partitions is None or each.partition_index in options.partitions)
+        and _is_chosen(topic.name, each.partition_index, options.topic_partitions)
+    ]
     if not found:
         raise CommandFailed("Could not match any topic-partitions with the specified filters")
     return sorted(found)

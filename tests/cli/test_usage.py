@@ -13,9 +13,10 @@ import pytest
 import kbroker.cli
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, translate
-from kbroker.cli._topics import Filters, PartitionState, TopicState, include_list
+from kbroker.cli._positions import pair
+from kbroker.cli._topics import FILTERS, PartitionState, TopicState, include_list
 from kbroker.cli.serve import announce
-from kbroker.cli.topic import parse_assignment, parse_config
+from kbroker.cli.topic import parse_assignment
 from kbroker.config.profiles import PROFILES
 from tests.cli.conftest import Run
 
@@ -60,10 +61,13 @@ def test_a_command_may_be_called_by_its_plural(run: Run, name: str) -> None:
         (["--list", "--if-exists"], "--if-exists cannot be used with --list"),
         (["--create", "--topic", "x", "--exclude-internal"], "--exclude-internal cannot be used with --create"),
         (["--list", "--at-min-isr-partitions"], "--at-min-isr-partitions cannot be used with --list"),
-        (["--create", "--topic", "x", "--partitions", "0"], "The partitions must be greater than 0"),
-        (["--create", "--topic", "x", "--partitions", "many"], "invalid _partitions value"),
-        (["--create", "--topic", "x", "--replication-factor", "40000"], "must be between 1 and 32767"),
-        (["--create", "--topic", "x", "--config", "a"], 'must be in the format "key=val"'),
+        (["--create", "--topic", "x", "--partitions", "0"], "0 is not a whole number between 1 and 2147483647"),
+        (["--create", "--topic", "x", "--partitions", "many"], "'many' is not a whole number"),
+        (
+            ["--create", "--topic", "x", "--replication-factor", "40000"],
+            "40000 is not a whole number between 1 and 32767",
+        ),
+        (["--create", "--topic", "x", "--config", "a"], "'a' is not of the form key=value"),
         (["--create", "--topic", "x", "--replica-assignment", "0", "--partitions", "1"], "cannot be used with --part"),
         (["--create", "--topic", "x", "--replica-assignment", "0:0"], "may not contain duplicate entries: 0"),
         (["--create", "--topic", "x", "--replica-assignment", "0:1,2"], "Partition 1 has different replication factor"),
@@ -77,7 +81,7 @@ def test_wrong_usage_of_topic_exits_with_2_and_a_reason(run: Run, words: list[st
 
 
 def test_a_setting_may_hold_further_equals_signs() -> None:
-    assert parse_config(" a = b=c ") == ("a", "b=c")
+    assert pair(" a = b=c ") == ("a", "b=c")
 
 
 def test_an_assignment_lists_the_brokers_of_each_partition() -> None:
@@ -163,36 +167,35 @@ def test_an_include_list_is_kafkas() -> None:
 
 
 def state(leader: int, isr: list[int], *, adding: list[int] | None = None) -> PartitionState:
-    return PartitionState(0, leader, 0, [1, 2, 3], isr, [], [], [], adding or [])
+    return PartitionState(0, leader, 0, isr, [1, 2, 3], [], adding or [], [], [], [])
 
 
 @pytest.mark.parametrize(
     ("chosen", "leader", "isr", "is_shown"),
     [
-        ("under_replicated", 1, [1, 2, 3], False),
-        ("under_replicated", 1, [1, 2], True),
-        ("unavailable", 1, [1], False),
-        ("unavailable", -1, [], True),
-        ("unavailable", 3, [3], True),
-        ("under_min_isr", 1, [1], True),
-        ("under_min_isr", 1, [1, 2], False),
-        ("under_min_isr", -1, [1, 2], True),
-        ("at_min_isr", 1, [1, 2], True),
-        ("at_min_isr", 1, [1], False),
-        ("topics_with_overrides", 1, [1], True),
+        ("under_replicated_partitions", 1, [1, 2, 3], False),
+        ("under_replicated_partitions", 1, [1, 2], True),
+        ("unavailable_partitions", 1, [1], False),
+        ("unavailable_partitions", -1, [], True),
+        ("unavailable_partitions", 3, [3], True),
+        ("under_min_isr_partitions", 1, [1], True),
+        ("under_min_isr_partitions", 1, [1, 2], False),
+        ("under_min_isr_partitions", -1, [1, 2], True),
+        ("at_min_isr_partitions", 1, [1, 2], True),
+        ("at_min_isr_partitions", 1, [1], False),
     ],
 )
 def test_filters_are_kafkas(chosen: str, leader: int, isr: list[int], is_shown: bool) -> None:
     partition = state(leader, isr)
     topic = TopicState("t", None, False, [partition], {"min.insync.replicas": "2"}, {})
-    assert Filters(**{chosen: True}).shows(topic, partition, {1, 2}) is is_shown
+    assert FILTERS[chosen](topic, partition, {1, 2}) is is_shown
 
 
 def test_replicas_being_added_do_not_count_as_missing() -> None:
     moving = state(1, [1, 2], adding=[3])
     topic = TopicState("t", None, False, [moving], {}, {})
     assert topic.replication_factor == 2
-    assert not Filters(under_replicated=True).shows(topic, moving, set())
+    assert not FILTERS["under_replicated_partitions"](topic, moving, set())
 
 
 def test_commands_print_only_through_escaping_functions() -> None:
