@@ -218,11 +218,12 @@ class Sweep:
     def _judge_afterlife(self, crash: Crash, disk: SimulatedDisk, log: Log, expected: Expectation) -> Iterator[str]:
         """Append to the recovered log and flush it: all of it is durable then."""
         # The epoch of a new leader is above all earlier ones: the controller counts them, not the log.
-        epoch = 1 + max([log.leader_epochs.latest, 0, *(batch.epoch for batch in read_batches(log, disk))])
+        written = [batch.partition_leader_epoch for batch in read_batches(log, disk)]
+        epoch = 1 + max(log.leader_epochs.latest, 0, *written)
         data = build_batch([Record(timestamp=LATER_MS, value=b"after the crash")])
         plan = log.append(bytearray(data), leader_epoch=epoch, timestamp_ms=LATER_MS)
         log.flush()
-        whole = [*read_batches(log, disk)]
+        whole = read_batches(log, disk)
         if not whole or whole[-1].data != bytes(plan.data):
             yield "a batch that was appended after the recovery is not the last of the log"
         start = max(log.log_start_offset, expected.most_start)

@@ -8,36 +8,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from kbroker.runtime.ports import Disk
+from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage.batches import header_at
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.log import Log
 from kbroker.storage.producer_state import MAX_SEQUENCE
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import Batch, window_of
+from kbroker.testing.log_model import window_of
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import batches
+from wire.record_batch import RecordBatch, batches
 
 _LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 _LOOKUPS = 6
 
 
-def read_batches(log: Log, disk: Disk) -> list[Batch]:
+def read_batches(log: Log, disk: Disk) -> list[RecordBatch]:
     """All batches of all segments, from the bytes of their files."""
-    found: list[Batch] = []
+    found: list[RecordBatch] = []
     for segment in log.segments:
         file = disk.open(segment.log_path, writable=False)
         data = file.pread(file.size(), 0)
         file.close()
-        found += [Batch.of(view) for view in batches(data)]
+        found += batches(data)
     return found
 
 
 def complaints_about(
     log: Log,
     disk: Disk,
-    found: Sequence[Batch],
+    found: Sequence[RecordBatch],
     draws: Draws,
     *,
     indexes_are_whole: bool = True,
@@ -68,15 +68,15 @@ def _judge_files(log: Log, disk: Disk) -> Iterator[str]:
             yield f"{name} is an index without a log"
 
 
-def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[str]:
+def _judge_segments(log: Log, disk: Disk, found: Sequence[RecordBatch]) -> Iterator[str]:
     previous_end: int | None = None
     for segment in log.segments:
         size = disk.size(segment.log_path)
         if segment.size != size:
             yield f"{segment.log_path} has {size} bytes, but the log says {segment.size}"
         own = _batches_of(log, segment, found)
-        if sum(len(batch.data) for batch in own) != size:
-            yield f"{segment.log_path} has {size} bytes, its batches have {sum(len(batch.data) for batch in own)}"
+        if sum(batch.size for batch in own) != size:
+            yield f"{segment.log_path} has {size} bytes, its batches have {sum(batch.size for batch in own)}"
         if previous_end is not None and segment.base_offset != previous_end:
             yield f"{segment.log_path} does not begin at {previous_end}, where the previous segment ends"
         if not own and segment is not log.segments.active:
@@ -87,13 +87,13 @@ def _judge_segments(log: Log, disk: Disk, found: Sequence[Batch]) -> Iterator[st
         previous_end = own[-1].next_offset if own else segment.base_offset
 
 
-def _batches_of(log: Log, segment: Segment, found: Sequence[Batch]) -> list[Batch]:
+def _batches_of(log: Log, segment: Segment, found: Sequence[RecordBatch]) -> list[RecordBatch]:
     following = [other.base_offset for other in log.segments if other.base_offset > segment.base_offset]
     end = min(following, default=log.log_end_offset)
     return [batch for batch in found if segment.base_offset <= batch.base_offset < end]
 
 
-def _judge_indexes(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+def _judge_indexes(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
     for segment in log.segments:
         own = _batches_of(log, segment, found)
         try:
@@ -102,16 +102,16 @@ def _judge_indexes(log: Log, found: Sequence[Batch]) -> Iterator[str]:
             yield str(error)
 
 
-def _judge_index_pair(log: Log, segment: Segment, own: Sequence[Batch]) -> Iterator[str]:
+def _judge_index_pair(log: Log, segment: Segment, own: Sequence[RecordBatch]) -> Iterator[str]:
     """The offset index is exactly what appending these batches gives; the time index has no wrong entry."""
     expected: list[tuple[int, int]] = []
     position = last = 0
     for batch in own:
         if position - last > log.config.index_interval_bytes:
-            expected.append((batch.next_offset - 1 - segment.base_offset, position))
+            expected.append((batch.last_offset - segment.base_offset, position))
             last = position
-        position += len(batch.data)
-    entries = [(key, value) for key, value in segment.offset_index.read_all()]
+        position += batch.size
+    entries = segment.offset_index.read_all()
     if entries != expected:
         yield f"{segment.log_path}: the offset index holds {entries}, its batches give {expected}"
     previous = (-1, -1)
@@ -121,18 +121,19 @@ def _judge_index_pair(log: Log, segment: Segment, own: Sequence[Batch]) -> Itera
         latest = max((batch.max_timestamp for batch in upto), default=-1)
         if (timestamp, relative) <= previous or timestamp <= previous[0]:
             yield f"{segment.log_path}: the time index goes from {previous} to {(timestamp, relative)}"
-        if timestamp != latest or not any(batch.next_offset - 1 == offset for batch in upto):
+        if timestamp != latest or not any(batch.last_offset == offset for batch in upto):
             yield f"{segment.log_path}: the time index says {timestamp} for {offset}, it is {latest}"
         previous = (timestamp, relative)
 
 
-def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+def _judge_epochs(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
     expected: list[tuple[int, int]] = []
     for batch in found:
-        if batch.next_offset > log.log_start_offset and (not expected or batch.epoch > expected[-1][0]):
-            expected.append((batch.epoch, max(batch.base_offset, log.log_start_offset)))
-        elif expected and batch.epoch < expected[-1][0]:
-            yield f"the batch at {batch.base_offset} is of epoch {batch.epoch}, after {expected[-1][0]}"
+        epoch = batch.partition_leader_epoch
+        if batch.next_offset > log.log_start_offset and (not expected or epoch > expected[-1][0]):
+            expected.append((epoch, max(batch.base_offset, log.log_start_offset)))
+        elif expected and epoch < expected[-1][0]:
+            yield f"the batch at {batch.base_offset} is of epoch {epoch}, after {expected[-1][0]}"
     # An epoch without batches is not in the expected list; an entry for it is correct.
     starts = dict(expected)
     entries = [(epoch, start) for epoch, start in log.leader_epochs.entries if epoch in starts]
@@ -143,17 +144,13 @@ def _judge_epochs(log: Log, found: Sequence[Batch]) -> Iterator[str]:
         if start > log.log_end_offset:
             yield f"epoch {epoch} begins at {start}, after the end of the log at {log.log_end_offset}"
         following = min((base for later, base in expected if later > epoch), default=log.log_end_offset)
-        if (
-            start < following
-            and start >= log.log_start_offset
-            and any(s < following and e < epoch for e, s in expected)
-        ):
-            covered = [b for b in found if b.next_offset > start and b.base_offset < following]
+        if log.log_start_offset <= start < following:
+            covered = [b.partition_leader_epoch for b in found if b.next_offset > start and b.base_offset < following]
             if covered:
-                yield f"epoch {epoch} claims offsets {start} to {following}, which are of epoch {covered[0].epoch}"
+                yield f"epoch {epoch} claims offsets {start} to {following}, which are of epoch {covered[0]}"
 
 
-def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
+def _judge_producers(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
     """The last five batches of each producer are duplicates, the next sequence is new, and a gap is refused."""
     for producer_id in sorted({batch.producer_id for batch in found if batch.producer_id >= 0}):
         window = window_of(found, producer_id)
@@ -169,7 +166,7 @@ def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
         if (entry.producer_epoch, entry.last_sequence, entry.last_offset) != (
             batch.producer_epoch,
             batch.last_sequence,
-            batch.next_offset - 1,
+            batch.last_offset,
         ):
             yield f"producer {producer_id} is known by {entry.last_sequence} at {entry.last_offset}, not by {batch!r}"
         following = (batch.last_sequence + 1) & MAX_SEQUENCE
@@ -192,7 +189,7 @@ def _judge_producers(log: Log, found: Sequence[Batch]) -> Iterator[str]:
             yield f"producer {producer_id} is known by offset {entry.last_offset}, after the end {log.log_end_offset}"
 
 
-def _outcome(log: Log, data: bytes) -> int | str:
+def _outcome(log: Log, data: Buffer) -> int | str:
     """The offset at which the log says that it already has this batch."""
     try:
         plan = log.plan_append(bytearray(data), leader_epoch=max(log.leader_epochs.latest, 0), timestamp_ms=0)
@@ -201,14 +198,14 @@ def _outcome(log: Log, data: bytes) -> int | str:
     return plan.first_offset if plan.is_duplicate else "a new batch"
 
 
-def _judge_lookups(log: Log, found: Sequence[Batch], draws: Draws, *, every: bool) -> Iterator[str]:
+def _judge_lookups(log: Log, found: Sequence[RecordBatch], draws: Draws, *, every: bool) -> Iterator[str]:
     """Read by offset and by timestamp, at a few places or at every one."""
     readable = [batch for batch in found if batch.next_offset > log.local_log_start_offset]
     records = [
-        (offset, timestamp, batch.epoch)
+        (record.offset, record.timestamp, batch.partition_leader_epoch)
         for batch in readable
-        for offset, timestamp in batch.records
-        if offset >= log.local_log_start_offset
+        for record in batch.records()
+        if record.offset >= log.local_log_start_offset
     ]
     if every or not readable:
         reads, timestamps = readable, [timestamp for _, timestamp, _ in records]
@@ -216,7 +213,7 @@ def _judge_lookups(log: Log, found: Sequence[Batch], draws: Draws, *, every: boo
         reads = [readable[0], readable[-1], *(draws.choice(readable) for _ in range(_LOOKUPS))]
         timestamps = [draws.choice(records)[1] + draws.between(-1, 1) for _ in range(_LOOKUPS if records else 0)]
     for batch in reads:
-        offset = max(log.local_log_start_offset, draws.between(batch.base_offset, batch.next_offset - 1))
+        offset = max(log.local_log_start_offset, draws.between(batch.base_offset, batch.last_offset))
         data = log.read(offset, max_bytes=1).read()
         if data != batch.data:
             yield f"a read at {offset} gives {len(data)} bytes that are not the batch at {batch.base_offset}"

@@ -20,45 +20,13 @@ from typing import Final
 
 from wire.record_batch import RecordBatch
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch as it was given to the log; `records` are (offset, timestamp)."""
-
-    base_offset: int
-    next_offset: int
-    epoch: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    last_sequence: int
-    max_timestamp: int
-    records: tuple[tuple[int, int], ...]
-    data: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, view: RecordBatch) -> Batch:
-        return cls(
-            view.base_offset,
-            view.next_offset,
-            view.partition_leader_epoch,
-            view.producer_id,
-            view.producer_epoch,
-            view.base_sequence,
-            view.last_sequence,
-            view.max_timestamp,
-            tuple((record.offset, record.timestamp) for record in view.records()),
-            bytes(view.data),
-        )
-
-
-History = list[Batch]
+History = list[RecordBatch]
 
 REMEMBERED_BATCHES: Final = 5
 """How many batches an idempotent producer may have in flight, and a broker must recognize (KIP-98)."""
 
 
-def window_of(batches: Sequence[Batch], producer_id: int) -> Sequence[Batch]:
+def window_of(batches: Sequence[RecordBatch], producer_id: int) -> Sequence[RecordBatch]:
     """The batches of a producer that must be recognized as duplicates: the last five of its last epoch."""
     sent = [batch for batch in batches if batch.producer_id == producer_id]
     return [batch for batch in sent if batch.producer_epoch == sent[-1].producer_epoch][-REMEMBERED_BATCHES:]
@@ -98,7 +66,7 @@ class ModelLog:
 
     # Steps have two halves: the intention before the call to the log, and the result after it has returned.
 
-    def begin_append(self, batches: Sequence[Batch]) -> None:
+    def begin_append(self, batches: Sequence[RecordBatch]) -> None:
         self.pending = list(batches)
 
     def finish_append(self) -> None:
@@ -181,7 +149,9 @@ class ModelLog:
         ]
 
 
-def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, expected: Expectation) -> str | None:
+def compare(
+    found: Sequence[RecordBatch], log_start_offset: int, log_end_offset: int, expected: Expectation
+) -> str | None:
     """What is wrong with the batches that a recovery found, None if nothing is."""
     most_start = expected.most_start
     if not found and expected.least_end <= expected.least_start:
@@ -206,7 +176,7 @@ def compare(found: Sequence[Batch], log_start_offset: int, log_end_offset: int, 
     return f"the log is not part of any possible history: {'; '.join(complaints)}"
 
 
-def _compare_with(found: Sequence[Batch], history: History) -> str | None:
+def _compare_with(found: Sequence[RecordBatch], history: History) -> str | None:
     start = bisect_left(history, found[0].base_offset, key=lambda batch: batch.base_offset)
     for at, batch in enumerate(found, start=start):
         if at >= len(history):

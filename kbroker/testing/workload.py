@@ -20,7 +20,7 @@ from kbroker.storage.plans import AppendPlan
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import Batch, ModelLog, window_of
+from kbroker.testing.log_model import ModelLog, window_of
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
@@ -159,7 +159,7 @@ class LogWorkload:
 
     def _finish(self, plan: AppendPlan) -> None:
         plan.stamp()
-        self.model.begin_append([Batch.of(view) for view in batches(bytes(plan.data))])
+        self.model.begin_append(list(batches(bytes(plan.data))))
         try:
             self.log.write(plan)
         except KafkaError:
