@@ -20,10 +20,12 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from io import UnsupportedOperation
 from os import strerror
+from typing import Any
 
 from kbroker.runtime.ports import Buffer
 from kbroker.testing.disk_nodes import DirectoryNode, FileNode, Loss, NameChanges, Node, Tree, settle
@@ -142,14 +144,13 @@ class SimulatedDisk:
         `during` is the operation that was just passed to an observer: if it is a write, the part `done` of it has
         happened. The result has no faults, locks or observers, and counts its operations from 0.
         """
-        copies: dict[int, Node] = {}
-        tree = self._tree.copy(copies)
+        copies: dict[int, Any] = {}  # by the id of the original
+        tree = deepcopy(self._tree, copies)
         survivor = SimulatedDisk(capacity_bytes=self.capacity_bytes, timestamp_ms=self._timestamp_ms, tree=tree)
         survivor.full_errno, survivor.other_file_systems = self.full_errno, self.other_file_systems
         if during is not None and during.name == "write":
             # Not by path: the file may have been renamed since it was opened.
-            node = copies.get(id(during.node))
-            if isinstance(node, FileNode):
+            if (node := copies.get(id(during.node))) is not None:
                 node.write(tree.next_sequence(), during.position, during.data[: int(len(during.data) * done)])
         settle(tree, loss, Draws("crash", loss.value, seed))
         return survivor

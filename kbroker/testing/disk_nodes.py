@@ -75,6 +75,10 @@ class FileNode:
     unsynced: list[Write] = field(default_factory=list)
     modified_ms: int = 0
 
+    def __deepcopy__(self, memo: object) -> FileNode:
+        # A copy shares the entries of `unsynced`, which are never changed in place.
+        return FileNode(bytearray(self.contents), bytearray(self.durable), list(self.unsynced), self.modified_ms)
+
     def write(self, sequence: int, position: int, data: bytes | None) -> None:
         apply_write(self.contents, position, data)
         self.unsynced.append(Write(sequence, position, data))
@@ -162,44 +166,6 @@ class Tree:
             if isinstance(node, DirectoryNode):
                 waiting += node.entries.values()
                 waiting += node.durable.values()
-
-    def copy(self, copies: dict[int, Node] | None = None) -> Tree:
-        """A copy of the disk: what another process finds after this one has died.
-
-        `copies` is filled with the copy of each node, by the id of the original.
-        """
-        copies = {} if copies is None else copies
-        originals = list(self.nodes())
-        for node in originals:
-            if isinstance(node, FileNode):
-                # The entries of `unsynced` are never changed in place, so the copies may share them.
-                copies[id(node)] = FileNode(
-                    bytearray(node.contents), bytearray(node.durable), list(node.unsynced), node.modified_ms
-                )
-            else:
-                copies[id(node)] = DirectoryNode(modified_ms=node.modified_ms)
-
-        def directory_copy(node: DirectoryNode) -> DirectoryNode:
-            # A change may still refer to a directory that was removed durably; it is unreachable.
-            copied = copies.get(id(node), None)
-            return copied if isinstance(copied, DirectoryNode) else DirectoryNode()
-
-        for node in originals:
-            if isinstance(node, DirectoryNode):
-                copied = directory_copy(node)
-                copied.entries = {name: copies[id(child)] for name, child in node.entries.items()}
-                copied.durable = {name: copies[id(child)] for name, child in node.durable.items()}
-        unsynced = [
-            NameChange(
-                change.sequence,
-                [
-                    (directory_copy(directory), name, None if node is None else copies[id(node)])
-                    for directory, name, node in change.changes
-                ],
-            )
-            for change in self.unsynced
-        ]
-        return Tree(directory_copy(self.root), unsynced, self.sequence)
 
 
 def _apply_names(changes: NameChanges, *, durable: bool) -> None:
