@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from kbroker.client.blocking import Connection
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import killed, memory_broker
+from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import Fault
 from tests.broker_process import BrokerProcess, connect, serve_and_fail
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
@@ -352,7 +352,7 @@ async def test_d8_a_directory_that_fails_during_the_start_ends_it(autojump_clock
         batch = build_batch([Record(0, 1_000, None, b"one")])
         data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])]
         await client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), version=7)
-    disk = killed(broker)
+    disk = broker.disk.crash()
     disk.inject(Fault(error=errno.EIO, name="read", path="*/t-0/*.log"))
     with trio.fail_after(60), pytest.RaisesGroup(NodeFailed, flatten_subgroups=True):
         async with memory_broker(disk):

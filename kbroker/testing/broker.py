@@ -11,26 +11,19 @@ provoked it, even if the client got a reply.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from kbroker.client.streaming import Connection, ConnectionClosed
+from kbroker.client.streaming import Connection
 from kbroker.config import Settings
 from kbroker.handlers import discover
 from kbroker.node import Node
 from kbroker.runtime.net_ports import Stream
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv
-
-Result = TypeVar("Result")
-Arguments = TypeVarTuple("Arguments")
-
-__all__ = ["Client", "ConnectionClosed", "MemoryBroker", "killed", "memory_broker"]
 
 DATA_DIRECTORY = "/data"
 MAX_REPLY_BYTES = 256 * 1024 * 1024
@@ -47,29 +40,12 @@ class Client(Connection):
         self.protocol.served = {api_key: handler.versions for api_key, handler in discover().items()}
 
 
-class _SlowEnv(MemoryEnv):
-    """An environment in which blocking calls take time."""
-
-    def __init__(self, disk: SimulatedDisk, *, seed: int, latency_ms: int) -> None:
-        super().__init__(disk, seed=seed)
-        self.latency_ms = latency_ms
-
-    async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        if not self.latency_ms:
-            return await super().run_blocking(function, *arguments)
-        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
-            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
-            result = function(*arguments)
-            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
-        return result
-
-
 @dataclass(slots=True)
 class MemoryBroker:
     """A running node; see `memory_broker`."""
 
     node: Node
-    env: _SlowEnv
+    env: MemoryEnv
     disk: SimulatedDisk
     address: tuple[str, int]
     _clients: list[Client] = field(default_factory=list)
@@ -79,10 +55,6 @@ class MemoryBroker:
         client = Client(await self.env.connect(*self.address), client_id=client_id)
         self._clients.append(client)
         return client
-
-    def slow_down(self, latency_ms: int) -> None:
-        """From now on a blocking call takes up to twice this time; see `memory_broker`."""
-        self.env.latency_ms = latency_ms
 
     def files(self) -> list[str]:
         """The paths in the data directory, relative to it."""
@@ -101,14 +73,13 @@ async def memory_broker(
 ) -> AsyncIterator[MemoryBroker]:
     """Run a node on `disk`, or on a new one, until the block ends.
 
-    `settings` are Kafka's keys. A blocking call starts after a random delay of up to `latency_ms` and returns after
-    another one, so that concurrent tasks interleave with it. Without `stops_cleanly` the node ends like a killed
+    `settings` are Kafka's keys; `latency_ms` is that of MemoryEnv. Without `stops_cleanly` the node ends like a killed
     process: the disk's `crash` then gives the disk that the next process finds.
     """
     disk = disk or SimulatedDisk()
     # Two runs on one disk must not draw the same ids, but a repeated run must draw the same ones.
     lived = sum(len(contents or b"") for contents in disk.image().values())
-    env = _SlowEnv(disk, seed=(seed << 40) + lived, latency_ms=latency_ms)
+    env = MemoryEnv(disk, seed=(seed << 40) + lived, latency_ms=latency_ms)
     loaded = Settings.load(
         overrides=[f"{key}={value}" for key, value in (settings or {}).items()],
         defaults={
@@ -132,11 +103,6 @@ async def memory_broker(
                 nursery.cancel_scope.cancel()
     faults = node.metrics.counter("requests.faults").value
     assert not faults, f"{faults} requests met a fault of the broker, see its log"
-
-
-def killed(broker: MemoryBroker, loss: Loss = Loss.PROCESS_DEATH) -> SimulatedDisk:
-    """The disk that the next process finds if this one is killed now."""
-    return broker.disk.crash(loss)
 
 
 async def _run(node: Node, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:

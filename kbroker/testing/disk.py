@@ -138,7 +138,9 @@ class SimulatedDisk:
         """Die now."""
         self.dead = True
 
-    def crash(self, loss: Loss, *, seed: int = 0, during: Operation | None = None, done: float = 0.5) -> SimulatedDisk:
+    def crash(
+        self, loss: Loss = Loss.PROCESS_DEATH, *, seed: int = 0, during: Operation | None = None, done: float = 0.5
+    ) -> SimulatedDisk:
         """The disk that the next process finds if this one crashes now.
 
         `during` is the operation that was just passed to an observer: if it is a write, the part `done` of it has
@@ -148,10 +150,9 @@ class SimulatedDisk:
         tree = deepcopy(self._tree, copies)
         survivor = SimulatedDisk(capacity_bytes=self.capacity_bytes, timestamp_ms=self._timestamp_ms, tree=tree)
         survivor.full_errno, survivor.other_file_systems = self.full_errno, self.other_file_systems
-        if during is not None and during.name == "write":
-            # Not by path: the file may have been renamed since it was opened.
-            if (node := copies.get(id(during.node))) is not None:
-                node.write(tree.next_sequence(), during.position, during.data[: int(len(during.data) * done)])
+        # Not by path: the file may have been renamed since it was opened, or removed.
+        if during is not None and during.name == "write" and (node := copies.get(id(during.node))) is not None:
+            node.write(tree.next_sequence(), during.position, during.data[: int(len(during.data) * done)])
         settle(tree, loss, Draws("crash", loss.value, seed))
         return survivor
 

@@ -27,14 +27,16 @@ WALL_START_MS = 1_700_000_000_000
 class MemoryEnv:
     """See `kbroker.runtime.net_ports.Env`.
 
-    Blocking functions run immediately, in the event loop, and take no virtual time. wall_jump_ms is the error of the
-    wall clock, as if an operator had set it wrongly; it does not affect the monotonic clock.
+    Blocking functions run in the event loop. One starts after a random delay of up to latency_ms and returns after
+    another one, so that concurrent tasks interleave with it. wall_jump_ms is the error of the wall clock, as if an
+    operator had set it wrongly; it does not affect the monotonic clock.
     """
 
-    def __init__(self, disk: Disk, *, seed: int = 0) -> None:
+    def __init__(self, disk: Disk, *, seed: int = 0, latency_ms: int = 0) -> None:
         self.disk = disk
         self.network = MemoryNetwork()
         self.random = Random(seed)
+        self.latency_ms = latency_ms
         self.wall_jump_ms = 0
 
     def now_ms(self) -> int:
@@ -70,8 +72,14 @@ class MemoryEnv:
         await trio.sleep(delay_ms / 1000)
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
+        if not self.latency_ms:
+            await trio.lowlevel.checkpoint()
+            return function(*arguments)
+        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
+            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
+            result = function(*arguments)
+            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
+        return result
 
     def threads(self, max_threads: int) -> MemoryThreads:
         return MemoryThreads(self, max_threads)

@@ -11,7 +11,7 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import MemoryBroker, killed, memory_broker
+from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, objects, read_all, segments, until
@@ -81,7 +81,7 @@ async def a_broker_with(*topics: str, cleanly: bool = True) -> SimulatedDisk:
             await produce(client, topic, batch(topic.encode()))
         survivor = broker.disk
         if not cleanly:
-            survivor = killed(broker)
+            survivor = broker.disk.crash()
     return survivor
 
 
@@ -258,7 +258,7 @@ async def test_recreating_a_topic_before_a_kill_loses_only_old_data() -> None:
         kept = broker.disk.image(f"{DATA}/t-0")
         await delete_topic(client, "t")
         await create_topic(client, "t")
-        disk = killed(broker)
+        disk = broker.disk.crash()
     restore(disk, f"{DATA}/t-0", kept)
     async with memory_broker(disk) as broker:
         assert await read(await broker.connect(), "t") == []
@@ -290,7 +290,7 @@ async def test_metadata_cut_between_batches_loses_no_data_of_later_topics() -> N
         size = broker.disk.size(f"{METADATA}/{0:020d}.log")
         await create_topic(client, "b")
         await produce(client, "b", batch(b"kept"))
-        disk = killed(broker)
+        disk = broker.disk.crash()
     cut(disk, size)
     async with memory_broker(disk):
         assert strays(disk) == ["b-0"]
@@ -319,7 +319,7 @@ async def test_d14_older_metadata_deletes_no_object_of_newer_topics(
     async with memory_broker(disk, settings=QUICK, stops_cleanly=cleanly) as broker:
         await tiered_broker(broker, "newer")
         if not cleanly:
-            disk = killed(broker)
+            disk = broker.disk.crash()
     newest = disk.image(METADATA)
     restore(disk, METADATA, older)
     for _ in range(2):
@@ -367,7 +367,7 @@ async def test_objects_of_a_topic_deleted_before_a_restart_are_deleted(outage: b
         broker.disk.observer = None
         if outage:
             await trio.sleep(60)
-            found.append(killed(broker))
+            found.append(broker.disk.crash())
     for disk in [*found[:-1][:: max(1, len(found) // 12)], found[-1]]:
         if outage:
             disk.rename("/elsewhere", "/data-tier")

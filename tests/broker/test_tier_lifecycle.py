@@ -13,7 +13,7 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.web.health import problems, ready
 from tests.controller.injected import inject
@@ -155,7 +155,7 @@ async def test_tiering_continues_after_a_restart(cleanly: bool) -> None:
         await create_topic(client, "t", settings=TIERED)
         await fill(client, "t", 6)
         await until(lambda: local_start(broker, "t") == 5)
-        disk = broker.disk if cleanly else killed(broker)
+        disk = broker.disk if cleanly else broker.disk.crash()
     async with memory_broker(disk, settings=QUICK) as broker:
         client = await broker.connect()
         assert (await list_offset(client, "t", EARLIEST))[1] == 0
@@ -188,7 +188,7 @@ async def test_a_deletion_interrupted_by_a_crash_is_finished() -> None:
         await fill(client, "t", 4)
         await until(lambda: segments(broker, "t") == 3)
         await delete_topic(client, "t")
-        disk = killed(broker)
+        disk = broker.disk.crash()
     async with memory_broker(disk, settings=QUICK) as broker:
         await until(lambda: not objects(broker))
 

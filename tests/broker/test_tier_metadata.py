@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.testing.broker import MemoryBroker, killed, memory_broker
+from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.metadata_follower import MetadataCounters
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
@@ -40,7 +40,7 @@ async def tiered(broker: MemoryBroker, count: int) -> None:
 async def test_a_clean_restart_reads_no_metadata_again(cleanly: bool) -> None:
     async with memory_broker(settings=ONE, stops_cleanly=cleanly) as broker:
         await tiered(broker, 5)
-        disk = broker.disk if cleanly else killed(broker)
+        disk = broker.disk if cleanly else broker.disk.crash()
     assert disk.exists(f"{HOME}/remote_log_snapshot") == cleanly
     async with memory_broker(disk, settings=ONE) as broker:
         client = await broker.connect()

@@ -156,7 +156,7 @@ async def test_requests_that_the_tier_answers_too_late_are_counted() -> None:
         found = page(broker)
         assert (found[EXPIRED_FETCHES,], found[EXPIRED_LOOKUPS,], found[EXPIRED_LOOKUPS, "t", "0"]) == (0, 0, 0)
         assert found[f"{READ_TIMES}_count",] == 1
-        broker.slow_down(20_000)
+        broker.env.latency_ms = 20_000
         began = trio.current_time()
         assert parts(await client.ask(fetching("t", wanted(offset=1), max_wait_ms=0), version=12))[0].records == b""
         took_s = trio.current_time() - began
@@ -176,7 +176,7 @@ async def test_requests_that_the_tier_answers_too_late_are_counted() -> None:
 async def test_concurrent_waiting_fetches_are_all_counted() -> None:
     async with memory_broker(settings={**QUICK, "kbroker.remote.read.ahead.bytes": 0}) as broker:
         await moved(broker, 3)
-        broker.slow_down(20_000)
+        broker.env.latency_ms = 20_000
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 client = await broker.connect()
@@ -190,12 +190,12 @@ async def test_running_reads_reduce_the_idle_fraction() -> None:
     async with memory_broker(settings=settings) as broker:
         assert {page(broker)[name,] for name in IDLE} == {1}
         await moved(broker, 3)
-        broker.slow_down(10_000)
+        broker.env.latency_ms = 10_000
         client = await broker.connect()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(client.ask, fetching("t", wanted()), version=12))
             await until(lambda: {page(broker)[name,] for name in IDLE} == {0.75})
-            broker.slow_down(0)
+            broker.env.latency_ms = 0
         await trio.sleep(20)
         assert {page(broker)[name,] for name in IDLE} == {1}
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.handlers import discover
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from tests.handlers.asking import ONE, batch, create_topic, fill, new_producer, produce
 from wire.errors import ErrorCode

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
+from kbroker.client.streaming import ConnectionClosed
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import BROKER
 from tests.handlers.test_configs import alter, describe
 from wire.errors import ErrorCode

@@ -13,8 +13,9 @@ from typing import Any
 
 import trio
 
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.handlers import discover
-from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.greedy import Shape, World, greedy_requests
 from tests.handlers.asking import create_topic

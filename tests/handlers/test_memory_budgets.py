@@ -7,9 +7,10 @@ from contextlib import suppress
 import trio
 from trio.testing import MockClock
 
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.runtime.net_ports import Stream
 from kbroker.server.connection import Connection
-from kbroker.testing.broker import ConnectionClosed, MemoryBroker, memory_broker
+from kbroker.testing.broker import MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, produce, producing
 from wire.compression import Codec
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -1,8 +1,9 @@
 import pytest
 import trio
 
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, ConnectionClosed, MemoryBroker, memory_broker
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.env import WALL_START_MS
 from tests.handlers.asking import (

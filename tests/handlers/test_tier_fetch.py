@@ -216,7 +216,7 @@ async def test_only_the_first_partition_may_exceed_the_budget(tiered: MemoryBrok
 async def test_another_partition_may_exceed_the_budget_instead_of_the_tier(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
-    tiered.slow_down(10_000)
+    tiered.env.latency_ms = 10_000
     asked = [wanted(0, 0, limit=10), wanted(1, local, limit=10)]
     got = sizes(await client.ask(fetching("t", *asked, max_bytes=10, max_wait_ms=100), version=12))
     assert got[0] == 0
@@ -230,7 +230,7 @@ async def test_all_partitions_of_a_request_are_read_concurrently(tiered: MemoryB
     """KAFKA-14915, KAFKA-19133: four reads take the time of one."""
     await move(tiered, "t", partitions=4)
     client = await tiered.connect()
-    tiered.slow_down(100)
+    tiered.env.latency_ms = 100
     answer = await client.ask(fetching("t", *(wanted(index, limit=10) for index in range(4))), version=12)
     assert sum(size > 0 for size in sizes(answer).values()) == 1
     began = trio.current_time()
@@ -244,7 +244,7 @@ async def test_the_wait_for_the_tier_ignores_max_wait_ms(tiered: MemoryBroker) -
     """KAFKA-15776: max_wait_ms=0 does not end it, and remote.fetch.max.wait.ms does, without an error."""
     await move(tiered, "t")
     client = await tiered.connect()
-    tiered.slow_down(10_000)
+    tiered.env.latency_ms = 10_000
     began = trio.current_time()
     part = parts(await client.ask(fetching("t", wanted(), max_wait_ms=0), version=12))[0]
     assert 0.5 <= trio.current_time() - began < 0.6
@@ -254,19 +254,19 @@ async def test_the_wait_for_the_tier_ignores_max_wait_ms(tiered: MemoryBroker) -
 async def test_m4_a_late_read_serves_the_next_fetch(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     client = await tiered.connect()
-    tiered.slow_down(2_000)
+    tiered.env.latency_ms = 2_000
     answers = 0
     while not sizes(await client.ask(fetching("t", wanted(offset=3)), version=12))[0]:
         answers += 1
         assert answers <= 24, "three things one after the other, each of which takes four seconds at most"
     assert answers > 0
-    tiered.slow_down(0)
+    tiered.env.latency_ms = 0
 
 
 async def test_m4_a_disconnected_clients_read_serves_the_next_client(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
     cache = reader_of(tiered).cache
-    tiered.slow_down(300)
+    tiered.env.latency_ms = 300
     leaving = await tiered.connect()
     await leaving.send(fetching("t", wanted()), version=12)
     await wait_all_tasks_blocked()
@@ -284,7 +284,7 @@ async def test_m4_a_disconnected_clients_read_serves_the_next_client(tiered: Mem
 async def test_local_records_are_delayed_at_most_by_max_wait_ms(tiered: MemoryBroker) -> None:
     local = await move(tiered, "t", partitions=2)
     client = await tiered.connect()
-    tiered.slow_down(10_000)
+    tiered.env.latency_ms = 10_000
     for max_wait_ms in (0, 200):
         began = trio.current_time()
         asked = [wanted(0, 12), wanted(1, local)]
@@ -346,7 +346,7 @@ async def test_without_a_tier_its_records_are_not_out_of_range(tiered: MemoryBro
 
 async def test_a_stop_ends_a_waiting_fetch_from_the_tier(tiered: MemoryBroker) -> None:
     await move(tiered, "t")
-    tiered.slow_down(300)
+    tiered.env.latency_ms = 300
     async with trio.open_nursery() as nursery:
         await fetch_in_background(nursery, tiered, fetching("t", wanted()))
         tiered.node.stop()

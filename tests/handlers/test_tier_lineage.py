@@ -19,7 +19,7 @@ import trio
 
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.storage.leader_epoch import LeaderEpochs
-from kbroker.testing.broker import Client, MemoryBroker, killed, memory_broker
+from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import WALL_START_MS
@@ -244,7 +244,7 @@ async def test_scenario_3_multiple_hard_failures() -> None:
         )
         assert b.found(le_0, 1) == uuid_1
         topic_id = b.topic_id
-        left = killed(broker, Loss.ONLY_SYNCED)
+        left = broker.disk.crash(Loss.ONLY_SYNCED)
     # Step 2: both crashed. B comes back first, without messages 1 and 2, and leads.
     async with memory_broker(left, settings=SETTINGS, seed=1) as broker:
         b = await leading(broker, topic_id)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from kbroker.testing.broker import MemoryBroker, killed, memory_broker
+from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.env import WALL_START_MS
 from tests.handlers.asking import batch, create_topic, delete_records, list_offset, produce
 from tests.handlers.test_offset_for_leader_epoch import end_of
@@ -104,7 +104,7 @@ async def test_a_tiered_topic_without_segments_differs_from_an_untiered_one() ->
 async def test_a_search_in_a_slow_tier_times_out(tiered: MemoryBroker) -> None:
     """KAFKA-15859: it does not delay other requests."""
     client, other = await tiered.connect(), await tiered.connect()
-    tiered.slow_down(100_000)
+    tiered.env.latency_ms = 100_000
 
     async def ask(timeout_ms: int, expected_s: float) -> None:
         asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=WALL_START_MS)
@@ -125,7 +125,7 @@ async def test_a_search_in_a_slow_tier_times_out(tiered: MemoryBroker) -> None:
         assert (await list_offset(other, "t", EARLIEST_LOCAL))[1] == LOCAL
         assert trio.current_time() == began
     await ask(0, 30.0)
-    tiered.slow_down(0)
+    tiered.env.latency_ms = 0
 
 
 async def test_an_unreadable_tier_is_a_storage_error(tiered: MemoryBroker) -> None:
@@ -138,7 +138,7 @@ async def test_an_unreadable_tier_is_a_storage_error(tiered: MemoryBroker) -> No
 
 
 async def test_old_epochs_in_the_tier_keep_their_end_offsets(tiered: MemoryBroker) -> None:
-    async with memory_broker(killed(tiered), settings=SETTINGS, seed=1) as again:
+    async with memory_broker(tiered.disk.crash(), settings=SETTINGS, seed=1) as again:
         client = await again.connect()
         for _ in range(PER_SEGMENT + 1):
             assert (await produce(client, "t", batch(VALUE))).error_code == 0

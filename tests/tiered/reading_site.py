@@ -108,16 +108,16 @@ class SlowThreads(MemoryThreads):
             self._slow.most_running = max(self._slow.most_running, self._slow.running)
             try:
                 with trio.CancelScope(shield=True):  # a thread cannot be stopped
-                    await trio.sleep(self._slow.latency_ms / 1000)
+                    await trio.sleep(self._slow.read_latency_ms / 1000)
                 return function(*arguments)
             finally:
                 self._slow.running -= 1
 
 
 class SlowEnv(MemoryEnv):
-    """Virtual time; reads from the tier take latency_ms."""
+    """Virtual time; reads from the tier take read_latency_ms."""
 
-    latency_ms = 0
+    read_latency_ms = 0
     running = 0
     most_running = 0
 

@@ -27,7 +27,7 @@ async def test_chunks_have_the_segments_bytes_and_the_last_is_shorter(autojump_c
 
 async def test_concurrent_requests_for_a_chunk_share_one_read(autojump_clock: MockClock) -> None:
     shelf = Shelf()
-    shelf.env.latency_ms = 100
+    shelf.env.read_latency_ms = 100
     got: list[bytes] = []
 
     async def want() -> None:
@@ -45,7 +45,7 @@ async def test_concurrent_requests_for_a_chunk_share_one_read(autojump_clock: Mo
 async def test_chunks_are_read_in_parallel(autojump_clock: MockClock) -> None:
     """Sequential reads would make cold reads slow."""
     shelf = Shelf(chunks=10, remote_log_reader_threads=3)
-    shelf.env.latency_ms = 100
+    shelf.env.read_latency_ms = 100
     async with shelf.open():
         began = trio.current_time()
         with shelf.cache.reader(shelf.segment()) as chunks:
@@ -59,7 +59,7 @@ async def test_chunks_are_read_in_parallel(autojump_clock: MockClock) -> None:
 async def test_m4_a_read_is_completed_after_its_reader_has_gone(autojump_clock: MockClock) -> None:
     """KAFKA-15931: a cancelled reader does not interrupt the read, which would fail other readers."""
     shelf = Shelf()
-    shelf.env.latency_ms = 1_000
+    shelf.env.read_latency_ms = 1_000
     async with shelf.open():
         with trio.move_on_after(0.5) as scope:
             await shelf.get(1)
@@ -75,7 +75,7 @@ async def test_m4_a_read_is_completed_after_its_reader_has_gone(autojump_clock: 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("503"), RemoteStorageError("403"), ValueError("bug")])
 async def test_an_error_reaches_all_waiters_and_is_not_cached(error: Exception, autojump_clock: MockClock) -> None:
     shelf = Shelf()
-    shelf.env.latency_ms = 100
+    shelf.env.read_latency_ms = 100
     shelf.storage.errors = [error]
     caught: list[Exception] = []
 
@@ -328,7 +328,7 @@ async def test_readers_waiting_for_memory_do_not_block_each_other(autojump_clock
 
 async def test_all_chunks_waiting_for_memory_fail_at_the_end(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=1_000)
-    shelf.env.latency_ms = 1_000
+    shelf.env.read_latency_ms = 1_000
     segments = [shelf.segment(number) for number in range(60)]
     given = refused = 0
 

@@ -254,7 +254,7 @@ async def test_missing_chunks_of_later_batches_do_not_delay_an_answer(autojump_c
         with site.reader.cache.reader(second) as chunks:
             await chunks.get(0)
         await site.read(partition, 0)
-        site.slow.latency_ms = 1_000
+        site.slow.read_latency_ms = 1_000
         began = trio.current_time()
         assert (await site.read(partition, 0)).next_offset == second.start_offset
         assert trio.current_time() == began
@@ -282,7 +282,7 @@ async def test_a_seek_requests_all_chunks_of_its_batch(autojump_clock: MockClock
     )
     async with site.reading():
         partition = await site.tiered(sizes=(9_000,) * 12)
-        site.slow.latency_ms = 1_000
+        site.slow.read_latency_ms = 1_000
         began = trio.current_time()
         assert (await site.read(partition, 5, 10_000)).next_offset == 6
         assert trio.current_time() - began == pytest.approx(2), "its indexes, and then all of its chunks in parallel"
@@ -353,7 +353,7 @@ async def test_a_segment_deleted_during_the_read_is_out_of_range(autojump_clock:
     async with site.reading():
         partition = await site.tiered()
         first = site.segments(partition)[0]
-        site.slow.latency_ms = 1_000
+        site.slow.read_latency_ms = 1_000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(out_of_range, site, partition)
             await wait_all_tasks_blocked()
@@ -376,7 +376,7 @@ async def test_a_replaced_segment_is_read_from_its_replacement(autojump_clock: M
         new_id = old.remote_log_segment_id._replace(id=site.env.new_uuid())
         new = replace(old, remote_log_segment_id=new_id, event_timestamp_ms=old.event_timestamp_ms + 1)
         site.move_objects(old, new)
-        site.slow.latency_ms = 1_000
+        site.slow.read_latency_ms = 1_000
         got: list[bytes] = []
 
         async def read() -> None:
@@ -393,7 +393,7 @@ async def test_a_leader_deposed_during_a_read_returns_nothing(autojump_clock: Mo
     site = ReadingSite()
     async with site.reading():
         partition = await site.tiered()
-        site.slow.latency_ms = 1_000
+        site.slow.read_latency_ms = 1_000
         async with trio.open_nursery() as nursery:
 
             async def read() -> None:
@@ -443,7 +443,7 @@ async def test_m4_a_cancelled_read_continues_into_the_cache(autojump_clock: Mock
     site = ReadingSite(tier=reader_settings(kbroker_remote_chunk_bytes=4_096))
     async with site.reading():
         partition = await site.tiered()
-        site.slow.latency_ms = 2_000
+        site.slow.read_latency_ms = 2_000
         for _ in range(2):
             with trio.move_on_after(0.5) as scope:
                 await site.read(partition, 5, 1)
