@@ -52,8 +52,8 @@ def compact_string_head(size: int) -> bytes:
     return encode_uvarint(size + 1)
 
 
-def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
-    """The position after `count` tagged fields, all of them unknown."""
+def tagged_fields(data: Buffer, position: int, size: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """The tag, start and end of each of `count` tagged fields; their tags ascend."""
     last = -1
     for _ in range(count):
         tag, position = decode_uvarint(data, position)
@@ -61,10 +61,16 @@ def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
         if tag <= last:
             raise Malformed(f"tag {tag} after tag {last}")
         last = tag
-        position += length
-        if position > size:
+        end = position + length
+        if end > size:
             raise Malformed(f"tagged field {tag} exceeds the message")
-    return position
+        yield tag, position, end
+        position = end
+
+
+def skip_tags(data: Buffer, position: int, size: int, count: int) -> int:
+    """The position after `count` tagged fields, all of them unknown."""
+    return max((end for _, _, end in tagged_fields(data, position, size, count)), default=position)
 
 
 def merge_tags(known: list[tuple[int, bytes]], value: object) -> bytes:
@@ -191,7 +197,8 @@ _HELPERS: dict[str, object] = {
     "finish_uvarint": finish_uvarint, "join": b"".join, "malformed": malformed,
     "merge_tags": merge_tags, "new": object.__new__,
     "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags, "BUFFERS": BUFFERS,
-    "too_many": too_many, "unpack_from": struct.unpack_from, "uuid_from_bytes": uuid_from_bytes,
+    "tagged_fields": tagged_fields, "too_many": too_many, "unpack_from": struct.unpack_from,
+    "uuid_from_bytes": uuid_from_bytes,
 }  # fmt: skip
 
 

@@ -14,37 +14,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
-from uuid import UUID
 
 from construct import Construct
 
 from wire.codegen import MAX_STRING, SHORT_ARRAY, BuildCode, ParseCode, array_packers, array_unpackers
 from wire.errors import Malformed
 from wire.types import uuid_from_bytes
-from wire.varint import decode_uvarint
-
-
-def read_bytes(stream: BinaryIO, size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) != size:
-        raise Malformed(f"{size} bytes announced, {len(data)} left")
-    return data
-
-
-def remaining(stream: BinaryIO) -> int:
-    here = stream.tell()
-    end = stream.seek(0, 2)
-    stream.seek(here)
-    return end - here
-
-
-def read_uvarint(stream: BinaryIO) -> int:
-    data = b""
-    while not data or data[-1] > 127:
-        data += read_bytes(stream, 1)
-        if len(data) > 5:
-            break
-    return decode_uvarint(data, 0)[0]
+from wire.varint import Buffer, decode_uvarint
 
 
 class WireConstruct(Construct):  # type: ignore[misc]
@@ -58,8 +34,8 @@ class WireConstruct(Construct):  # type: ignore[misc]
     may_be_encoded = False
 
     @abstractmethod
-    def read(self, stream: BinaryIO) -> Any:
-        """The value at the stream's position."""
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
+        """The value at `position` and the position after it. Bad bytes raise what _parse() makes Malformed."""
 
     @abstractmethod
     def emit_parse(self, code: ParseCode, target: str) -> None:
@@ -70,7 +46,10 @@ class WireConstruct(Construct):  # type: ignore[misc]
         """Emit code that appends the encoding of the expression `value`."""
 
     def _parse(self, stream: BinaryIO, context: Any, path: str) -> Any:  # noqa: ARG002
-        return self.read(stream)
+        try:
+            return self.read(stream.read(), 0)[0]
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise Malformed(str(error)) from error
 
 
 class Fixed(WireConstruct):
@@ -82,8 +61,8 @@ class Fixed(WireConstruct):
         self.struct = struct.Struct(">" + layout)
         self.min_size = self.struct.size
 
-    def read(self, stream: BinaryIO) -> Any:
-        return self.struct.unpack(read_bytes(stream, self.min_size))[0]
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
+        return self.struct.unpack_from(data, position)[0], position + self.min_size
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         code.fixed(self.layout, target)
@@ -92,25 +71,26 @@ class Fixed(WireConstruct):
         code.fixed(self.layout, value)
 
 
-class Uuid(WireConstruct):
+class Uuid(Fixed):
     """An id: 16 raw bytes."""
 
-    min_size = 16
+    def __init__(self) -> None:
+        super().__init__("16s")
 
-    def read(self, stream: BinaryIO) -> UUID:
-        return uuid_from_bytes(read_bytes(stream, 16))
-
-    def emit_parse(self, code: ParseCode, target: str) -> None:
-        code.fixed("16s", target)
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
+        raw, position = super().read(data, position)
+        return uuid_from_bytes(raw), position
 
     def emit_build(self, code: BuildCode, value: str) -> None:
-        code.fixed("16s", f"{value}.int.to_bytes(16, 'big')")
+        super().emit_build(code, f"{value}.int.to_bytes(16, 'big')")
 
 
 class _Counted(WireConstruct):
     """A value that starts with a length or count: an integer (-1 is null) or, if compact, a varint of it plus one (0 is
     null).
     """
+
+    long_head_code = "encode_uvarint({count} + 1)"
 
     def __init__(self, head: str, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -119,14 +99,16 @@ class _Counted(WireConstruct):
         self.nullable = nullable
         self.min_size = 1 if compact else struct.calcsize(head)
 
-    def _parse_head(self, stream: BinaryIO) -> int:
+    def _read_head(self, data: Buffer, position: int) -> tuple[int, int]:
         if self.compact:
-            count = read_uvarint(stream) - 1
+            count, position = decode_uvarint(data, position)
+            count -= 1
         else:
-            count = struct.unpack(f">{self.head}", read_bytes(stream, struct.calcsize(self.head)))[0]
+            (count,) = struct.unpack_from(f">{self.head}", data, position)
+            position += self.min_size
         if count < (-1 if self.nullable else 0):
             raise Malformed(f"a length of {count}")
-        return count
+        return count, position
 
     @contextmanager
     def _emit_parse_head(self, code: ParseCode, target: str) -> Iterator[str]:
@@ -150,26 +132,46 @@ class _Counted(WireConstruct):
         with code.block("else:"):
             yield count
 
-    def _emit_build_head(self, code: BuildCode, count: str) -> None:
-        """Emit code that writes the head for the expression `count`, -1 for null."""
+    def _emit_build_head(self, code: BuildCode, value: str, measure: str, null: str) -> tuple[str, str]:
+        """Emit code that writes the length or count; returns the names of the value and of its count.
+
+        `measure` assigns {count} from {held} and may convert {held}; `null` replaces a null value, whose count is -1.
+        """
+        held, count = code.temporary("held"), code.temporary("n")
+        measure = measure.format(held=held, count=count)
+        code.aside(f"{held} = {value}")
+        if self.nullable:
+            code.aside(f"if {held} is None: {held}, {count} = {null}, -1")
+            code.aside(f"else: {measure}")
+        else:
+            code.aside(measure)
         if self.compact:
-            code.line(f"append(SHORT[{count} + 1] if {count} < 127 else encode_uvarint({count} + 1))")
+            long_head = self.long_head_code.format(count=count)
+            code.line(f"append(SHORT[{count} + 1] if {count} < 127 else {long_head})")
         else:
             code.fixed(self.head, count)
+        return held, count
 
 
 class _Blob(_Counted):
     """Bytes that follow a length: strings, bytes and records."""
 
-    def read(self, stream: BinaryIO) -> Any:
-        count = self._parse_head(stream)
-        return None if count < 0 else self._from_bytes(read_bytes(stream, count))
-
-    def _from_bytes(self, data: bytes) -> Any:
-        return data
-
     slice_code: str
     check_code: str | None = None
+    measure_code = "{count} = len({held})"
+
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
+        count, position = self._read_head(data, position)
+        if count < 0:
+            return None, position
+        end = position + count
+        if end > len(data):
+            raise Malformed(f"{count} bytes announced, {len(data) - position} left")
+        return self._from_bytes(data[position:end]), end
+
+    @abstractmethod
+    def _from_bytes(self, data: Buffer) -> Any:
+        """The value of these bytes."""
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         with self._emit_parse_head(code, target) as count:
@@ -182,25 +184,9 @@ class _Blob(_Counted):
             code.line(f"{target} = {self.slice_code.format(end=end)}")
             code.line(f"pos = {end}")
 
-    # Expressions with which the generated builder gets the bytes of a value and their number.
-    data_code = "{value}"
-    size_code = "len({data})"
-
     def emit_build(self, code: BuildCode, value: str) -> None:
-        data, count = code.temporary("data"), code.temporary("n")
-        code.aside(f"{data} = {value}")
-        if self.nullable:
-            code.aside(f"if {data} is None:")
-            code.aside(f"    {data}, {count} = EMPTY, -1")
-            code.aside("else:")
-            code.depth += 1
-        if self.data_code != "{value}":
-            code.aside(f"{data} = {self.data_code.format(value=data)}")
-        code.aside(f"{count} = {self.size_code.format(data=data)}")
-        if self.nullable:
-            code.depth -= 1
-        self._emit_build_head(code, count)
-        self._emit_append(code, data)
+        held, _ = self._emit_build_head(code, value, self.measure_code, "EMPTY")
+        self._emit_append(code, held)
 
     def _emit_append(self, code: BuildCode, data: str) -> None:
         code.line(f"append({data})")
@@ -211,24 +197,16 @@ class Text(_Blob):
 
     slice_code = "str(data[pos:{end}], 'utf-8')"
     check_code = "if {count} > 32767: malformed('a string of %d bytes' % {count})"
-    data_code = "{value}.encode()"
+    measure_code = "{held} = {held}.encode(); {count} = len({held})"
+    long_head_code = "compact_string_head({count})"
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__("h", compact=compact, nullable=nullable)
 
-    def _from_bytes(self, data: bytes) -> str:
+    def _from_bytes(self, data: Buffer) -> str:
         if len(data) > MAX_STRING:
             raise Malformed(f"a string of {len(data)} bytes")
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise Malformed("a string that is not UTF-8") from error
-
-    def _emit_build_head(self, code: BuildCode, count: str) -> None:
-        if self.compact:
-            code.line(f"append(SHORT[{count} + 1] if {count} < 127 else compact_string_head({count}))")
-        else:
-            code.fixed(self.head, count)
+        return str(data, "utf-8")
 
 
 class Blob(_Blob):
@@ -238,6 +216,9 @@ class Blob(_Blob):
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__("i", compact=compact, nullable=nullable)
+
+    def _from_bytes(self, data: Buffer) -> bytes:
+        return bytes(data)
 
 
 ALONE_BYTES: Final = 64 * 1024
@@ -250,12 +231,12 @@ class RecordsBlob(_Blob):
     """
 
     slice_code = "memoryview(data)[pos:{end}]"
-    size_code = "len({data}) if {data}.__class__ in BUFFERS else {data}.size"
+    measure_code = "{count} = len({held}) if {held}.__class__ in BUFFERS else {held}.size"
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__("i", compact=compact, nullable=nullable)
 
-    def _from_bytes(self, data: bytes) -> memoryview:
+    def _from_bytes(self, data: Buffer) -> memoryview:
         return memoryview(data)
 
     def _emit_append(self, code: BuildCode, data: str) -> None:
@@ -271,11 +252,17 @@ class Array(_Counted):
         super().__init__("i", compact=compact, nullable=nullable)
         self.element = element
 
-    def read(self, stream: BinaryIO) -> list[Any] | None:
-        count = self._parse_head(stream)
-        if count > remaining(stream) // self.element.min_size:
-            raise Malformed(f"{count} elements in {remaining(stream)} bytes")
-        return None if count < 0 else [self.element.read(stream) for _ in range(count)]
+    def read(self, data: Buffer, position: int) -> tuple[list[Any] | None, int]:
+        count, position = self._read_head(data, position)
+        if count < 0:
+            return None, position
+        if count > (len(data) - position) // self.element.min_size:
+            raise Malformed(f"{count} elements in {len(data) - position} bytes")
+        items = []
+        for _ in range(count):
+            item, position = self.element.read(data, position)
+            items.append(item)
+        return items, position
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         element = self.element
@@ -284,7 +271,7 @@ class Array(_Counted):
             with code.block(f"if {least} > size - pos:"):
                 code.line(f"malformed('%d elements in %d bytes' % ({count}, size - pos))")
             code.spend(count)
-            if isinstance(element, Fixed):
+            if type(element) is Fixed:
                 layout = element.layout
                 unpackers = code.bind(f"unpackers_{layout}", array_unpackers(layout))
                 with code.block(f"if {count} < {SHORT_ARRAY}:"):
@@ -301,17 +288,9 @@ class Array(_Counted):
                 code.line(f"{append}({item})")
 
     def emit_build(self, code: BuildCode, value: str) -> None:
-        element, items, item, count = self.element, code.temporary("items"), code.temporary("item"), code.temporary("n")
-        code.aside(f"{items} = {value}")
-        if self.nullable:
-            code.aside(f"if {items} is None:")
-            code.aside(f"    {items}, {count} = (), -1")
-            code.aside("else:")
-            code.aside(f"    {count} = len({items})")
-        else:
-            code.aside(f"{count} = len({items})")
-        self._emit_build_head(code, count)
-        if isinstance(element, Fixed):
+        element, item = self.element, code.temporary("item")
+        items, count = self._emit_build_head(code, value, "{count} = len({held})", "()")
+        if type(element) is Fixed:
             layout = element.layout
             packers = code.bind(f"packers_{layout}", array_packers(layout))
             with code.block(f"if {count} < {SHORT_ARRAY}:"):

@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 from uuid import UUID
 
 from construct import CodeGen
 
-from wire.codegen import BuildCode, Code, ParseCode, compile_function
-from wire.constructs import (
-    Array,
-    Blob,
-    Fixed,
-    RecordsBlob,
-    Text,
-    Uuid,
-    WireConstruct,
-    read_bytes,
-    read_uvarint,
-    remaining,
-)
+from wire.codegen import BuildCode, Code, ParseCode, compile_function, tagged_fields
+from wire.constructs import Array, Blob, Fixed, RecordsBlob, Text, Uuid, WireConstruct
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, schema_of
 from wire.types import Primitive
-from wire.varint import Buffer, encode_uvarint
+from wire.varint import Buffer, decode_uvarint, encode_uvarint
 
 Parser = Callable[[Buffer, int, int, int], tuple[Any, int]]
 """(data, position, size, maximum of array elements) -> (message, position after it)"""
@@ -49,13 +38,17 @@ class Nullable(WireConstruct):
         self.body = body
         self.tagged = tagged
 
-    def read(self, stream: BinaryIO) -> Any:
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
         if self.tagged:
-            return self.body.read(stream) if read_uvarint(stream) else None
-        (marker,) = struct.unpack(">b", read_bytes(stream, 1))
-        if marker < -1:
-            raise Malformed(f"a null marker of {marker}")
-        return None if marker < 0 else self.body.read(stream)
+            marker, position = decode_uvarint(data, position)
+            is_null = marker == 0
+        else:
+            (marker,) = struct.unpack_from(">b", data, position)
+            position += 1
+            is_null = marker < 0
+            if marker < -1:
+                raise Malformed(f"a null marker of {marker}")
+        return (None, position) if is_null else self.body.read(data, position)
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         marker = code.temporary("marker")
@@ -69,18 +62,14 @@ class Nullable(WireConstruct):
                     code.line(f"malformed('a null marker of %d' % {marker})")
             code.line(f"{target} = None")
         with code.block("else:"):
-            value = code.temporary("item")
-            self.body.emit_parse(code, value)
-            code.line(f"{target} = {value}")
+            self.body.emit_parse(code, target)
 
     def emit_build(self, code: BuildCode, value: str) -> None:
-        held = code.temporary("item")
-        code.aside(f"{held} = {value}")
-        with code.block(f"if {held} is None:"):
+        with code.block(f"if {value} is None:"):
             code.line("append(ZERO)" if self.tagged else "append(NULL_STRUCT)")
         with code.block("else:"):
             code.fixed("b", "1")
-            self.body.emit_build(code, held)
+            self.body.emit_build(code, value)
 
 
 class Body(WireConstruct):
@@ -138,51 +127,42 @@ class Body(WireConstruct):
     def name_and_version(self) -> str:
         return f"{self.cls.__name__} version {self.version}"
 
-    def read(self, stream: BinaryIO) -> Any:
+    def read(self, data: Buffer, position: int) -> tuple[Any, int]:
         value: Any = object.__new__(self.cls)
         for field, construct in self.plain:
-            setattr(value, field.name, construct.read(stream))
+            item, position = construct.read(data, position)
+            setattr(value, field.name, item)
         for field in [*self.absent, *(field for field, _ in self.tagged)]:
             setattr(value, field.name, field.fresh_default())
-        if self.flexible:
-            self._read_tags(value, stream)
-        return value
+        return value, self._read_tags(value, data, position) if self.flexible else position
 
-    def _read_tags(self, value: Any, stream: BinaryIO) -> None:
+    def _read_tags(self, value: Any, data: Buffer, position: int) -> int:
         known = {field.tag: (field, construct) for field, construct in self.tagged}
         unknown: list[tuple[int, bytes]] = []
-        last = -1
-        for _ in range(read_uvarint(stream)):
-            tag, size = read_uvarint(stream), read_uvarint(stream)
-            if tag <= last:
-                raise Malformed(f"tag {tag} after tag {last}")
-            last = tag
-            if size > remaining(stream):
-                raise Malformed(f"tagged field {tag} exceeds the message")
-            end = stream.tell() + size
+        count, end = decode_uvarint(data, position)
+        for tag, start, end in tagged_fields(data, end, len(data), count):  # noqa: B020
             if tag in known:
                 field, construct = known[tag]
-                setattr(value, field.name, construct.read(stream))
-                if stream.tell() != end:
+                item, read_to = construct.read(data, start)
+                if read_to != end:
                     raise Malformed(f"tagged field {tag} is not of its size")
+                setattr(value, field.name, item)
             elif self.keeps_unknown:
-                unknown.append((tag, read_bytes(stream, size)))
-            stream.seek(end)
+                unknown.append((tag, bytes(data[start:end])))
         if unknown:
             value.unknown_tagged_fields = tuple(unknown)
+        return end
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
-        code.line(f"{target} = new({code.bind(self.cls.__name__, self.cls)})")
+        value = target if target.isidentifier() else code.temporary("item")
+        code.line(f"{value} = new({code.bind(self.cls.__name__, self.cls)})")
+        if value != target:
+            code.aside(f"{target} = {value}")
         for field in [*self.absent, *(field for field, _ in self.tagged)]:
             default = f"{code.bind('new_default', field.fresh_default)}()" if field.default is EMPTY_STRUCT else None
-            code.aside(f"{target}.{field.name} = {default or _literal(code, field.fresh_default())}")
+            code.aside(f"{value}.{field.name} = {default or _literal(code, field.fresh_default())}")
         for field, construct in self.plain:
-            if isinstance(construct, Body):  # a struct is filled under its own name
-                inner = code.temporary("item")
-                construct.emit_parse(code, inner)
-                code.line(f"{target}.{field.name} = {inner}")
-            else:
-                construct.emit_parse(code, f"{target}.{field.name}")
+            construct.emit_parse(code, f"{value}.{field.name}")
         if self.flexible:
             count = code.temporary("tags")
             code.fixed("B", count)
@@ -192,7 +172,7 @@ class Body(WireConstruct):
                 code.spend(count)
                 arguments = f"data, pos, size, {count}"
                 if self.tagged or self.keeps_unknown:
-                    code.line(f"pos, left = {self._emit_parse_tags(code)}({target}, {arguments}, left)")
+                    code.line(f"pos, left = {self._emit_parse_tags(code)}({value}, {arguments}, left)")
                 else:
                     code.line(f"pos = skip_tags({arguments})")
 
@@ -200,28 +180,17 @@ class Body(WireConstruct):
         """Emit the function that reads tagged fields; most messages have none and never call it."""
         name = outer.temporary("parse_tags_")
         code = ParseCode(outer.generator)
-        code.line("last = -1")
         if self.keeps_unknown:
             code.line("unknown = []")
-        with code.block("for _ in range(count):"):
-            code.line("tag, pos = decode_uvarint(data, pos)")
-            code.line("length, pos = decode_uvarint(data, pos)")
-            with code.block("if tag <= last:"):
-                code.line("malformed('tag %d after tag %d' % (tag, last))")
-            code.line("last = tag")
-            code.line("tag_end = pos + length")
-            with code.block("if tag_end > size:"):
-                code.line("malformed('tagged field %d exceeds the message' % tag)")
+        with code.block("for tag, pos, end in tagged_fields(data, pos, size, count):"):
             for number, (field, construct) in enumerate(self.tagged):
                 with code.block(f"{'elif' if number else 'if'} tag == {field.tag}:"):
-                    held = code.temporary("item")
-                    construct.emit_parse(code, held)
-                    code.line(f"value.{field.name} = {held}")
+                    construct.emit_parse(code, f"value.{field.name}")
             with code.block("else:" if self.tagged else "if True:"):
                 if self.keeps_unknown:
-                    code.line("unknown.append((tag, bytes(data[pos:tag_end])))")
-                code.line("pos = tag_end")
-            with code.block("if pos != tag_end:"):
+                    code.line("unknown.append((tag, bytes(data[pos:end])))")
+                code.line("pos = end")
+            with code.block("if pos != end:"):
                 code.line("malformed('tagged field %d is not of its size' % tag)")
         if self.keeps_unknown:
             with code.block("if unknown:"):
@@ -231,17 +200,16 @@ class Body(WireConstruct):
         return name
 
     def emit_build(self, code: BuildCode, value: str) -> None:
+        if not value.isidentifier():
+            held = code.temporary("item")
+            code.aside(f"{held} = {value}")
+            value = held
         for field in self.absent:
             if not field.ignorable and field.default is not MISSING:
                 complaint = f"not_in_version('{self.cls.__name__}', '{field.name}', {self.version})"
                 code.aside(f"if {_differs(code, field, f'{value}.{field.name}')}: {complaint}")
         for field, construct in self.plain:
-            if isinstance(construct, Body):
-                inner = code.temporary("item")
-                code.aside(f"{inner} = {value}.{field.name}")
-                construct.emit_build(code, inner)
-            else:
-                construct.emit_build(code, f"{value}.{field.name}")
+            construct.emit_build(code, f"{value}.{field.name}")
         if not self.flexible:
             return
         if not self.tagged and not self.keeps_unknown:
@@ -261,9 +229,7 @@ class Body(WireConstruct):
             with code.block(f"if {_differs(code, field, f'value.{field.name}')}:"):
                 code.line("parts = []")
                 code.line("append = parts.append")
-                held = code.temporary("item")
-                code.line(f"{held} = value.{field.name}")
-                construct.emit_build(code, held)
+                construct.emit_build(code, f"value.{field.name}")
                 code.line("body = join(parts)")
                 if self.keeps_unknown:
                     code.line(f"fields.append(({field.tag}, encode_uvarint(len(body)) + body))")
