@@ -25,7 +25,7 @@ from kbroker.storage.log import Log
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_reading import read_new, read_on
 from kbroker.tiered.metadata_snapshot import Caches, Snapshot
 from kbroker.tiered.metadata_topic import Events
 from kbroker.tiered.ports import MetadataTopic
@@ -179,8 +179,11 @@ class FollowedPartition:
             if topic.high_watermark(self.index) <= position:
                 await self._env.sleep_ms(self._retry_ms)  # the partition is no longer on this broker
             return
-        read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=self.partition_count)
-        events = await self._env.run_blocking(read, found, position)
+        count = self.partition_count
+        events = read_new(found, position, end_offset=end_offset, partition_count=count)
+        if events is None:
+            read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=count)
+            events = await self._env.run_blocking(read, found, position)
         if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
             return
         if events.next_offset == position:

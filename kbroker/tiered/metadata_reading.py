@@ -7,11 +7,31 @@ is reported.
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from kbroker.storage.log import Log
 from kbroker.storage.valid_batches import read_behind_damage, read_undamaged
 from kbroker.tiered.metadata_topic import Events, read_events
+from wire.errors import KafkaError
 from wire.record_batch import batches
+
+_FEW_RECORDS: Final = 8
+_FEW_BYTES: Final = 8 << 10
+
+
+def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events | None:
+    """The events from `offset` up to `end_offset`, for the event loop, which must not block. None unless they are few,
+    intact, and in the memory of the last appends.
+    """
+    if offset < log.tail.start_offset or end_offset - offset > _FEW_RECORDS:
+        return None
+    try:
+        with log.disk_errors():
+            data = log.read(offset, max_bytes=_FEW_BYTES, end_offset=end_offset, at_least_one_batch=False).read()
+    except KafkaError:
+        return None  # read_on will report it
+    events = read_events(data, offset, end_offset=end_offset, partition=log.partition, partition_count=partition_count)
+    return events if events.next_offset > offset and not events.skipped else None
 
 
 def read_on(log: Log, offset: int, *, end_offset: int, max_bytes: int, partition_count: int) -> Events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from uuid import UUID
 
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.remote_metadata import FINISHED, ORDERS, segment_metadata, update_to
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent
-from kbroker.tiered.metadata_reading import read_on
+from kbroker.tiered.metadata_reading import read_new, read_on
 from kbroker.tiered.metadata_topic import Events, decode_event, encode_event, metadata_partition, read_events
 from wire.compression import Codec
 from wire.errors import Malformed
@@ -251,6 +252,35 @@ def _positions(disk: SimulatedDisk, path: str) -> list[int]:
         found.append(position)
         position += 12 + int.from_bytes(file.pread(4, position + 8), "big")
     return found
+
+
+def read_at_once(log: Log, offset: int, end_offset: int) -> Events | None:
+    return read_new(log, offset, end_offset=end_offset, partition_count=COUNT)
+
+
+def test_read_new_gives_the_same_events_as_read_on() -> None:
+    _, log = log_with([values(0), values(10, 20), values(30)])
+    for offset, end in ((0, 1), (0, 4), (1, 3), (2, 3), (2, 4), (3, 4)):
+        assert read_at_once(log, offset, end) == read_on(
+            log, offset, end_offset=end, max_bytes=8 << 10, partition_count=COUNT
+        )
+
+
+def test_read_new_refuses_slow_or_damaged_reads() -> None:
+    disk, log = log_with([values(*range(0, 90, 10)), values(100), values(110, 120)])
+    assert read_at_once(log, 0, 12) is None, "many"
+    assert read_at_once(log, 9, 9) is None, "nothing"
+    assert read_at_once(log, 10, 11) is None, "a part of a batch"
+    assert starts(read_at_once(log, 9, 11) or Events(0)) == [(9, 100)]
+    size = sum(len(batch(0, *each)) for each in (values(*range(0, 90, 10)), values(100)))
+    disk.open(log.segments.active.log_path).pwrite(b"\xff", size + 70)
+    assert read_at_once(log, 10, 12) is None, "damaged"
+    disk.inject(Fault(errno.EMFILE, name="read"))
+    assert read_at_once(log, 9, 10) is None, "the disk fails"
+    assert starts(read_at_once(log, 9, 10) or Events(0)) == [(9, 100)]
+    log.raise_log_start_offset(10)
+    loaded = Log("/log", disk=disk, config=log.config, topic="__remote_log_metadata", partition=HOME)
+    assert read_at_once(loaded, 9, 10) is None, "history"
 
 
 def test_a_partly_committed_batch_is_not_skipped() -> None:
