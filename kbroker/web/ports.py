@@ -20,29 +20,14 @@ class Observed(Protocol):
     Note   is_serving: the node has begun to accept connections
     """
 
-    @property
-    def env(self) -> Env: ...
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def metrics(self) -> Metrics: ...
-
-    @property
-    def turns(self) -> Turns: ...
-
-    @property
-    def broker(self) -> Broker | None: ...
-
-    @property
-    def server(self) -> Server | None: ...
-
-    @property
-    def recovery(self) -> RecoveryProgress: ...
-
-    @property
-    def is_serving(self) -> bool: ...
+    env: Env
+    settings: Settings
+    metrics: Metrics
+    turns: Turns
+    broker: Broker | None
+    server: Server | None
+    recovery: RecoveryProgress
+    is_serving: bool
 
     @property
     def is_stopping(self) -> bool: ...
