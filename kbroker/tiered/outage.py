@@ -21,10 +21,6 @@ class Outage:
         self._waiting: set[Hashable] = set()
         self._began_ms = 0
 
-    @property
-    def is_on(self) -> bool:
-        return bool(self._waiting)
-
     def failed(self, who: Hashable, *, topic: str, partition: int, error: object) -> None:
         """An operation of `who` failed; `who` will retry it."""
         if not self._waiting:

@@ -47,28 +47,19 @@ class ByteQuota:
         capacity = rate * window_ms / 1000
         self._level = capacity if was_unlimited else min(self._level, capacity)
 
-    def wait_ms(self, now_ms: int) -> int:
-        """How long nothing may start; 0 if a piece may start now."""
-        self._refill(now_ms)
-        if self.is_unlimited or self._level >= 0:
-            return 0
-        return int(-self._level * 1000 // self._rate) + 1
-
-    def take(self, amount: int, *, now_ms: int, since_ms: int) -> None:
-        """Charge a piece that starts now and was due at `since_ms`."""
-        if now_ms > since_ms:
-            self.throttled_us.record((now_ms - since_ms) * 1000)
-        self._refill(now_ms)
-        if not self.is_unlimited:
-            self._level -= amount
-
     async def admit(self, amount: int, env: Env) -> None:
         """Wait until a piece may start, and charge it."""
         now_ms = began_ms = env.now_ms()
-        while pause_ms := self.wait_ms(now_ms):
+        self._refill(now_ms)
+        while self._level < 0 and not self.is_unlimited:
+            pause_ms = int(-self._level * 1000 // self._rate) + 1
             await env.sleep_ms(min(pause_ms, LONGEST_PAUSE_MS))  # the rate may change while this waits
             now_ms = env.now_ms()
-        self.take(amount, now_ms=now_ms, since_ms=began_ms)
+            self._refill(now_ms)
+        if now_ms > began_ms:
+            self.throttled_us.record((now_ms - began_ms) * 1000)
+        if not self.is_unlimited:
+            self._level -= amount
 
     def _refill(self, now_ms: int) -> None:
         passed_ms = now_ms - self._updated_ms
