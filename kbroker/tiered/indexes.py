@@ -9,6 +9,7 @@ Source  OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn and RemoteIndexCach
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import BinaryIO, Final, NamedTuple
@@ -28,13 +29,6 @@ class OffsetPosition(NamedTuple):
     position: int
 
 
-class TimestampOffset(NamedTuple):
-    """An entry of a time index: `timestamp` is the largest timestamp of all records up to `offset`."""
-
-    timestamp: int
-    offset: int
-
-
 class AbortedTransaction(NamedTuple):
     """An entry of a transaction index. Units: offsets count records; last_offset is that of the abort marker."""
 
@@ -51,15 +45,13 @@ class RemoteIndexes:
     Shape  bytes as stored; `transactions` is empty for a segment without aborted transactions
     """
 
-    __slots__ = ("_offset_count", "_time_count", "offsets", "start_offset", "times", "transactions")
+    __slots__ = ("offsets", "start_offset", "times", "transactions")
 
     def __init__(self, start_offset: int, offsets: bytes, times: bytes, transactions: bytes) -> None:
         self.start_offset = start_offset
         self.offsets = offsets
         self.times = times
         self.transactions = transactions
-        self._offset_count = len(offsets) // OFFSET_ENTRY.size
-        self._time_count = len(times) // TIME_ENTRY.size
 
     @property
     def size_bytes(self) -> int:
@@ -70,13 +62,11 @@ class RemoteIndexes:
 
         A reader can detect a wrong index: the batch at the position must end with exactly this offset.
         """
-        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset)
-        return self._offset_entry(at - 1) if at else None
+        return self._offset_entry(self._count_upto(offset) - 1)
 
     def ceiling_offset(self, offset: int) -> OffsetPosition | None:
         """The first indexed batch that ends at or after `offset`; None if none does."""
-        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
-        return self._offset_entry(at) if at < self._offset_count else None
+        return self._offset_entry(self._count_upto(offset - 1))
 
     def position_for(self, offset: int) -> int:
         """Where to start the search for the batch that contains `offset`: it is there or shortly after."""
@@ -87,48 +77,41 @@ class RemoteIndexes:
         """An upper bound for the end position of the batch that contains `offset`: the start of the next indexed batch
         after it; None if there is none.
         """
-        behind = 1 + _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 0, offset - self.start_offset - 1)
-        return self._offset_entry(behind).position if behind < self._offset_count else None
+        found = self._offset_entry(self._count_upto(offset - 1) + 1)
+        return None if found is None else found.position
 
     def floor_position(self, position: int) -> OffsetPosition | None:
         """The last indexed batch that starts at or before `position`."""
-        at = _count_upto(OFFSET_ENTRY, self.offsets, self._offset_count, 1, position)
-        return self._offset_entry(at - 1) if at else None
-
-    def floor_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The last entry whose timestamp is at most `timestamp`. The first record with `timestamp` or later is at or
-        after its offset. None if all entries are later.
-        """
-        at = _count_upto(TIME_ENTRY, self.times, self._time_count, 0, timestamp)
-        if not at:
-            return None
-        found, relative_offset = TIME_ENTRY.unpack_from(self.times, (at - 1) * TIME_ENTRY.size)
-        return TimestampOffset(found, self.start_offset + relative_offset)
+        return self._offset_entry(_count_upto(OFFSET_ENTRY, self.offsets, 1, position) - 1)
 
     def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
-        """Where to start the search for the first record from `start_offset` on with at least this timestamp."""
-        found = self.floor_timestamp(timestamp)
-        return self.position_for(start_offset if found is None else max(start_offset, found.offset))
+        """Where to start the search for the first record from `start_offset` on with at least this timestamp: it is at
+        or after the offset of the last time entry whose timestamp is at most `timestamp`.
+        """
+        if count := _count_upto(TIME_ENTRY, self.times, 0, timestamp):
+            _, relative_offset = TIME_ENTRY.unpack_from(self.times, (count - 1) * TIME_ENTRY.size)
+            start_offset = max(start_offset, self.start_offset + relative_offset)
+        return self.position_for(start_offset)
 
     def aborted_transactions(self) -> Iterator[AbortedTransaction]:
         for _, *fields in TRANSACTION_ENTRY.iter_unpack(self.transactions):
             yield AbortedTransaction._make(fields)
 
-    def _offset_entry(self, number: int) -> OffsetPosition:
+    def _count_upto(self, offset: int) -> int:
+        """The number of indexed batches that end at or before `offset`."""
+        return _count_upto(OFFSET_ENTRY, self.offsets, 0, offset - self.start_offset)
+
+    def _offset_entry(self, number: int) -> OffsetPosition | None:
+        if not 0 <= number < len(self.offsets) // OFFSET_ENTRY.size:
+            return None
         relative_offset, position = OFFSET_ENTRY.unpack_from(self.offsets, number * OFFSET_ENTRY.size)
         return OffsetPosition(self.start_offset + relative_offset, position)
 
 
-def _count_upto(entry: Struct, data: bytes, count: int, field: int, target: int) -> int:
+def _count_upto(entry: Struct, data: bytes, field: int, target: int) -> int:
     """The number of entries whose field is at most `target`; the entries are in ascending order."""
-    low, high, unpack, size = 0, count, entry.unpack_from, entry.size
-    while low < high:
-        middle = (low + high) // 2
-        if unpack(data, middle * size)[field] <= target:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    unpack, size = entry.unpack_from, entry.size
+    return bisect_right(range(len(data) // size), target, key=lambda at: unpack(data, at * size)[field])
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
@@ -219,29 +202,25 @@ def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_by
 
 def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in a stream of `size` bytes; only one piece is in memory at a time."""
-    position = 0
-    piece, piece_position = b"", 0  # the position of the piece in the stream
+    position = end = 0
+    piece = b""  # the bytes before `end` that were read last
+
+    def read_to(wanted: int) -> None:
+        nonlocal piece, end
+        while end < wanted:
+            more = read(PIECE_BYTES)
+            if not more:
+                raise RemoteStorageError(f"the segment ends at {end}, too early")
+            piece = piece[max(0, len(piece) - (end - position)) :] + more
+            end += len(more)
+
     while position < size:
         if position + HEADER_SIZE > size:
             raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
-        while piece_position + len(piece) < position + HEADER_SIZE:
-            piece, piece_position = _next_piece(read, piece, piece_position, keep_from=position)
-        header = header_at(piece, position - piece_position)
+        read_to(position + HEADER_SIZE)
+        header = header_at(piece, len(piece) - (end - position))
         if not header.is_plausible or position + header.size > size:
             raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
         yield position, header
         position += header.size
-    while piece_position + len(piece) < size:
-        piece, piece_position = _next_piece(read, piece, piece_position, keep_from=size)
-
-
-def _next_piece(
-    read: Callable[[int], bytes], piece: bytes, piece_position: int, *, keep_from: int
-) -> tuple[bytes, int]:
-    """The unread rest of this piece with the next piece appended, and its position in the stream."""
-    end = piece_position + len(piece)
-    more = read(PIECE_BYTES)
-    if not more:
-        raise RemoteStorageError(f"the segment ends at {end}, too early")
-    rest = piece[max(0, keep_from - piece_position) :]
-    return rest + more, end - len(rest)
+    read_to(size)
