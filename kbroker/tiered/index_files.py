@@ -14,9 +14,10 @@ Source  RemoteIndexCache of Apache Kafka 4.3.1
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from crc32c import crc32c
@@ -29,18 +30,11 @@ from wire.types import uuid_from_text, uuid_to_text
 
 CHECKSUMS_SUFFIX: Final = ".checksums"
 SUFFIXES: Final = (*INDEX_SUFFIXES, CHECKSUMS_SUFFIX)
-_NAME: Final = re.compile(r"(\d{1,19}_([A-Za-z0-9_-]{22}))(\.[a-z]+)")
-
-
-class FoundIndexes(NamedTuple):
-    """The files of one segment. Shape: stem is the common start of their names."""
-
-    segment_id: UUID
-    stem: str
-    size_bytes: int
+_NAME: Final = re.compile(r"(\d{1,19}_[A-Za-z0-9_-]{22})(\.[a-z]+)")
 
 
 def stem_of(start_offset: int, segment_id: UUID) -> str:
+    """The common start of the names of a segment's files."""
     return f"{start_offset}_{uuid_to_text(segment_id)}"
 
 
@@ -52,28 +46,22 @@ class IndexFiles:
         self._disk = disk
         self._report = report
 
-    def find(self) -> list[FoundIndexes]:
-        """The complete entries, oldest first. Leftovers are removed."""
+    def find(self) -> list[tuple[UUID, str, int]]:
+        """(segment id, stem, size in bytes) of the complete entries, oldest first. Leftovers are removed."""
         if not self._disk.exists(self.directory):
             return []
-        suffixes: dict[str, set[str]] = {}
-        ids: dict[str, UUID] = {}
+        suffixes: defaultdict[str, set[str]] = defaultdict(set)
         for name in self._disk.list(self.directory):
             match = _NAME.fullmatch(name)
-            if match is not None and match[3] in SUFFIXES:
-                suffixes.setdefault(match[1], set()).add(match[3])
-                ids[match[1]] = uuid_from_text(match[2])
+            if match is not None and match[2] in SUFFIXES:
+                suffixes[match[1]].add(match[2])
             elif name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX)):
                 self._disk.unlink(f"{self.directory}/{name}")
-        found: list[tuple[int, FoundIndexes]] = []
-        for stem, present in suffixes.items():
-            if present != set(SUFFIXES):
-                self.remove(stem)
-                continue
-            size_bytes = sum(self._disk.size(self._path(stem, suffix)) for suffix in SUFFIXES)
-            modified_ms = self._disk.modified_ms(self._path(stem, INDEX_SUFFIX))
-            found.append((modified_ms, FoundIndexes(ids[stem], stem, size_bytes)))
-        return [one for _, one in sorted(found)]
+        complete = [stem for stem, present in suffixes.items() if present == set(SUFFIXES)]
+        for stem in suffixes.keys() - complete:
+            self.remove(stem)
+        complete.sort(key=lambda stem: self._disk.modified_ms(self._path(stem, INDEX_SUFFIX)))
+        return [(uuid_from_text(stem.partition("_")[2]), stem, self._size(stem)) for stem in complete]
 
     def read(self, stem: str) -> list[bytes]:
         """The offset, time and transaction index. Errors: OSError; CorruptIndex if the checksums do not match."""
@@ -104,6 +92,9 @@ class IndexFiles:
                 pass
             except OSError as error:
                 self._report(f"{self._path(stem, suffix)} cannot be removed: {error}")
+
+    def _size(self, stem: str) -> int:
+        return sum(self._disk.size(self._path(stem, suffix)) for suffix in SUFFIXES)
 
     def _path(self, stem: str, suffix: str) -> str:
         return f"{self.directory}/{stem}{suffix}"

@@ -10,14 +10,7 @@ from io import BytesIO
 from typing import BinaryIO, Final, Literal
 
 from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
-from kbroker.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_name,
-)
+from kbroker.storage.segment import LOG_SUFFIX, file_name
 from kbroker.tiered.api import (
     IndexType,
     RemoteLogSegmentMetadata,
@@ -29,13 +22,6 @@ from kbroker.tiered.api import (
 from kbroker.tiered.catalogue import id_text, partition_of
 
 FETCH_BYTES: Final = 4 << 20
-
-INDEXES: Final = {
-    IndexType.OFFSET: INDEX_SUFFIX,
-    IndexType.TIMESTAMP: TIME_INDEX_SUFFIX,
-    IndexType.TRANSACTION: TXN_INDEX_SUFFIX,
-    IndexType.PRODUCER_SNAPSHOT: SNAPSHOT_SUFFIX,
-}
 
 
 class RemoteFile:
@@ -111,7 +97,7 @@ class SegmentFiles:
             return f"{self.directory}/{EPOCH_CHECKPOINT}"
         is_behind = index_type is IndexType.PRODUCER_SNAPSHOT  # named by the base offset of the next segment
         base = self._segment.end_offset + 1 if is_behind else self._segment.start_offset
-        return f"{self.directory}/{file_name(base, INDEXES[index_type])}"
+        return f"{self.directory}/{file_name(base, f'.{index_type.value}')}"
 
     def open(self, path: str, *, writable: Literal[False] = False) -> RemoteFile | _BytesFile:
         assert not writable, path

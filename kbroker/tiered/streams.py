@@ -48,15 +48,6 @@ class RangeReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         return self.fill(memoryview(buffer).cast("B"))
 
-    def read(self, size: int | None = -1) -> bytes:
-        left = self._end - self._position
-        buffer = bytearray(left if size is None or size < 0 else min(size, left))
-        self.fill(memoryview(buffer))
-        return bytes(buffer)
-
-    def readall(self) -> bytes:
-        return self.read()
-
 
 class FileStream(RangeReader):
     """A range of a file. The stream owns the file.
