@@ -44,15 +44,15 @@ UNWRITTEN_BYTES: Final = 8 << 20
 
 @dataclass(slots=True)
 class IndexCacheCounters:
-    """Counts since the cache was created."""
+    """Counts since the cache was created, with the names of the metric `kbroker_tier_indexes_total`."""
 
-    resident_hits: int = 0
-    disk_hits: int = 0
-    fetches: int = 0
-    evictions: int = 0
-    damaged_files: int = 0
-    rebuilds: int = 0
-    write_errors: int = 0
+    resident: int = 0
+    disk: int = 0
+    fetched: int = 0
+    evicted: int = 0
+    damaged: int = 0
+    rebuilt: int = 0
+    write_error: int = 0
 
 
 class _HasSize(Protocol):
@@ -157,7 +157,7 @@ class RemoteIndexCache:
             if found is not None:
                 self._resident.move_to_end(segment_id)
                 self._touch(segment_id)
-                self.counters.resident_hits += 1
+                self.counters.resident += 1
             return found
 
     def indexes(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
@@ -189,7 +189,7 @@ class RemoteIndexCache:
     # --- the tier -----------------------------------------------------------------------------------------------------
 
     def _fetched(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
-        self.counters.fetches += 1
+        self.counters.fetched += 1
         try:
             offsets = checked_offsets(self._index(metadata, IndexType.OFFSET), metadata)
             times = checked_times(self._index(metadata, IndexType.TIMESTAMP), metadata)
@@ -205,7 +205,7 @@ class RemoteIndexCache:
             return self._storage.fetch_index(metadata, index_type)
 
     def _from_segment(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
-        self.counters.rebuilds += 1
+        self.counters.rebuilt += 1
         with (
             plugin_errors(f"fetching segment {metadata.remote_log_segment_id.id}"),
             self._storage.fetch_log_segment(metadata, 0) as stream,
@@ -236,7 +236,7 @@ class RemoteIndexCache:
         try:
             found = self._files.find()
         except OSError as error:
-            self.counters.write_errors += 1
+            self.counters.write_error += 1
             self._report(f"{self.directory} cannot be used: {error}")
             return
         with self._tables:
@@ -256,11 +256,11 @@ class RemoteIndexCache:
         except FileNotFoundError:
             return None
         except (CorruptIndex, OSError) as error:
-            self.counters.damaged_files += 1
+            self.counters.damaged += 1
             self._report(f"{self.directory}/{stem} is dropped and fetched again: {error}")
             self.remove(segment_id)
             return None
-        self.counters.disk_hits += 1
+        self.counters.disk += 1
         with self._tables:
             self._hold(segment_id, found)
         return found
@@ -288,7 +288,7 @@ class RemoteIndexCache:
         try:
             self._files.write(entry.stem, files)
         except OSError as error:
-            self.counters.write_errors += 1
+            self.counters.write_error += 1
             self._report(f"{self.directory}/{entry.stem} cannot be kept: {error}")
             return
         with self._tables:
@@ -316,7 +316,7 @@ class RemoteIndexCache:
                 expired = [segment_id for segment_id, entry in self._entries.items() if entry.used_ms <= oldest_ms]
                 for segment_id in expired:
                     self._resident.drop(segment_id)
-            self.counters.evictions += len(expired)
+            self.counters.evicted += len(expired)
             for segment_id in expired:
                 self._remove(segment_id)
 
@@ -331,7 +331,7 @@ class RemoteIndexCache:
         while self._entries and self._entries.size_bytes + size_bytes > self._max_bytes:
             with self._tables:
                 _, entry = self._entries.take_oldest()
-            self.counters.evictions += 1
+            self.counters.evicted += 1
             self._files.remove(entry.stem)
 
     def _remove(self, segment_id: UUID) -> None:

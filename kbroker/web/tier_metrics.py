@@ -6,19 +6,13 @@ Lags and sizes are those that the partition's tasks last found; they look for th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict
+from typing import Final
 
 from kbroker.broker import Broker
 from kbroker.runtime.metrics import Histogram
 from kbroker.tiered.partition import RemotePartition, TierCounters
 from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, by_topic, of_broker
-
-if TYPE_CHECKING:
-    from kbroker.tiered.chunk_cache import ChunkCache
-    from kbroker.tiered.index_cache import RemoteIndexCache
-    from kbroker.tiered.manager import RemoteLogManager
-    from kbroker.tiered.quota import ByteQuota
-    from kbroker.tiered.remote_read import RemoteReader
 
 _NAME: Final = "kafka_server_brokertopicmetrics_{}".format
 _MANAGER: Final = "kafka_log_remote_remotelogmanager"
@@ -140,12 +134,9 @@ def _tasks(broker: Broker) -> Samples:
             yield (task, "waiting"), statistics.tasks_waiting
 
 
-def _of_cache(kind: str, name: str, help: str, read: Callable[[ChunkCache], int]) -> None:
-    def value(broker: Broker) -> float:
-        reader = broker.tier.reader
-        return 0 if reader is None else read(reader.cache)
-
-    of_broker(kind, name, help=help)(value)
+def _reader_queue(broker: Broker) -> float:
+    """Reads of the tier that wait for memory."""
+    return 0 if broker.tier.reader is None else broker.tier.reader.cache.waiting
 
 
 def _reader_idle(broker: Broker) -> float:
@@ -158,14 +149,8 @@ def _reader_idle(broker: Broker) -> float:
 
 for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
     # Kafka has both; the first one is deprecated.
-    _pool = f"{_group}_remotestoragethreadpool"
-    _of_cache(
-        GAUGE,
-        f"{_pool}_remotelogreadertaskqueuesize",
-        "Reads of the tier that wait for memory.",
-        lambda cache: cache.waiting,
-    )
-    of_broker(GAUGE, f"{_pool}_remotelogreaderavgidlepercent")(_reader_idle)
+    of_broker(GAUGE, f"{_group}_remotestoragethreadpool_remotelogreadertaskqueuesize")(_reader_queue)
+    of_broker(GAUGE, f"{_group}_remotestoragethreadpool_remotelogreaderavgidlepercent")(_reader_idle)
 
 
 @of_broker(HISTOGRAM, f"{_MANAGER}_remotelogreaderfetchrateandtimems")
@@ -175,24 +160,16 @@ def _read_times(broker: Broker) -> Samples:
     yield (), Histogram() if reader is None else reader.counters.read_times_us
 
 
-def _throttled(what: str, help: str, read: Callable[[RemoteLogManager], ByteQuota]) -> None:
-    def samples(broker: Broker) -> Samples:
-        manager = broker.tier.manager
-        yield (), Histogram() if manager is None else read(manager).throttled_us
-
-    of_broker(HISTOGRAM, f"kafka_server_remotelogmanager_remote_{what}_throttle_time", help=help)(samples)
+@of_broker(HISTOGRAM, "kafka_server_remotelogmanager_remote_copy_throttle_time")
+def _copy_waits(broker: Broker) -> Samples:
+    """Milliseconds that a segment waited for the copy quota; segments that did not wait are not counted."""
+    yield (), Histogram() if broker.tier.manager is None else broker.tier.manager.copy_quota.throttled_us
 
 
-_throttled(
-    "copy",
-    "Milliseconds that a segment waited for the copy quota; segments that did not wait are not counted.",
-    lambda manager: manager.copy_quota,
-)
-_throttled(
-    "fetch",
-    "Milliseconds that a piece of a segment waited for the read quota; pieces that did not wait are not counted.",
-    lambda manager: manager.fetch_quota,
-)
+@of_broker(HISTOGRAM, "kafka_server_remotelogmanager_remote_fetch_throttle_time")
+def _fetch_waits(broker: Broker) -> Samples:
+    """Milliseconds that a piece of a segment waited for the read quota; pieces that did not wait are not counted."""
+    yield (), Histogram() if broker.tier.manager is None else broker.tier.manager.fetch_quota.throttled_us
 
 
 # Timeouts
@@ -222,62 +199,75 @@ def _unknown_partitions(broker: Broker) -> float:
 # Caches and damage
 
 
-def _by_sort(name: str, help: str, read: Callable[[RemoteReader, RemoteIndexCache], dict[str, int]]) -> None:
-    def samples(broker: Broker) -> Samples:
-        reader, indexes = broker.tier.reader, broker.tier.indexes
-        if reader is not None and indexes is not None:
-            for sort, value in read(reader, indexes).items():
-                yield (sort,), value
-
-    of_broker(COUNTER, name, "sort", help=help)(samples)
+@of_broker(GAUGE, "kbroker_tier_chunk_cache_bytes")
+def _chunk_bytes(broker: Broker) -> float:
+    """Bytes of tiered segments in memory, or being read into memory."""
+    return 0 if broker.tier.reader is None else broker.tier.reader.cache.used_bytes
 
 
-_of_cache(
-    GAUGE,
-    "kbroker_tier_chunk_cache_bytes",
-    "Bytes of tiered segments in memory, or being read into memory.",
-    lambda cache: cache.used_bytes,
-)
-_by_sort(
-    "kbroker_tier_chunks_total",
-    "Pieces of tiered segments that were found in memory (hit), were not in memory (miss), or were read ahead (ahead).",
-    lambda reader, _: {"hit": reader.cache.hits, "miss": reader.cache.misses, "ahead": reader.cache.read_ahead},
-)
-_of_cache(
-    COUNTER,
-    "kbroker_tier_chunk_read_bytes_total",
-    "Bytes read from the tier's store for such pieces.",
-    lambda cache: cache.read_bytes,
-)
+@of_broker(COUNTER, "kbroker_tier_chunks_total", "sort")
+def _chunks(broker: Broker) -> Samples:
+    """Pieces of tiered segments that were found in memory (hit), were not in memory (miss), or were read ahead
+    (ahead).
+    """
+    if broker.tier.reader is not None:
+        cache = broker.tier.reader.cache
+        yield from ((("hit",), cache.hits), (("miss",), cache.misses), (("ahead",), cache.read_ahead))
+
+
+@of_broker(COUNTER, "kbroker_tier_chunk_read_bytes_total")
+def _chunk_read_bytes(broker: Broker) -> float:
+    """Bytes read from the tier's store for such pieces."""
+    return 0 if broker.tier.reader is None else broker.tier.reader.cache.read_bytes
 
 
 @of_broker(GAUGE, "kbroker_tier_index_cache_bytes")
 def _index_bytes(broker: Broker) -> float:
     """Bytes of the indexes of tiered segments in the cache on the local disk."""
-    indexes = broker.tier.indexes
-    return 0 if indexes is None else indexes.size_bytes
+    return 0 if broker.tier.indexes is None else broker.tier.indexes.size_bytes
 
 
-_by_sort(
-    "kbroker_tier_indexes_total",
-    "Indexes of tiered segments: found in memory (resident), found on the local disk (disk), fetched from the tier, "
-    "evicted, found damaged on the local disk, rebuilt from their segment; and failed writes to the local disk.",
-    lambda _, indexes: {
-        "resident": indexes.counters.resident_hits,
-        "disk": indexes.counters.disk_hits,
-        "fetched": indexes.counters.fetches,
-        "evicted": indexes.counters.evictions,
-        "damaged": indexes.counters.damaged_files,
-        "rebuilt": indexes.counters.rebuilds,
-        "write_error": indexes.counters.write_errors,
-    },
-)
-_by_sort(
-    "kbroker_tier_damage_total",
-    "Damage found by reads of the tier: damaged batches, missing segments, pieces that were read again.",
-    lambda reader, _: {
-        "batch": reader.counters.damaged_batches,
-        "segment": reader.counters.missing_segments,
-        "reread": reader.counters.reread_chunks,
-    },
-)
+@of_broker(COUNTER, "kbroker_tier_indexes_total", "sort")
+def _indexes(broker: Broker) -> Samples:
+    """Indexes of tiered segments: found in memory (resident), found on the local disk (disk), fetched from the tier,
+    evicted, found damaged on the local disk, rebuilt from their segment; and failed writes to the local disk.
+    """
+    if broker.tier.indexes is not None:
+        for sort, value in asdict(broker.tier.indexes.counters).items():
+            yield (sort,), value
+
+
+@of_broker(COUNTER, "kbroker_tier_damage_total", "sort")
+def _damage(broker: Broker) -> Samples:
+    """Damage found by reads of the tier: damaged batches, missing segments, pieces that were read again."""
+    if broker.tier.reader is not None:
+        found = broker.tier.reader.counters
+        yield ("batch",), found.damaged_batches
+        yield ("segment",), found.missing_segments
+        yield ("reread",), found.reread_chunks
+
+
+# The tier's metadata: 0 until a topic is tiered, and if a plug-in stores the metadata elsewhere
+
+
+def _of_metadata(broker: Broker, counter: str) -> int:
+    metadata = None if broker.tier.manager is None else broker.tier.manager.tools.metadata
+    return getattr(getattr(metadata, "counters", None), counter, 0)
+
+
+@of_broker(COUNTER, "kbroker_tier_metadata_events_read_total")
+def _events_read(broker: Broker) -> float:
+    """Events read from the log of the tier's metadata; events from a snapshot do not count."""
+    return _of_metadata(broker, "events_read")
+
+
+@of_broker(COUNTER, "kbroker_tier_metadata_skipped_records_total")
+def _skipped_records(broker: Broker) -> float:
+    """Records of the tier's metadata that could not be read (damaged, or from a foreign writer); each one is logged."""
+    return _of_metadata(broker, "skipped_records")
+
+
+@of_broker(COUNTER, "kbroker_tier_metadata_dropped_events_total")
+def _dropped_events(broker: Broker) -> float:
+    """Events of the tier's metadata that contradict earlier events, such as an impossible state change."""
+    return _of_metadata(broker, "dropped_events")

@@ -105,7 +105,7 @@ def test_the_least_recently_used_files_are_evicted_first() -> None:
     world.cache.resize(2 * size + 20)
     assert world.files() == world.names(0, 3)
     assert world.cache.size_bytes <= 2 * size + 20
-    assert world.cache.counters.evictions == 2
+    assert world.cache.counters.evicted == 2
     assert is_right(world.ask(1), world.segments[1])
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_file_is_dropped_and_fetched_again(suffix: str, data: st.DataO
     for _ in range(2):
         assert is_right(world.ask(), world.segments[0])
     assert world.store.asked[IndexType.OFFSET] == 2
-    assert world.cache.counters.damaged_files == 1
+    assert world.cache.counters.damaged == 1
     assert "is dropped and fetched again" in world.reports[0]
     world.cache = world.start()
     assert is_right(world.ask(), world.segments[0])
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_fetched_again() -> None:
     world.cache = world.start()
     world.disk.inject(Fault(errno.EIO, name="read", path="*remote-log-index-cache/*.timeindex"))
     assert is_right(world.ask(), world.segments[0])
-    assert world.cache.counters.damaged_files == 1
+    assert world.cache.counters.damaged == 1
 
 
 @pytest.mark.parametrize("name", ["create", "write"])
@@ -214,7 +214,7 @@ def test_reads_work_while_no_files_can_be_written(name: str, error: int, skip: i
     world.disk.inject(Fault(error, name=name, path="*remote-log-index-cache*", skip=skip, times=-1))
     assert is_right(world.ask(0), world.segments[0])
     assert world.files() == []
-    assert world.cache.counters.write_errors == 1
+    assert world.cache.counters.write_error == 1
     world.disk.heal()
     assert is_right(world.ask(1), world.segments[1])
     assert world.files() == world.names(1)
@@ -240,7 +240,7 @@ def test_m13_an_index_damaged_in_the_tier_is_rebuilt(kind: str, has_manifest: bo
     if not has_manifest:
         world.disk.unlink(f"/tier/{object_name(world.segments[0].metadata, MANIFEST)}")
     assert is_right(world.ask(), world.segments[0])
-    assert world.cache.counters.rebuilds == 1
+    assert world.cache.counters.rebuilt == 1
     assert "is rebuilt from it" in world.reports[0]
     assert world.files() == world.names(0)
 
@@ -268,7 +268,7 @@ def test_an_index_is_rebuilt_after_an_unexpected_plug_in_exception() -> None:
     world = World()
     world.store.unwell = ZeroDivisionError("not ours")
     assert is_right(world.ask(), world.segments[0])
-    assert world.cache.counters.rebuilds == 1
+    assert world.cache.counters.rebuilt == 1
 
 
 def test_a_deleted_segment_is_not_found() -> None:

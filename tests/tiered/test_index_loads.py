@@ -171,14 +171,14 @@ async def test_an_eviction_never_removes_files_of_the_next_load(tmp_path: Path) 
             for seed in range(4):
                 hammering.start_soon(hammer, seed)
         nursery.cancel_scope.cancel()
-    assert world.cache.counters.evictions > 10
-    assert world.cache.counters.damaged_files == 0
+    assert world.cache.counters.evicted > 10
+    assert world.cache.counters.damaged == 0
     assert len(world.cache) == 1
     names = sorted(RealDisk().list(world.cache.directory))
     (kept,) = (number for number in range(3) if world.names(number) == names)
-    fetches = world.cache.counters.fetches
+    fetches = world.cache.counters.fetched
     assert is_right(world.ask(kept), world.segments[kept])
-    assert world.cache.counters.fetches == fetches
+    assert world.cache.counters.fetched == fetches
 
 
 def test_indexes_of_a_removed_segment_are_not_written() -> None:

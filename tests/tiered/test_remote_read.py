@@ -423,7 +423,7 @@ async def test_a_wrong_index_is_rebuilt_from_the_segment(autojump_clock: MockClo
         for offset in range(partition.log.local_log_start_offset):
             site.forget_chunks()
             assert await site.read_all(partition, offset, 1_000) == site.expected(partition, offset)
-        assert site.indexes.counters.rebuilds > 0
+        assert site.indexes.counters.rebuilt > 0
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: b"\xff" * len(data), lambda data: b""])
