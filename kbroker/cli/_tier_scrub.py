@@ -23,7 +23,7 @@ from kbroker.cli._tier_store import open_store
 from kbroker.runtime.env import RealEnv
 from kbroker.tiered.api import ListingRemoteStorageManager
 from kbroker.tiered.catalogue import Catalogue, partition_of
-from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
+from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile, read_inside
 
 
 class Report:
@@ -91,7 +91,7 @@ def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         report.tell(check.compare(before, after, wanted))
         report.tell(check.find_orphans(before, after, wanted, older_than_ms=now_ms - options.min_age_ms))
         if options.deep:
-            for segment in check.whole(finished_in_both(before, after, wanted)):
+            for segment in check.whole:
                 report.tell(read_inside(storage, segment))
         if options.delete_orphans:
             for segment in check.orphans:

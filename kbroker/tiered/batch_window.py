@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import BatchHeader
+from kbroker.tiered.api import RemoteLogSegmentMetadata
 from wire.batch_header import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, header_struct
 
 _RUN_HEADER: Final = header_struct(
@@ -58,11 +59,10 @@ class Window:
 
     __slots__ = ("_chunks", "chunk_bytes", "end", "last_offset", "segment_size", "start")
 
-    def __init__(self, first_chunk: int, chunk_bytes: int, *, segment_size: int, last_offset: int) -> None:
+    def __init__(self, segment: RemoteLogSegmentMetadata, first_chunk: int, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
-        self.last_offset = last_offset
         self.start = self.end = first_chunk * chunk_bytes
-        self.segment_size = segment_size
+        self.segment_size, self.last_offset = segment.segment_size_in_bytes, segment.end_offset
         self._chunks: list[memoryview] = []
 
     def add(self, chunk: memoryview) -> None:

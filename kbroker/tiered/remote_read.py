@@ -380,13 +380,7 @@ async def _look_at(
 
 def _at_hand(chunks: ChunkReader, start: Start, ahead_bytes: int) -> Window:
     """The bytes of a segment that are in memory, from the start on, at most ahead_bytes."""
-    segment = chunks.segment
-    window = Window(
-        start.position // chunks.chunk_bytes,
-        chunks.chunk_bytes,
-        segment_size=segment.segment_size_in_bytes,
-        last_offset=segment.end_offset,
-    )
+    window = Window(chunks.segment, start.position // chunks.chunk_bytes, chunks.chunk_bytes)
     _add_what_is_at_hand(window, chunks, start.position + max(ahead_bytes, 1))
     return window
 

@@ -89,19 +89,6 @@ class Listed:
         return listed
 
 
-def finished_in_both(
-    before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None
-) -> list[RemoteLogSegmentMetadata]:
-    """The segments that were finished during the whole listing."""
-    return [
-        each
-        for each in after.of(wanted)
-        if each.state is FINISHED
-        and (known := before.segments.get(each.remote_log_segment_id.id)) is not None
-        and known.state is FINISHED
-    ]
-
-
 def is_deleted_meanwhile(finding: Finding, now: Catalogue) -> bool:
     """Whether the segment of a finding was deleted or is being deleted by now. The metadata record a deletion before
     the first object is removed, so such a finding is not conclusive.
@@ -116,43 +103,46 @@ def is_deleted_meanwhile(finding: Finding, now: Catalogue) -> bool:
 class Scrub:
     """One comparison of a store with the metadata.
 
-    Shape   segments and bytes are the totals that `compare` checked, orphans the deletable ones of `find_orphans`
+    Shape   segments and bytes are the totals that `compare` checked; whole are the segments without defects, which can
+            be read; orphans are the deletable segments of `find_orphans`
     Errors  RetriableRemoteStorageError if the store neither lists nor returns anything
     """
 
     def __init__(self, storage: RemoteStorageManager, listed: Listed) -> None:
         self._storage = storage
         self._listed = listed
-        self._damaged: set[UUID] = set()
+        self.whole: list[RemoteLogSegmentMetadata] = []
         self.orphans: list[RemoteLogSegmentMetadata] = []
         self.segments = self.bytes = 0
 
     def compare(self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None) -> Iterator[Finding]:
-        """Find missing objects and wrong sizes."""
-        for segment in finished_in_both(before, after, wanted):
-            self.segments += 1
-            self.bytes += segment.segment_size_in_bytes
-            held = self._listed.objects.get(segment.remote_log_segment_id.id, {})
-            for kind in ALWAYS_THERE:
-                if kind in held:
-                    continue
-                wrong = self._ask_for(segment, kind)
-                if wrong is None:
-                    yield Finding("stale-list", f"the {kind} exists, but is not listed", segment, is_note=True)
-                else:
-                    self._damaged.add(segment.remote_log_segment_id.id)
-                    yield wrong
-            found = held.get(SEGMENT)
-            if found is not None and found.size != segment.segment_size_in_bytes:
-                self._damaged.add(segment.remote_log_segment_id.id)
-                text = f"the {SEGMENT} has {found.size} bytes instead of {segment.segment_size_in_bytes}"
-                yield Finding("size", text, segment, found.name)
-        for segment in after.of(wanted):
+        """Find missing objects and wrong sizes of the segments that were finished during the whole listing."""
+        segments = after.of(wanted)
+        for segment in segments:
+            known = before.segments.get(segment.remote_log_segment_id.id)
+            if segment.state is FINISHED and known is not None and known.state is FINISHED:
+                self.segments += 1
+                self.bytes += segment.segment_size_in_bytes
+                found = list(self._compare(segment))
+                if all(each.is_note for each in found):
+                    self.whole.append(segment)
+                yield from found
+        for segment in segments:
             if segment.state not in {FINISHED, DELETED}:
                 yield Finding("unfinished", f"is in the state {segment.state.name}", segment, is_note=True)
 
-    def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding | None:
-        """Request an object that is not listed, because a listing may be stale; returns what is wrong with it."""
+    def _compare(self, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
+        held = self._listed.objects.get(segment.remote_log_segment_id.id, {})
+        for kind in ALWAYS_THERE:
+            if kind not in held:
+                yield self._ask_for(segment, kind)
+        found = held.get(SEGMENT)
+        if found is not None and found.size != segment.segment_size_in_bytes:
+            text = f"the {SEGMENT} has {found.size} bytes instead of {segment.segment_size_in_bytes}"
+            yield Finding("size", text, segment, found.name)
+
+    def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding:
+        """Request an object that is not listed, because a listing may be stale."""
         try:
             # Of the log the last byte, which a truncated one does not have.
             index_type = None if kind == SEGMENT else IndexType(kind)
@@ -168,7 +158,7 @@ class Scrub:
             # As in `read_inside`: a store that permanently refuses an index knows that it is a wrong one.
             problem = "unreadable" if is_passing or kind == SEGMENT else "damage"
             return Finding(problem, f"the {kind} cannot be read: {error}", segment)
-        return None
+        return Finding("stale-list", f"the {kind} exists, but is not listed", segment, is_note=True)
 
     def find_orphans(
         self, before: Catalogue, after: Catalogue, wanted: Sequence[Partition] | None, *, older_than_ms: int
@@ -229,10 +219,6 @@ class Scrub:
         with self._storage.fetch_log_segment(segment, position, position) as stream:
             if not stream.read(1):
                 raise RemoteObjectDamaged(f"it ends before byte {position}")
-
-    def whole(self, segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """The segments in which `compare` found no defect, so that they can be read."""
-        return [each for each in segments if each.remote_log_segment_id.id not in self._damaged]
 
 
 def _unknown(segment_id: UUID, objects: dict[str, StoredObject], older_than_ms: int) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.catalogue import FINISHED, Catalogue, id_text, partition_of
 from kbroker.tiered.layout import parse_object_name, topic_in_names
-from kbroker.tiered.scrubbing import Finding, Listed, Scrub, finished_in_both, is_deleted_meanwhile, read_inside
+from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile, read_inside
 from wire.types import uuid_to_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def audit(
             if state.id in local_starts or not state.has_broker:
                 _take(report, check_coverage(state, local_starts.get(state.id)))
         if deep:
-            whole = check.whole(finished_in_both(before, after, wanted))
+            whole = check.whole
             report.read_segments, report.read_bytes = len(whole), sum(each.segment_size_in_bytes for each in whole)
             tell(f"reading {len(whole)} segments")
             _take(report, _read_all(spark, asked.store, whole))
