@@ -12,7 +12,6 @@ from functools import partial
 from typing import BinaryIO, Final
 
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RemoteStorageManager
-from kbroker.tiered.streams import FillsMemory
 
 _ATTEMPTS: Final = 2
 _FILLED: Final = memoryview(b"")
@@ -48,8 +47,9 @@ def read_whole(
     ends: list[int] = []
     while len(ends) < _ATTEMPTS:
         with plugin_errors("fetch_log_segment"), closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
-            fill = stream.fill if isinstance(stream, FillsMemory) else partial(_read_into, stream)
-            while (got := _filled(fill, into[at])) == len(into[at]):
+            # A stream of the io module reads into the buffer, without bytes objects in between.
+            readinto = getattr(stream, "readinto", None) or partial(_read_into, stream)
+            while (got := _filled(readinto, into[at])) == len(into[at]):
                 into[at] = _FILLED
                 on_filled(at)
                 start, at = start + got, at + 1
@@ -60,10 +60,10 @@ def read_whole(
     raise RemoteStorageError(f"{segment.remote_log_segment_id}: {size} bytes from {start} on ended after {ends}")
 
 
-def _filled(fill: Callable[[memoryview], int], into: memoryview) -> int:
+def _filled(readinto: Callable[[memoryview], int | None], into: memoryview) -> int:
     """The number of bytes received before the stream ended or the buffer was full."""
     got = 0
-    while got < len(into) and (received := fill(into[got:])):
+    while got < len(into) and (received := readinto(into[got:])):
         got += received
     return got
 

@@ -1,22 +1,13 @@
-"""Byte ranges as streams that read directly into given memory, and the range of a file."""
+"""Byte ranges as streams, and the range of a file."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import RemoteObjectDamaged, RemoteStorageError
-
-
-@runtime_checkable
-class FillsMemory(Protocol):
-    """Optional interface of a stream: read directly into given memory, without an intermediate bytes object."""
-
-    def fill(self, view: memoryview) -> int:
-        """Read the next bytes into `view` and return their number, 0 only at the end. Errors: as `read`."""
-        ...
 
 
 class RangeReader(io.RawIOBase):
@@ -29,10 +20,11 @@ class RangeReader(io.RawIOBase):
         super().__init__()
         self._position, self._end = start, end
 
-    def fill(self, view: memoryview) -> int:
-        """See FillsMemory."""
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase."""
         if self.closed:
             raise ValueError("this stream is closed")
+        view = memoryview(buffer).cast("B")
         size = min(len(view), self._end - self._position)
         if size:
             self._fill(view[:size])
@@ -44,9 +36,6 @@ class RangeReader(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self.fill(memoryview(buffer).cast("B"))
 
 
 class FileStream(RangeReader):

@@ -154,10 +154,10 @@ async def test_a_chunk_is_available_before_the_request_ends() -> None:
     class Halting(io.BytesIO):
         """Returns the second chunk only after a reader has received the first."""
 
-        def read(self, size: int | None = -1) -> bytes:
+        def readinto(self, buffer: Any) -> int:
             if self.tell():
                 assert has_first.wait(10)
-            return super().read(size)
+            return super().readinto(buffer)
 
     class HaltingStorage(WatchedStorage):
         def fetch_log_segment(self, metadata: Any, start_position: int, end_position: int | None = None) -> BinaryIO:
@@ -191,9 +191,9 @@ async def test_an_evicted_chunk_frees_its_memory_during_the_request() -> None:
     free: list[int] = []
 
     class Looking(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def readinto(self, buffer: Any) -> int:
             free.append(memory.free_bytes)
-            return super().read(size)
+            return super().readinto(buffer)
 
     class LookingStorage(WatchedStorage):
         def fetch_log_segment(self, metadata: Any, start_position: int, end_position: int | None = None) -> BinaryIO:

@@ -117,7 +117,7 @@ async def test_without_timestamps_there_is_no_latest_record(autojump_clock: Mock
         assert await search(site, partition).first_at_or_after(0) is None
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(timestamps=st.lists(st.integers(0, 50), min_size=30, max_size=60), asked=st.integers(0, 51))
 def test_a_search_finds_what_a_full_read_finds(timestamps: list[int], asked: int) -> None:
     """A property, over short logs with timestamps in any order."""
