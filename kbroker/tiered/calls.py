@@ -47,9 +47,7 @@ def read_whole(
     ends: list[int] = []
     while len(ends) < _ATTEMPTS:
         with plugin_errors("fetch_log_segment"), closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
-            # A stream of the io module reads into the buffer, without bytes objects in between.
-            readinto = getattr(stream, "readinto", None) or partial(_read_into, stream)
-            while (got := _filled(readinto, into[at])) == len(into[at]):
+            while (got := fill(stream, into[at])) == len(into[at]):
                 into[at] = _FILLED
                 on_filled(at)
                 start, at = start + got, at + 1
@@ -60,8 +58,11 @@ def read_whole(
     raise RemoteStorageError(f"{segment.remote_log_segment_id}: {size} bytes from {start} on ended after {ends}")
 
 
-def _filled(readinto: Callable[[memoryview], int | None], into: memoryview) -> int:
-    """The number of bytes received before the stream ended or the buffer was full."""
+def fill(stream: BinaryIO, into: memoryview) -> int:
+    """Read until the buffer is full or the stream ends; return the number of bytes. Streams of the io module read into
+    the buffer, without bytes objects in between.
+    """
+    readinto: Callable[[memoryview], int | None] = getattr(stream, "readinto", None) or partial(_read_into, stream)
     got = 0
     while got < len(into) and (received := readinto(into[got:])):
         got += received

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,6 +33,7 @@ class ChunkKey(NamedTuple):
     chunk_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
     """One chunk, requested or in memory.
 
@@ -39,35 +41,24 @@ class Chunk:
           since_ms, and has not been requested yet; memory is its buffer, set as long as it counts in used_bytes
     """
 
-    __slots__ = (
-        "data",
-        "error",
-        "is_unread",
-        "key",
-        "loans",
-        "memory",
-        "ready",
-        "room",
-        "segment",
-        "since_ms",
-        "size",
-        "users",
-    )
+    key: ChunkKey
+    segment: RemoteLogSegmentMetadata
+    size: int = field(init=False)
+    room: int = field(init=False)
+    users: int = 0
+    loans: int = 0
+    is_unread: bool = False
+    since_ms: int = 0
+    memory: memoryview | None = None
+    data: memoryview | None = None
+    error: RemoteStorageError | None = None
+    ready: trio.Event = field(default_factory=trio.Event)
 
-    def __init__(self, key: ChunkKey, segment: RemoteLogSegmentMetadata) -> None:
-        start = key.number * key.chunk_bytes
-        self.key = key
-        self.segment = segment
-        self.size = min(key.chunk_bytes, segment.segment_size_in_bytes - start)
-        assert self.size > 0, f"a segment of {segment.segment_size_in_bytes} bytes has no chunk {key.number}"
-        self.room = room_for(self.size, key.chunk_bytes)
-        self.users = self.loans = 0
-        self.is_unread = False
-        self.since_ms = 0
-        self.memory: memoryview | None = None
-        self.data: memoryview | None = None
-        self.error: RemoteStorageError | None = None
-        self.ready = trio.Event()
+    def __post_init__(self) -> None:
+        start, whole = self.key.number * self.key.chunk_bytes, self.segment.segment_size_in_bytes
+        assert start < whole, f"a segment of {whole} bytes has no chunk {self.key.number}"
+        self.size = min(self.key.chunk_bytes, whole - start)
+        self.room = room_for(self.size, self.key.chunk_bytes)
 
     @property
     def waits_for_memory(self) -> bool:

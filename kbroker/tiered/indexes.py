@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import BinaryIO, Final, NamedTuple
 
@@ -38,6 +39,7 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RemoteIndexes:
     """The offset, time and transaction index of a segment. Immutable, and independent of any file, so it may be kept
     for any time.
@@ -45,13 +47,10 @@ class RemoteIndexes:
     Shape  bytes as stored; `transactions` is empty for a segment without aborted transactions
     """
 
-    __slots__ = ("offsets", "start_offset", "times", "transactions")
-
-    def __init__(self, start_offset: int, offsets: bytes, times: bytes, transactions: bytes) -> None:
-        self.start_offset = start_offset
-        self.offsets = offsets
-        self.times = times
-        self.transactions = transactions
+    start_offset: int
+    offsets: bytes
+    times: bytes
+    transactions: bytes
 
     @property
     def size_bytes(self) -> int:

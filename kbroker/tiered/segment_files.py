@@ -6,8 +6,7 @@ once.
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import BinaryIO, Final, Literal
+from typing import Final, Literal
 
 from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.storage.segment import LOG_SUFFIX, file_name
@@ -19,6 +18,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.calls import fill
 from kbroker.tiered.catalogue import id_text, partition_of
 
 FETCH_BYTES: Final = 4 << 20
@@ -40,11 +40,12 @@ class RemoteFile:
         wanted = min(size, self.size() - position)
         if wanted <= 0:
             return b""
+        data = bytearray(wanted)
         with self._storage.fetch_log_segment(self._segment, position, position + wanted - 1) as stream:
-            data = read_exactly(stream, wanted)
-        if len(data) < wanted:
-            raise OSError(f"{self.path} ends in the tier at byte {position + len(data)} instead of {self.size()}")
-        return data
+            got = fill(stream, memoryview(data))
+        if got < wanted:
+            raise OSError(f"{self.path} ends in the tier at byte {position + got} instead of {self.size()}")
+        return bytes(data)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -119,11 +120,3 @@ class SegmentFiles:
     def modified_ms(self, path: str) -> int:
         del path
         return self._segment.event_timestamp_ms
-
-
-def read_exactly(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes of a stream; fewer only at its end."""
-    pieces = BytesIO()
-    while (missing := size - pieces.tell()) and (piece := stream.read(missing)):
-        pieces.write(piece)
-    return pieces.getvalue()
