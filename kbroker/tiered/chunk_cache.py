@@ -27,8 +27,8 @@ Source  Aiven-Open/tiered-storage-for-apache-kafka (#297: sequential chunk reads
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -47,7 +47,6 @@ from kbroker.tiered.api import (
 )
 from kbroker.tiered.calls import read_whole
 from kbroker.tiered.chunk_memory import ChunkMemory
-from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.chunks import Chunk, ChunkKey, Loans
 from kbroker.tiered.quota import ByteQuota
 
@@ -119,24 +118,16 @@ class ChunkCache:
         """The number of chunks that wait for memory."""
         return len(self._waiting)
 
-    # For readers
-
-    @contextmanager
-    def reader(self, segment: RemoteLogSegmentMetadata) -> Iterator[ChunkReader]:
-        """Chunks that are read within the block stay in memory until its end."""
-        chunks = ChunkReader(self, segment)
-        try:
-            yield chunks
-        finally:
-            chunks.release()
+    # For ChunkReader and read_ahead
 
     def has(self, segment: RemoteLogSegmentMetadata, number: int) -> bool:
         """Whether a chunk is in memory."""
         chunk = self._chunks.get(ChunkKey(segment.remote_log_segment_id.id, number, self.chunk_bytes))
         return chunk is not None and chunk.data is not None
 
-    def want(self, key: ChunkKey, reader: ChunkReader) -> Chunk:
+    def want(self, segment: RemoteLogSegmentMetadata, number: int, chunk_bytes: int) -> Chunk:
         """See ChunkReader.want."""
+        key = ChunkKey(segment.remote_log_segment_id.id, number, chunk_bytes)
         chunk = self._chunks.get(key)
         if chunk is not None:
             self.hits += 1
@@ -148,7 +139,7 @@ class ChunkCache:
         if len(self._waiting) >= self._max_waiting:
             raise RetriableRemoteStorageError(f"{len(self._waiting)} reads of the tier wait for memory already")
         self.misses += 1
-        chunk = self._chunks[key] = Chunk(key, reader.segment)
+        chunk = self._chunks[key] = Chunk(key, segment)
         self._waiting.append(chunk)
         self._settle()
         return chunk

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Self
 
 from kbroker.runtime.ports import Buffer
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RetriableRemoteStorageError
-from kbroker.tiered.chunks import Chunk, ChunkKey
-
-if TYPE_CHECKING:
-    from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunks import Chunk
 
 
 class ChunkReader:
-    """The chunks of one segment that a reader has in use; see `ChunkCache.reader`."""
+    """The chunks of one segment that a reader has in use: a context manager, which releases them at its end."""
 
     __slots__ = ("_cache", "_held", "chunk_bytes", "segment")
 
@@ -25,6 +23,13 @@ class ChunkReader:
         self.segment = segment
         self._held: dict[int, Chunk] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in tuple(self._held):
+            self._release(number)
+
     def want(self, number: int, *, is_needed: bool = False) -> Chunk:
         """A chunk; if it is missing, the cache starts to read it. With `is_needed` it does not wait for memory.
 
@@ -32,7 +37,7 @@ class ChunkReader:
         """
         chunk = self._held.get(number)
         if chunk is None:
-            chunk = self._cache.want(ChunkKey(self.segment.remote_log_segment_id.id, number, self.chunk_bytes), self)
+            chunk = self._cache.want(self.segment, number, self.chunk_bytes)
             chunk.users += 1
             self._held[number] = chunk
         if is_needed:
@@ -79,11 +84,6 @@ class ChunkReader:
         chunk = self._held.get(number)
         if chunk is not None:
             self._cache.drop(chunk)
-            self._release(number)
-
-    def release(self) -> None:
-        """Release all chunks."""
-        for number in tuple(self._held):
             self._release(number)
 
     def _release(self, number: int) -> None:

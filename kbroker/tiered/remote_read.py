@@ -288,7 +288,7 @@ class RemoteReader:
         position = start.position
         if position >= segment_size:
             return Taken([], 0, position, -1)
-        with self.cache.reader(segment) as chunks:
+        with ChunkReader(self.cache, segment) as chunks:
             first = position // chunks.chunk_bytes
             if not may_wait and not self.cache.has(segment, first):
                 return None

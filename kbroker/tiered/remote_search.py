@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from kbroker.runtime.net_ports import Env
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
 from kbroker.tiered.batch_window import Start, find_batch
+from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.remote_read import RemoteReader
@@ -94,7 +95,7 @@ class RemoteSearch:
         look = partial(find_batch, timestamp=timestamp, from_offset=start_offset, end_offset=end_offset)
         start = find_start(await self._reader.indexes.get(segment))
         while start.position < segment.segment_size_in_bytes:
-            with self._reader.cache.reader(segment) as chunks:
+            with ChunkReader(self._reader.cache, segment) as chunks:
                 probe = await self._reader.look(chunks, start, look, find_start=find_start)
                 if probe.ends:
                     return None
@@ -114,7 +115,7 @@ class RemoteSearch:
         indexes = await self._reader.indexes.get(segment)
         start, largest = Start(indexes.position_for(start_offset)), -1
         while start.position < segment.segment_size_in_bytes:
-            with self._reader.cache.reader(segment) as chunks:
+            with ChunkReader(self._reader.cache, segment) as chunks:
                 probe = await self._reader.look(chunks, start, look)
             largest = max(largest, probe.largest)
             if probe.ends:

@@ -11,6 +11,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.remote_segments import WrittenSegment, write_segment
 from kbroker.tiered.api import RemoteLogSegmentMetadata
 from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.quota import ByteQuota
 from tests.tiered.reading_site import SlowEnv, WatchedStorage, reader_settings
 
@@ -45,7 +46,7 @@ class Shelf:
         return self.segments[segment].log[number * CHUNK : (number + 1) * CHUNK]
 
     async def get(self, number: int, segment: int = 0) -> bytes:
-        with self.cache.reader(self.segment(segment)) as chunks:
+        with ChunkReader(self.cache, self.segment(segment)) as chunks:
             return bytes(await chunks.get(number))
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.chunk_cache import chunk_bytes_of
+from kbroker.tiered.chunk_reader import ChunkReader
 from tests.tiered.reading_site import reader_settings
 from tests.tiered.shelf import CHUNK, Shelf
 
@@ -48,7 +49,7 @@ async def test_chunks_are_read_in_parallel(autojump_clock: MockClock) -> None:
     shelf.env.read_latency_ms = 100
     async with shelf.open():
         began = trio.current_time()
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             chunks.want_all(range(6))
             for number in range(6):
                 assert bytes(await chunks.get(number)) == shelf.bytes_of(number)
@@ -123,7 +124,7 @@ async def test_a_chunk_in_use_is_not_evicted(autojump_clock: MockClock) -> None:
     """Like redpanda#7193: readers that evict each other's chunks never make progress."""
     shelf = Shelf(chunks=2)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as holder:
+        with ChunkReader(shelf.cache, shelf.segment()) as holder:
             await holder.get(0)
             await holder.get(1)
             with trio.move_on_after(60) as scope:
@@ -138,7 +139,7 @@ async def test_a_chunk_in_use_is_not_evicted(autojump_clock: MockClock) -> None:
 async def test_a_reader_gets_one_more_chunk_for_a_started_batch(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment(1)) as other:
+        with ChunkReader(shelf.cache, shelf.segment()) as one, ChunkReader(shelf.cache, shelf.segment(1)) as other:
             await one.get(0)
             await other.get(0)
             assert bytes(await one.get(1, is_needed=True)) == shelf.bytes_of(1)
@@ -150,7 +151,7 @@ async def test_a_reader_gets_one_more_chunk_for_a_started_batch(autojump_clock: 
 async def test_a_chunk_that_waits_for_memory_can_be_hurried(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             chunks.want_all(range(3))
             await chunks.get(0)
             assert chunks.at_hand(1) is None
@@ -160,7 +161,7 @@ async def test_a_chunk_that_waits_for_memory_can_be_hurried(autojump_clock: Mock
 async def test_the_number_of_chunks_waiting_for_memory_is_limited(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=1, remote_log_reader_max_pending_tasks=2)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             await chunks.get(0)
             chunks.want(1)
             chunks.want(2)
@@ -183,7 +184,7 @@ async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock
     errors: list[str] = []
 
     async def fail(number: int, *, is_needed: bool) -> None:
-        with shelf.cache.reader(segment) as chunks:
+        with ChunkReader(shelf.cache, segment) as chunks:
             try:
                 with trio.fail_after(60):
                     await chunks.get(number, is_needed=is_needed)
@@ -197,7 +198,7 @@ async def test_readers_get_an_error_when_the_system_has_no_memory(autojump_clock
             await fail(0, is_needed=False)
         shelf.cache.reconfigure(usual)
         async with trio.open_nursery() as nursery:
-            with shelf.cache.reader(shelf.segment(1)) as holder:
+            with ChunkReader(shelf.cache, shelf.segment(1)) as holder:
                 await holder.get(0)
                 shelf.cache.reconfigure(huge)
                 nursery.start_soon(partial(fail, 0, is_needed=False))
@@ -233,7 +234,7 @@ async def test_unused_read_ahead_takes_at_most_half_of_the_memory(autojump_clock
 async def test_reading_ahead_takes_no_memory_from_waiting_readers(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             await chunks.get(0)
             await chunks.get(1)
             chunks.want(2)
@@ -243,7 +244,7 @@ async def test_reading_ahead_takes_no_memory_from_waiting_readers(autojump_clock
 async def test_a_dropped_chunk_is_read_again_but_stays_valid(autojump_clock: MockClock) -> None:
     shelf = Shelf(chunks=2)
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as one, shelf.cache.reader(shelf.segment()) as other:
+        with ChunkReader(shelf.cache, shelf.segment()) as one, ChunkReader(shelf.cache, shelf.segment()) as other:
             kept = await other.get(0)
             await one.get(0)
             one.drop(0)
@@ -308,13 +309,13 @@ async def test_readers_waiting_for_memory_do_not_block_each_other(autojump_clock
     given = [trio.Event(), trio.Event()]
 
     async def read(segment: int) -> None:
-        with shelf.cache.reader(segments[segment]) as chunks:
+        with ChunkReader(shelf.cache, segments[segment]) as chunks:
             chunks.want_all(range(4, 6))
             assert bytes(await chunks.get(4)) == shelf.bytes_of(4, segment)
             given[segment].set()
 
     async with shelf.open(), trio.open_nursery() as nursery:
-        with shelf.cache.reader(segments[0]) as one, shelf.cache.reader(segments[1]) as other:
+        with ChunkReader(shelf.cache, segments[0]) as one, ChunkReader(shelf.cache, segments[1]) as other:
             await one.get(5)
             await other.get(5)
             nursery.start_soon(read, 0)
@@ -334,7 +335,7 @@ async def test_all_chunks_waiting_for_memory_fail_at_the_end(autojump_clock: Moc
 
     async def read(segment: RemoteLogSegmentMetadata, number: int) -> None:
         nonlocal given, refused
-        with shelf.cache.reader(segment) as chunks:
+        with ChunkReader(shelf.cache, segment) as chunks:
             try:
                 await chunks.get(number)
                 given += 1

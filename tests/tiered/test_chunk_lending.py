@@ -12,13 +12,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.ports import Buffer
 from kbroker.tiered.chunk_cache import ChunkCache
+from kbroker.tiered.chunk_reader import ChunkReader
 from tests.tiered.reading_site import ReadingSite, reader_settings
 from tests.tiered.shelf import CHUNK, Shelf
 
 
 async def lend(shelf: Shelf, number: int, segment: int = 0, *, start: int = 0, end: int = CHUNK) -> Buffer:
     """A part of a chunk, lent to an answer; the chunk has no users any more."""
-    with shelf.cache.reader(shelf.segment(segment)) as chunks:
+    with ChunkReader(shelf.cache, shelf.segment(segment)) as chunks:
         (given,) = chunks.lend([(await chunks.get(number))[start:end]])
     return given
 
@@ -70,7 +71,7 @@ async def test_slow_clients_hold_at_most_half_of_the_memory(autojump_clock: Mock
 async def test_small_parts_are_copied_and_do_not_hold_their_chunk(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     async with shelf.open():
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             chunk = await chunks.get(0)
             given = chunks.lend(
                 [chunk[:100], chunk[200:310], chunk[400:700], memoryview(b"of no chunk"), chunk[900:910]]
@@ -98,7 +99,7 @@ async def test_a_waiting_reader_gets_the_memory_of_a_sent_answer(
     shelf = Shelf(chunks=2)
     async with shelf.open(), trio.open_nursery() as nursery:
         answers = [await lend(shelf, 0)]
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             await chunks.get(1)
             nursery.start_soon(shelf.get, 2)
             await wait_all_tasks_blocked()
@@ -114,7 +115,7 @@ async def test_a_dropped_chunk_counts_until_its_loans_end(autojump_clock: MockCl
     shelf = Shelf(chunks=2)
     async with shelf.open():
         kept = await lend(shelf, 0)
-        with shelf.cache.reader(shelf.segment()) as chunks:
+        with ChunkReader(shelf.cache, shelf.segment()) as chunks:
             await chunks.get(0)
             chunks.drop(0)
             assert bytes(await chunks.get(0)) == bytes(kept) == shelf.bytes_of(0)

@@ -17,6 +17,7 @@ from kbroker.tiered.api import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.partition import RemotePartition
 from kbroker.tiered.tools import id_of
 from tests.tiered.reading_site import CHUNK, Change, ReadingSite, reader_settings
@@ -251,7 +252,7 @@ async def test_missing_chunks_of_later_batches_do_not_delay_an_answer(autojump_c
     async with site.reading():
         partition = await site.tiered(sizes=(CHUNK,))
         second = site.segments(partition)[1]
-        with site.reader.cache.reader(second) as chunks:
+        with ChunkReader(site.reader.cache, second) as chunks:
             await chunks.get(0)
         await site.read(partition, 0)
         site.slow.read_latency_ms = 1_000
