@@ -1,17 +1,18 @@
 """Limits the next batch of a stream by maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay.
 
-Source  KafkaMicroBatchStream of spark-sql-kafka-0-10 4.0.0. Rounding differs: here a batch never exceeds the limit
+Source  KafkaMicroBatchStream of spark-sql-kafka-0-10 4.0.0
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
-from kbroker.spark.positions import Offsets, Partition
+K = TypeVar("K")
 
 
-def admitted(start: Mapping[Partition, int], end: Mapping[Partition, int], *, most: int | None) -> Offsets:
-    """The end offsets of a batch of at most `most` offsets; each partition gets a share in proportion to its backlog.
+def admitted(start: Mapping[K, int], end: Mapping[K, int], *, most: int | None) -> dict[K, int]:
+    """The end offsets of a batch of about `most` offsets; each partition gets a share in proportion to its backlog.
 
     Shape  start and end have the same partitions, and no end is below its start
     """
@@ -19,13 +20,8 @@ def admitted(start: Mapping[Partition, int], end: Mapping[Partition, int], *, mo
     total = sum(waiting.values())
     if most is None or total <= most:
         return dict(end)
-    shares = {partition: most * count // total for partition, count in waiting.items()}
-    # Offsets left over by rounding go to the partitions that lost most; ties are broken by name.
-    left = most - sum(shares.values())
-    by_remainder = sorted(waiting, key=lambda partition: (-(most * waiting[partition] % total), partition))
-    for partition in by_remainder[:left]:
-        shares[partition] += 1
-    return {partition: start[partition] + share for partition, share in shares.items()}
+    # At least one offset of each partition that has any, so that no partition starves.
+    return {at: start[at] + min(count, max(1, most * count // total)) for at, count in waiting.items()}
 
 
 class Pace:

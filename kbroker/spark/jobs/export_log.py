@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from kbroker.spark.admission import admitted
 from kbroker.spark.jobs.errors import ExportConflict
 
 COMMITS: Final = "_kbroker_export"
@@ -189,14 +190,7 @@ def _kind(kind: Any, is_nullable: bool) -> str:
 def next_batch(
     begins: Mapping[int, int], ends: Mapping[int, int], *, max_records: int | None
 ) -> dict[int, Range]:  # fmt: skip
-    """The offsets of the next batch: all, or about `max_records` of them, the same fraction of each partition.
-
-    A partition without new records has an empty range.
-    """
-    left = {partition: max(0, ends[partition] - start) for partition, start in begins.items()}
-    total = sum(left.values())
-    if max_records is None or total <= max_records:
-        return {partition: Range(start, start + left[partition]) for partition, start in begins.items()}
-    # At least one record of each partition that has any, so that no partition starves.
-    share = {partition: min(each, max(1, each * max_records // total)) for partition, each in left.items()}
-    return {partition: Range(start, start + share[partition]) for partition, start in begins.items()}
+    """The offsets of the next batch: all, or about `max_records` of them. Some ranges may be empty."""
+    until = {partition: max(start, ends[partition]) for partition, start in begins.items()}
+    admits = admitted(begins, until, most=max_records)
+    return {partition: Range(start, admits[partition]) for partition, start in begins.items()}
