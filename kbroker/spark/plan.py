@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
@@ -101,14 +101,10 @@ def tile(state: PartitionState, start_offset: int, end_offset: int) -> list[Piec
 def _agreed_end(segment_epochs: Epochs, history: Epochs, start: int, end: int) -> int:
     """How far, from `start` on, a segment's epochs equal the log's; `start` if they differ there already."""
     here, there = clipped_epochs(segment_epochs, start, end), clipped_epochs(history, start, end)
-    if not here or not there or here[0] != there[0]:
-        return start
-    for (epoch, at), (other_epoch, other_at) in zip(here[1:], there[1:], strict=False):
-        if (epoch, at) != (other_epoch, other_at):
-            return min(at, other_at)
-    shorter = min(len(here), len(there))
-    longer = here if len(here) > len(there) else there
-    return longer[shorter][1] if len(here) != len(there) else end
+    for one, other in zip_longest(here, there, fillvalue=(-1, end)):
+        if one != other:
+            return min(one[1], other[1])
+    return end
 
 
 # --- positions in a segment -------------------------------------------------------------------------------------------
@@ -116,21 +112,12 @@ def _agreed_end(segment_epochs: Epochs, history: Epochs, start: int, end: int) -
 
 def placed(piece: SegmentPiece, indexes: RemoteIndexes) -> SegmentPiece:
     """The piece with its byte positions from the segment's offset index."""
+    is_to_the_end = piece.end_offset > piece.segment.end_offset
     return replace(
         piece,
         start_position=indexes.position_for(piece.start_offset),
-        end_position=_end_position(piece, indexes),
+        end_position=None if is_to_the_end else indexes.end_position_for(piece.end_offset - 1),
     )
-
-
-def _end_position(piece: SegmentPiece, indexes: RemoteIndexes) -> int | None:
-    """A position after the end of the piece; None for the segment's end."""
-    if piece.end_offset > piece.segment.end_offset:
-        return None
-    # The batch at an entry ends with the entry's offset. So take the entry after the first one that reaches the end.
-    inside = indexes.ceiling_offset(piece.end_offset - 1)
-    behind = None if inside is None else indexes.ceiling_offset(inside.last_offset + 1)
-    return None if behind is None else behind.position
 
 
 def needs_index(piece: SegmentPiece, *, parts: int, split_bytes: int = SPLIT_BYTES) -> bool:
@@ -164,7 +151,7 @@ def cut(piece: Piece, parts: int) -> list[Piece]:
     """Cuts a piece into parts with equally many offsets."""
     count = piece.end_offset - piece.start_offset
     borders = [piece.start_offset + count * number // parts for number in range(parts + 1)]
-    return [_between(piece, start, end) for start, end in pairwise(borders) if start < end]
+    return [replace(piece, start_offset=start, end_offset=end) for start, end in pairwise(borders) if start < end]
 
 
 def cut_by_bytes(piece: SegmentPiece, indexes: RemoteIndexes, split_bytes: int = SPLIT_BYTES) -> list[SegmentPiece]:
@@ -180,10 +167,6 @@ def cut_by_bytes(piece: SegmentPiece, indexes: RemoteIndexes, split_bytes: int =
             borders.add(entry.last_offset + 1)
     ordered = sorted(borders)
     return [replace(piece, start_offset=one, end_offset=two) for one, two in pairwise(ordered)]
-
-
-def _between(piece: Piece, start: int, end: int) -> Piece:
-    return replace(piece, start_offset=start, end_offset=end)
 
 
 def divided(

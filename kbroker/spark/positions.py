@@ -111,11 +111,11 @@ def to_document(offsets: Mapping[Partition, int], ids: Mapping[str, UUID]) -> di
     return document
 
 
-def from_document(document: Mapping[str, Any]) -> tuple[Offsets, dict[str, UUID]]:
+def from_document(document: dict[str, Any]) -> tuple[Offsets, dict[str, UUID]]:
     """The offsets, and the topic ids if there are any. Errors: MalformedPositions."""
     ids = document.get(IDS, {})
     try:
         known = {str(topic): uuid_from_text(text) for topic, text in ids.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise MalformedPositions(f"ids of topics: {error}") from error
-    return parse_positions(json.dumps({topic: found for topic, found in document.items() if topic != IDS})), known
+    return parse_positions(json.dumps(document)), known
