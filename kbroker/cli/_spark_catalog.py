@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kbroker.cli import EXIT_INTERRUPTED
@@ -56,7 +57,7 @@ def catalog(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _summarize(summary: CatalogSummary, options: argparse.Namespace) -> None:
     if options.format == "json":
-        say_json({"kind": "summary", **summary.as_json()})
+        say_json({"kind": "summary", **asdict(summary)})
         return
     states = ", ".join(f"{count} {state}" for state, count in sorted(summary.states.items())) or "nothing in the tier"
     size = "" if options.events else f"; {summary.bytes} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 poll_seconds=options.poll_ms / 1000, progress=step,
             )  # fmt: skip
     if options.format == "json":
-        say_json({"kind": "summary", **summary.as_json()})
+        say_json({"kind": "summary", **asdict(summary)})
     else:
         print_rows(COLUMNS, [(at, *each) for at, each in sorted(summary.ranges.items()) if each.end > each.start])
         bad = f", {summary.bad_rows} that could not be decoded" if summary.bad_rows else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from kbroker.cli._say import note, say_json
 from kbroker.cli._spark_session import client_options, progress, source_options, spark_session
@@ -33,7 +34,7 @@ def replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     for warning in summary.warnings:
         note(f"kbroker spark: {warning}")
     if options.format == "json":
-        say_json({"kind": "summary", **summary.as_json()})
+        say_json({"kind": "summary", **asdict(summary)})
         return
     if summary.was_done:
         note(

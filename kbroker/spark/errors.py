@@ -6,6 +6,7 @@ offset and the object as far as they are known, and ends with a remedy.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from kbroker.spark.positions import Partition
@@ -53,14 +54,8 @@ class KbrokerSourceError(Exception):
         return f"{place + ': ' if place else ''}{self.what}. Remedy: {self.remedy}."
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.what, {name: getattr(self, name) for name in _FIELDS})
-
-
-_FIELDS = ("remedy", "at", "offset", "object_name")
-
-
-def _rebuilt(kind: type[KbrokerSourceError], what: str, fields: dict[str, Any]) -> KbrokerSourceError:
-    return kind(what, **fields)
+        again = partial(type(self), remedy=self.remedy, at=self.at, offset=self.offset, object_name=self.object_name)
+        return again, (self.what,)
 
 
 class InvalidOption(KbrokerSourceError):

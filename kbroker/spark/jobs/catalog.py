@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -23,10 +22,6 @@ class CatalogSummary:
     segments: int = 0
     bytes: int = 0
     output: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def segments(spark: SparkSession, *, options: Mapping[str, str], topics: Sequence[str] | None = None) -> DataFrame:

@@ -73,10 +73,6 @@ class Decoding:
     csv_delimiter: str = ","
     csv_null: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """What must be equal in a later run."""
-        return {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) is not None}
-
 
 class Decoded(NamedTuple):
     """One column for each field; for each row the reason why it could not be decoded, or None."""

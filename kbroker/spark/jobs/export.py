@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Event
 from typing import Any, Final, NamedTuple
 
@@ -60,11 +60,6 @@ class ExportSummary:
     bytes: int = 0
     finished: int | None = None
     is_complete: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        ranges = {str(partition): list(each) for partition, each in sorted(self.ranges.items())}
-        return {name: getattr(self, name) for name in self.__slots__} | {"ranges": ranges}
 
 
 def export(
@@ -187,8 +182,9 @@ class Export:
         lowered = {name.lower(): text for name, text in self._options.items()}
         found: dict[str, Any] = {name: lowered[name.lower()] for name in STARTING if name.lower() in lowered}
         if self._decoding is not None:
-            found |= {name: value for name, value in self._decoding.as_json().items() if name != "schema"}
-            found["into"] = self._into
+            options = {name: value for name, value in asdict(self._decoding).items() if value is not None}
+            del options["schema"]  # compared by itself
+            found |= {**options, "into": self._into}
         return found
 
     def _begins(self, bounds: Bounds, last: Commit | None) -> dict[int, int]:

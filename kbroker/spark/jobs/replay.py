@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -50,10 +50,6 @@ class ReplaySummary:
     before: dict[int, int] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def replay(
