@@ -110,7 +110,7 @@ def test_records_that_expire_during_a_job_are_an_error(spark: SparkSession, sour
     rows = begun(source.rows(spark, topic))
     source.site.delete_records(topic, 25)
     await_objects(source, topic, 1)
-    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted while the job ran"):
+    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before they were read"):
         list(rows)
 
 

@@ -149,7 +149,7 @@ def test_records_that_expire_before_a_stream_fail_or_are_skipped(
     query = sink.start(source.stream(spark, topic, **options), available_now=True)
     query.awaitTermination()
     source.site.delete_records(topic, 25)
-    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before the stream read them"):
+    with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before they were read"):
         sink.run(source.stream(spark, topic, **options))
     sink.run(source.stream(spark, topic, **options, failOnDataLoss="false"))
     assert sink.offsets() == {0: [*range(10), *range(25, 40)], 1: list(range(40))}

@@ -6,8 +6,10 @@ offset and the object as far as they are known, and ends with a remedy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from kbroker.spark.positions import Partition
 from kbroker.tiered.api import (
@@ -16,6 +18,7 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
+from wire.types import ZERO_UUID, uuid_to_text
 
 
 class KbrokerSourceError(Exception):
@@ -111,6 +114,31 @@ def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:
     what = "there is no such topic" if partition is None else "the topic has no such partition"
     remedy = "name an existing one, see `kbroker topic --list`"
     return UnknownTopic(what, remedy=remedy, at=topic if partition is None else (topic, partition))
+
+
+def same_topics(known: Mapping[str, UUID], found: Iterable[tuple[str, UUID]]) -> None:
+    """Errors: TopicRecreated for a topic whose id differs from the known one."""
+    for topic, topic_id in found:
+        before = known.get(topic, topic_id)
+        if before != topic_id and ZERO_UUID not in (before, topic_id):
+            raise TopicRecreated(
+                f"the topic was deleted and created again: its id is {uuid_to_text(topic_id)}, it was"
+                f" {uuid_to_text(before)}",
+                remedy="start the job again, a stream with another checkpoint; the deleted topic's records are gone",
+                at=topic,
+            )
+
+
+def expired(partition: Partition, offset: int, *, log_start_offset: int) -> RecordsExpired:
+    """The error for records that were deleted before a job read them."""
+    return RecordsExpired(
+        f"the records up to offset {log_start_offset - 1} were deleted before they were read, by retention or by"
+        " DeleteRecords",
+        remedy="keep records longer (retention.ms, retention.bytes), and start the job again with what is left, a"
+        " stream with failOnDataLoss=false",
+        at=partition,
+        offset=offset,
+    )
 
 
 def store_unavailable(

@@ -24,15 +24,13 @@ from kbroker.spark.errors import (
     DamagedObject,
     KbrokerSourceError,
     OffsetsOutOfRange,
-    RecordsExpired,
-    TopicRecreated,
+    expired,
+    same_topics,
     unknown_topic,
 )
 from kbroker.spark.pieces import Piece, TailPiece
-from kbroker.spark.positions import Partition
 from wire.batch_header import HEADER_SIZE
 from wire.record_batch import Batches, RecordBatch, batches
-from wire.types import ZERO_UUID, uuid_to_text
 
 EMPTY_ANSWERS: Final = 60  # the broker waits for records before each of them
 
@@ -75,14 +73,7 @@ def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
     topic = client.topics([piece.topic]).get(piece.topic)
     if topic is None:
         raise unknown_topic(piece.topic)
-    if topic.id != piece.topic_id and ZERO_UUID not in (topic.id, piece.topic_id):
-        raise TopicRecreated(
-            f"the topic was deleted and created again since the job was planned: its id is {uuid_to_text(topic.id)},"
-            f" it was {uuid_to_text(piece.topic_id)}",
-            remedy="start the job again; the records of the deleted topic are gone",
-            at=piece.topic_partition,
-            offset=piece.start_offset,
-        )
+    same_topics({piece.topic: piece.topic_id}, [(piece.topic, topic.id)])
     if piece.partition not in topic.leaders:
         raise unknown_topic(piece.topic, piece.partition)
     return topic
@@ -110,18 +101,6 @@ def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> K
 def offset_now(client: BrokerClient, piece: Piece, timestamp: int) -> int:
     """The current log start or end offset of a piece's partition."""
     return client.offsets({piece.topic_partition: timestamp})[piece.topic_partition].offset
-
-
-def expired(partition: Partition, offset: int, *, log_start_offset: int) -> RecordsExpired:
-    """The error for records that were deleted while a job ran."""
-    return RecordsExpired(
-        f"the records up to offset {log_start_offset - 1} were deleted while the job ran, by retention or by"
-        " DeleteRecords",
-        remedy="start the job again with what is left, or keep records longer (retention.ms, retention.bytes);"
-        " failOnDataLoss=false skips them",
-        at=partition,
-        offset=offset,
-    )
 
 
 def check_end(client: BrokerClient, piece: TailPiece, offset: int) -> None:

@@ -7,17 +7,16 @@ segment of a partition has the leader epochs up to its end, which is then the en
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from kbroker.spark.errors import TopicRecreated, unknown_topic
+from kbroker.spark.errors import unknown_topic
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.positions import Partition
 from kbroker.spark.stores import open_store
-from wire.types import ZERO_UUID, uuid_to_text
 
 
 class Bounds(NamedTuple):
@@ -76,16 +75,3 @@ def open_inventory(options: SourceOptions, stack: ExitStack) -> Inventory:
 
     assert options.store is not None, "options name a broker or a store"
     return StoreInventory(open_store(options.store))
-
-
-def same_topics(known: Mapping[str, UUID], found: Iterable[tuple[str, UUID]]) -> None:
-    """Errors: TopicRecreated for a topic whose id differs from the known one."""
-    for topic, topic_id in found:
-        before = known.get(topic, topic_id)
-        if before != topic_id and ZERO_UUID not in (before, topic_id):
-            raise TopicRecreated(
-                f"the topic was deleted and created again: its id is {uuid_to_text(topic_id)}, it was"
-                f" {uuid_to_text(before)}",
-                remedy="start again with another checkpoint; the records of the deleted topic are gone",
-                at=topic,
-            )

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from kbroker.spark.columns import COLUMNS
-from kbroker.spark.errors import KbrokerSourceError, MissingObject, OffsetsNotCovered, RecordsExpired
+from kbroker.spark.errors import (
+    KbrokerSourceError,
+    MissingObject,
+    OffsetsNotCovered,
+    RecordsExpired,
+    UnknownTopic,
+    expired,
+    same_topics,
+)
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
 from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.stores import open_store
@@ -77,7 +85,6 @@ def _look_again(
     options: SourceOptions, piece: SegmentPiece, columns: Sequence[str], missing: MissingObject, looks: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a piece whose segment is gone, from their current location."""
-    from kbroker.spark.fetching import expired  # noqa: PLC0415
     from kbroker.spark.plan import Hole, tile  # noqa: PLC0415
 
     state = _state_now(options, piece)
@@ -103,8 +110,7 @@ def _is_same(one: SegmentPiece, other: SegmentPiece) -> bool:
 
 def _state_now(options: SourceOptions, piece: SegmentPiece) -> PartitionState | None:
     """The current state of the piece's partition; None if nothing is left of it. Errors: TopicRecreated, …"""
-    from kbroker.spark.errors import UnknownTopic  # noqa: PLC0415
-    from kbroker.spark.inventory import open_inventory, same_topics  # noqa: PLC0415
+    from kbroker.spark.inventory import open_inventory  # noqa: PLC0415
     from kbroker.spark.options import Subscription  # noqa: PLC0415
 
     wanted, partition = piece.topic_id_partition, piece.topic_partition

@@ -29,9 +29,8 @@ from pyspark.sql.types import (
 
 from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
-from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, unknown_topic
+from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, same_topics, unknown_topic
 from kbroker.spark.fetching import check_topic, offset_now
-from kbroker.spark.inventory import same_topics
 from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.pieces import TailPiece

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.spark.admission import Pace, admitted
-from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, UnknownTopic
+from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, UnknownTopic, expired, same_topics
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
 from kbroker.spark.reading import read_piece
@@ -108,8 +108,6 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def _extent(self) -> Extent:
         """The partitions that exist now. Errors: TopicRecreated."""
-        from kbroker.spark.inventory import same_topics  # noqa: PLC0415
-
         extent = self._plans().extent()
         same_topics(self._ids, extent.ids.items())
         self._ids |= extent.ids
@@ -119,8 +117,6 @@ class KbrokerStreamReader(DataSourceStreamReader):
         """Note the stream's position as given by Spark. Errors: TopicRecreated, InvalidOption."""
         offsets, ids = _read(document)
         if self._position is None:
-            from kbroker.spark.inventory import same_topics  # noqa: PLC0415
-
             same_topics(ids, self._ids.items())
             self._ids = ids | self._ids
         self._position = offsets
@@ -166,9 +162,9 @@ class KbrokerStreamReader(DataSourceStreamReader):
             if offset is None:
                 offset = there.log_start_offset
                 if offset > 0:
-                    self._options.lose(_expired(partition, 0, offset, "the partition is new, and"))
+                    self._options.lose(expired(partition, 0, log_start_offset=offset))
             elif offset < there.log_start_offset:
-                self._options.lose(_expired(partition, offset, there.log_start_offset, ""))
+                self._options.lose(expired(partition, offset, log_start_offset=there.log_start_offset))
                 offset = there.log_start_offset
             elif offset > there.end_offset:
                 self._options.lose(_cut_off(partition, offset, there.end_offset))
@@ -209,15 +205,6 @@ def _gone(partition: Partition) -> UnknownTopic:
         "the stream has read this partition, which does not exist any more",
         remedy="start with another checkpoint; failOnDataLoss=false continues without it",
         at=partition,
-    )
-
-
-def _expired(partition: Partition, offset: int, log_start_offset: int, why: str) -> RecordsExpired:
-    return RecordsExpired(
-        f"{why} the records up to offset {log_start_offset - 1} were deleted before the stream read them".strip(),
-        remedy="keep records longer (retention.ms, retention.bytes); failOnDataLoss=false continues with the rest",
-        at=partition,
-        offset=offset,
     )
 
 
