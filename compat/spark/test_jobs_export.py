@@ -34,8 +34,7 @@ from compat.spark.session import SHORT_LIVED
 from compat.tiered.site import LATEST_TIERED, Site, Sites
 from compat.waiting import until
 from kbroker.cli import main
-from kbroker.spark.errors import InvalidOption, UnknownTopic
-from kbroker.spark.jobs.errors import ExportConflict
+from kbroker.spark.errors import ExportConflict, InvalidOption, UnknownTopic
 from kbroker.spark.jobs.export import Export, export
 from kbroker.spark.jobs.schemas import decoding_of
 

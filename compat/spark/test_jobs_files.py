@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from compat.spark.jobs import TIERED, as_sample, exported, fill, json_samples, options
 from compat.tiered.site import Site
-from kbroker.spark.jobs.errors import ExportConflict
+from kbroker.spark.errors import ExportConflict
 from kbroker.spark.jobs.export import Export, export
 from kbroker.spark.jobs.files import CLAIM_S, Claimed, HadoopDirectory
 

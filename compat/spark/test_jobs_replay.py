@@ -17,8 +17,7 @@ from compat.clients.samples import Sample, samples
 from compat.spark.jobs import TIERED, fill, flags, json_samples, options
 from compat.tiered.site import LATEST, LATEST_TIERED, Site, Sites
 from kbroker.cli import main
-from kbroker.spark.errors import InvalidOption, UnknownTopic
-from kbroker.spark.jobs.errors import IncompleteExport, ReplayConflict
+from kbroker.spark.errors import IncompleteExport, InvalidOption, ReplayConflict, UnknownTopic
 from kbroker.spark.jobs.export import Export, export
 from kbroker.spark.jobs.replay import replay
 from kbroker.spark.jobs.replay_sources import TopicSource

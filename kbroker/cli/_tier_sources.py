@@ -18,8 +18,8 @@ from kbroker.tiered.catalogue import FINISHED, Catalogue, Partition
 if TYPE_CHECKING:
     from kbroker.cli._positions import TopicPartitions
     from kbroker.client.cluster import Cluster
-    from kbroker.spark.catalogue_following import CatalogueFollower
     from kbroker.spark.client import BrokerClient
+    from kbroker.spark.metadata_fetching import CatalogueFollower
 
 
 class Offsets(NamedTuple):
@@ -81,9 +81,9 @@ class BrokerSource:
         """The metadata topic up to its current end; later calls read only new records. It uses the reader of the Spark
         jobs, because the client's consumer cannot skip a damaged batch.
         """
-        from kbroker.spark.catalogue_following import CatalogueFollower  # noqa: PLC0415
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
         from kbroker.spark.errors import KbrokerSourceError  # noqa: PLC0415
+        from kbroker.spark.metadata_fetching import CatalogueFollower  # noqa: PLC0415
 
         try:
             if self._follower is None:

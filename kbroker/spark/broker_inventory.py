@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient
 from kbroker.spark.inventory import Bounds, Extent, chosen
+from kbroker.spark.metadata_fetching import CatalogueFollower
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.positions import Partition

@@ -1,4 +1,4 @@
-"""The errors of reading, one class for each cause.
+"""The errors of reading and of jobs, one class for each cause.
 
 Users see them in the log of a Spark job, far from where they were raised. So every message names the partition, the
 offset and the object as far as they are known, and ends with a remedy.
@@ -107,6 +107,22 @@ class StoreUnavailable(KbrokerSourceError):
 
 class BrokerUnavailable(KbrokerSourceError):
     """No broker answers, or the partition has no leader."""
+
+
+class JobError(KbrokerSourceError):
+    """A job cannot do what was requested."""
+
+
+class ExportConflict(JobError):
+    """The output directory contains something that the export cannot be added to."""
+
+
+class ReplayConflict(JobError):
+    """The target is not as this replay left it, or it cannot store the source's records."""
+
+
+class IncompleteExport(JobError):
+    """The directory of an export that is not complete."""
 
 
 def unknown_topic(topic: str, partition: int | None = None) -> UnknownTopic:

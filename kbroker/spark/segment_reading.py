@@ -13,6 +13,7 @@ Bound  two ranges of `chunk_bytes`, the rows of one, and one batch of MAX_DECOMP
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import Final
@@ -22,13 +23,13 @@ import pyarrow as pa
 from kbroker.spark.columns import COLUMNS, RowsBuilder
 from kbroker.spark.errors import DamagedObject, KbrokerSourceError, error_of_store, segment_error
 from kbroker.spark.pieces import SegmentPiece
-from kbroker.spark.ranges import read_ranges
-from kbroker.tiered.api import RemoteStorageError, RemoteStorageManager
+from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteObjectDamaged, RemoteStorageError, RemoteStorageManager
 from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
 from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
 DEFAULT_CHUNK_BYTES: Final = 8 << 20
+STEP_BYTES: Final = 1 << 20
 MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE
 
 
@@ -188,3 +189,50 @@ class _SegmentReader:
         if offset is None:
             offset = min(max(self._given, self._expected or 0), self._piece.end_offset)
         return segment_error(kind, what, self._piece.segment, self._storage, offset=offset)
+
+
+def read_ranges(
+    storage: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    start: int,
+    expected_end: int | None,
+    *,
+    chunk_bytes: int,
+) -> Generator[bytes]:
+    """The bytes from `start` to the segment's end, in blocks of at most STEP_BYTES. Bytes after `expected_end` are not
+    read ahead.
+
+    Each range of `chunk_bytes` is one request to the store and is read completely before the caller gets its first
+    block, so no connection stays open while Spark does something else. The next range is read ahead. Blocks of 1 MiB
+    stay in the processor's caches and are reused by the allocator; larger ones are returned to the kernel each time.
+    Errors  RemoteStorageError after the manager's retries; RemoteObjectDamaged for an object that is shorter than its
+            segment
+    """
+    size = segment.segment_size_in_bytes
+    expected = size if expected_end is None else min(max(expected_end, start), size)
+    bounds = []
+    for low, high in ((start, expected), (expected, size)):
+        bounds += [(at, min(at + chunk_bytes, high)) for at in range(low, high, chunk_bytes)]
+    with ThreadPoolExecutor(1, thread_name_prefix="kbroker-ahead") as pool:
+        ahead = None
+        for index, (at, end) in enumerate(bounds):
+            blocks = _read(storage, segment, at, end) if ahead is None else ahead.result()
+            ahead = None
+            if index + 1 < len(bounds) and bounds[index + 1][1] <= expected:
+                ahead = pool.submit(_read, storage, segment, *bounds[index + 1])
+            blocks.reverse()
+            while blocks:
+                yield blocks.pop()  # frees the block when the caller is done
+
+
+def _read(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, end: int) -> list[bytes]:
+    blocks: list[bytes] = []
+    with closing(storage.fetch_log_segment(segment, start, end - 1)) as stream:
+        at = start
+        while at < end:
+            block = stream.read(min(STEP_BYTES, end - at))
+            if not block:
+                raise RemoteObjectDamaged(f"the object ends at byte {at}, but its segment has at least {end} bytes")
+            blocks.append(block)
+            at += len(block)
+    return blocks

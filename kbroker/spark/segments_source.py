@@ -27,11 +27,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, same_topics, unknown_topic
 from kbroker.spark.fetching import check_topic, offset_now
-from kbroker.spark.metadata_fetching import fetch_events, tell_skipped
+from kbroker.spark.metadata_fetching import CatalogueFollower, fetch_events, tell_skipped
 from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Edge

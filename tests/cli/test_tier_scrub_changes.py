@@ -13,8 +13,8 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import BrokerClient
+from kbroker.spark.metadata_fetching import CatalogueFollower
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, StoredObject
 from kbroker.tiered.catalogue import DELETED, partition_of
 from kbroker.tiered.local import LocalRemoteStorage

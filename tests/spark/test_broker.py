@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from kbroker.spark.broker_inventory import BrokerInventory
-from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST, BrokerClient, EpochEnd, Topic
 from kbroker.spark.errors import BrokerUnavailable, KbrokerSourceError, UnknownTopic
 from kbroker.spark.fetching import fetch_batches
+from kbroker.spark.metadata_fetching import CatalogueFollower
 from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece, TailPiece
 from kbroker.spark.plan import tile

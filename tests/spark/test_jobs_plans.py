@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.spark.errors import ExportConflict, ReplayConflict
 from kbroker.spark.jobs.coverage import check_coverage
-from kbroker.spark.jobs.errors import ExportConflict, ReplayConflict
 from kbroker.spark.jobs.export_log import (
     Commit,
     ExportedFile,

@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from kbroker.spark.broker_inventory import BrokerInventory
-from kbroker.spark.catalogue_following import CatalogueFollower
 from kbroker.spark.client import EARLIEST_LOCAL, BrokerClient
+from kbroker.spark.metadata_fetching import CatalogueFollower
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.store_inventory import StoreInventory

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kbroker.spark.jobs.errors import JobError
+from kbroker.spark.errors import JobError
 from kbroker.spark.jobs.export_log import ExportedFile, Range
 from kbroker.spark.jobs.files import HadoopDirectory
 from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings

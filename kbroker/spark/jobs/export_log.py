@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kbroker.spark.admission import admitted
-from kbroker.spark.jobs.errors import ExportConflict
+from kbroker.spark.errors import ExportConflict
 
 COMMITS: Final = "_kbroker_export"
 STAGING: Final = "_kbroker_staging"

@@ -17,8 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from kbroker.spark.client import LATEST
-from kbroker.spark.errors import InvalidOption, unknown_topic
-from kbroker.spark.jobs.errors import ReplayConflict
+from kbroker.spark.errors import InvalidOption, ReplayConflict, unknown_topic
 from kbroker.spark.jobs.replay_plan import ReplayPlan, parse_plan, refuse_another
 from kbroker.spark.jobs.replay_sources import ParquetSource, TopicSource
 from kbroker.spark.jobs.replay_task import RESULT, Assignment, replay_rows

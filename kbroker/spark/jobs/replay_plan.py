@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.spark.jobs.errors import ReplayConflict
+from kbroker.spark.errors import ReplayConflict
 from kbroker.spark.jobs.export_log import Range
 
 VERSION: Final = 1

@@ -9,9 +9,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kbroker.spark.errors import InvalidOption
+from kbroker.spark.errors import IncompleteExport, InvalidOption, ReplayConflict
 from kbroker.spark.jobs.bounds import find_bounds, read_ranges
-from kbroker.spark.jobs.errors import IncompleteExport, ReplayConflict
 from kbroker.spark.jobs.export_log import COMMITS, SUCCESS, Range
 from kbroker.spark.jobs.files import HadoopDirectory
 

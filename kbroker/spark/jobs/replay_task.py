@@ -16,7 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from kbroker.spark.client import LATEST
-from kbroker.spark.jobs.errors import ReplayConflict
+from kbroker.spark.errors import ReplayConflict
 from kbroker.spark.jobs.target import PartitionWriter, TargetClient, foreign_writer
 from kbroker.spark.positions import Partition
 from wire.compression import Codec

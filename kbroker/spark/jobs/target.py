@@ -25,8 +25,7 @@ from kbroker.client.operations import (
 from kbroker.client.producing import most_bytes
 from kbroker.metadata.parts import TOPIC_RESOURCE
 from kbroker.spark.client import BrokerClient, explain
-from kbroker.spark.errors import BrokerUnavailable
-from kbroker.spark.jobs.errors import ReplayConflict
+from kbroker.spark.errors import BrokerUnavailable, ReplayConflict
 from kbroker.spark.positions import Partition
 from wire.compression import Codec
 from wire.errors import check, code_of
