@@ -12,9 +12,10 @@ from kbroker.cli._tier_sources import Offsets, highest_tiered
 from kbroker.cli._verify_report import ReadOnlyDisk
 from kbroker.controller import records, snapshots
 from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
+from kbroker.controller.metadata_log import log_segments
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import parse_quorum_state
-from kbroker.controller.replay import LogSegment, Replay
+from kbroker.controller.replay import Replay
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder
 from kbroker.runtime.ports import Disk
@@ -141,7 +142,7 @@ class DirectorySource:
                 builder.replay(one)
         quorum_state = f"{directory}/{QUORUM_STATE}"
         epoch = parse_quorum_state(read_file(self.disk, quorum_state), quorum_state).leader_epoch
-        segments = [LogSegment(base, f"{directory}/{base:020d}{LOG_SUFFIX}") for base in self._bases(directory)]
+        segments = log_segments(directory, names)
         replay = Replay(
             self.disk, segments, start_offset=newest.end_offset, highest_epoch=epoch, clean_shutdown=False
         )  # fmt: skip

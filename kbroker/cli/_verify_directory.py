@@ -15,11 +15,14 @@ from kbroker.cli._verify_partition import Extent, PartitionCheck, log_bytes
 from kbroker.cli._verify_report import Report
 from kbroker.controller import records, snapshots
 from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
+from kbroker.controller.metadata_log import log_segments
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import parse_quorum_state
-from kbroker.controller.replay import LogSegment, Replay
+from kbroker.controller.removed_topics import removed_topics
+from kbroker.controller.replay import Replay
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder, Record
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.parts import (
     CLUSTER_METADATA_TOPIC_ID,
     LOST_DIRECTORY,
@@ -40,13 +43,10 @@ from kbroker.storage.checkpoint import (
 )
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, PARTITION, STRAY
 from kbroker.storage.formatting import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
-from kbroker.storage.loader import offset_of
 from kbroker.storage.reserve import FILE_NAME as RESERVE
-from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
 from wire.errors import Malformed
-from wire.stored.metadata import RemoveTopicRecord
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
@@ -55,6 +55,7 @@ _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSID
 """The second caches remote indexes, and the broker checks each when it uses it; the third is the tier itself."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})
 _PASSING: Final = re.compile(r"\S+\.[0-9a-f]{32}-(delete|future)|.*\.tmp")
+_METADATA: Final = (CLUSTER_METADATA_TOPIC, 0)
 _NO_DIRECTORY: Final = frozenset({MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, LOST_DIRECTORY})
 
 
@@ -67,7 +68,8 @@ class DirectoryCheck:
         self._report = report
         self._names = disk.list(path)
         self._is_clean = CLEAN_SHUTDOWN in self._names
-        self._removed: set[UUID] = set()  # topics whose deletion is in the metadata log
+        self._offsets = {name: dict[TopicPartition, int]() for name in CHECKPOINTS}
+        self._progress: Progress = lambda _size: None
 
     def extent(self) -> tuple[int, int]:
         """The number of partitions to check, and of bytes to read."""
@@ -91,24 +93,26 @@ class DirectoryCheck:
 
     def check(self, progress: Progress) -> None:
         """Check everything."""
+        self._progress = progress
         if not self._is_clean:
             self._report.hint(
                 f"{self._path}/{CLEAN_SHUTDOWN}",
                 "is missing: the shutdown was unclean, and the next start recovers the logs",
             )
         identity = self._identity()
-        offsets = {name: self._offsets(name) for name in CHECKPOINTS}
+        self._offsets = {name: self._read_offsets(name) for name in CHECKPOINTS}
         paths = self._partition_paths()
         self._check_names(paths)
         self._check_registry()
-        image = self._metadata(paths.pop(_split(METADATA_DIRECTORY), None), offsets, progress)
+        image = self._metadata(paths.pop(_METADATA, None))
         extents = {}
         for key, path in sorted(paths.items()):
-            extents[key] = self._check_partition(key, path, image, offsets, progress)
+            is_compacted = image is None or _is_compacted(image, key[0])
+            extents[key] = self._check_partition(key, path, is_compacted=is_compacted)
         if image is not None and identity is not None:
-            self._compare(image, identity, paths, extents, offsets[RECOVERY_POINT_CHECKPOINT])
+            self._compare(image, identity, paths, extents)
         for name in CHECKPOINTS:
-            self._check_offsets(name, offsets[name], extents)
+            self._check_offsets(name, extents)
 
     def _check_names(self, paths: dict[TopicPartition, str]) -> None:
         for name in self._names:
@@ -135,16 +139,14 @@ class DirectoryCheck:
         self._report.add(path, "is missing: the next start would treat the directory as new")
         return None
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         if name not in self._names:
             return {}
         return self._report.parsed(self._disk, f"{self._path}/{name}", parse_offsets) or {}
 
     # --- the metadata log ---
 
-    def _metadata(
-        self, path: str | None, offsets: dict[str, dict[TopicPartition, int]], progress: Progress
-    ) -> Image | None:
+    def _metadata(self, path: str | None) -> Image | None:
         """The image of the committed metadata; None, after a report, if it cannot be read."""
         bootstrap = f"{self._path}/{snapshots.BOOTSTRAP_FILE}"
         if snapshots.BOOTSTRAP_FILE in self._names:
@@ -155,17 +157,10 @@ class DirectoryCheck:
             )
             return None
         names = self._disk.list(path)
-        files = frozenset(name for name in names if name.endswith(snapshots.SUFFIX)) | {QUORUM_STATE}
-        key = _split(METADATA_DIRECTORY)
-        check = PartitionCheck(self._disk, path, report=self._report, progress=progress, own_files=files)
+        own_files = frozenset(name for name in names if name.endswith(snapshots.SUFFIX)) | {QUORUM_STATE}
         before = self._report.count
         # Each batch is synced before the next one, so only the last can be incomplete; the replay below handles that.
-        log_start = min((base for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None), default=0)
-        extent = check.check(
-            is_compacted=False,
-            log_start=log_start,
-            recovery_point=None if self._is_clean else offsets[CHECKPOINTS[0]].get(key, 0),
-        )
+        extent = self._check_partition(_METADATA, path, is_compacted=False, own_files=own_files)
         if extent.topic_id not in (None, CLUSTER_METADATA_TOPIC_ID):
             self._report.add(f"{path}/{PARTITION_METADATA}", "does not have the topic id of the metadata log")
         epoch = self._quorum_epoch(f"{path}/{QUORUM_STATE}", names)
@@ -173,8 +168,7 @@ class DirectoryCheck:
         if newest is None:
             return None
         builder, snapshot = newest
-        logs = [(base, name) for name in names if (base := offset_of(name, LOG_SUFFIX)) is not None]
-        segments = [LogSegment(base, f"{path}/{name}") for base, name in logs]
+        segments = log_segments(path, names)
         if segments and segments[0].base_offset > snapshot.end_offset:
             text = f"begins at offset {segments[0].base_offset}, and no complete snapshot ends there or later"
             self._report.add(segments[0].path, text)
@@ -190,8 +184,6 @@ class DirectoryCheck:
             for batch in replay:
                 for record in records.batch_records(batch):
                     builder.replay(record)
-                    if isinstance(record, RemoveTopicRecord):
-                        self._removed.add(record.topic_id)
         except (UnusableMetadata, Malformed) as error:
             if self._report.count == before:
                 self._report.add(path, str(error))
@@ -249,17 +241,13 @@ class DirectoryCheck:
     # --- partitions ---
 
     def _check_partition(
-        self,
-        key: TopicPartition,
-        path: str,
-        image: Image | None,
-        offsets: dict[str, dict[TopicPartition, int]],
-        progress: Progress,
+        self, key: TopicPartition, path: str, *, is_compacted: bool, own_files: frozenset[str] = frozenset()
     ) -> Extent:
-        return PartitionCheck(self._disk, path, report=self._report, progress=progress).check(
-            is_compacted=image is None or _is_compacted(image, key[0]),
-            log_start=offsets[LOG_START_CHECKPOINT].get(key, 0),
-            recovery_point=None if self._is_clean else offsets[RECOVERY_POINT_CHECKPOINT].get(key, 0),
+        check = PartitionCheck(self._disk, path, report=self._report, progress=self._progress, own_files=own_files)
+        return check.check(
+            is_compacted=is_compacted,
+            log_start=self._offsets[LOG_START_CHECKPOINT].get(key, 0),
+            recovery_point=None if self._is_clean else self._offsets[RECOVERY_POINT_CHECKPOINT].get(key, 0),
         )
 
     def _compare(
@@ -268,7 +256,6 @@ class DirectoryCheck:
         identity: DirectoryIdentity,
         paths: dict[TopicPartition, str],
         extents: dict[TopicPartition, Extent],
-        recovery_points: dict[TopicPartition, int],
     ) -> None:
         """Compare the existing partitions with those in the metadata."""
         wanted = {
@@ -279,13 +266,16 @@ class DirectoryCheck:
         }
         for key in sorted(wanted.keys() - paths.keys()):
             path = f"{self._path}/{key[0]}-{key[1]}"
-            if not self._is_clean and key not in recovery_points:
+            if not self._is_clean and key not in self._offsets[RECOVERY_POINT_CHECKPOINT]:
                 self._report.hint(path, "does not exist yet: the broker was killed, and its next start creates it")
                 continue
             self._report.add(path, "is missing: this node has a replica in the metadata, which would start empty")
+        removed = frozenset[UUID]()
+        if not self._is_clean and not paths.keys() <= wanted.keys():
+            removed = removed_topics(self._path, disk=self._disk, report=lambda _text: None)
         for key, path in sorted(paths.items()):
             topic: TopicImage | None = wanted.get(key)
-            if topic is None and not self._is_clean and extents[key].topic_id in self._removed:
+            if topic is None and extents[key].topic_id in removed:
                 self._report.hint(path, "belongs to a deleted topic; the next start deletes it")
             elif topic is None:
                 self._report.add(path, "is not a partition of this node in the metadata")
@@ -295,11 +285,9 @@ class DirectoryCheck:
                     path, f"has the topic id {found}, but that of {topic.name} is {uuid_to_text(topic.id)}"
                 )
 
-    def _check_offsets(
-        self, name: str, offsets: dict[TopicPartition, int], extents: dict[TopicPartition, Extent]
-    ) -> None:
+    def _check_offsets(self, name: str, extents: dict[TopicPartition, Extent]) -> None:
         """Compare a checkpoint with the logs."""
-        path = f"{self._path}/{name}"
+        path, offsets = f"{self._path}/{name}", self._offsets[name]
         if self._is_clean and name not in self._names and extents:
             self._report.add(path, "is missing, although the shutdown was clean")
         elif self._is_clean and name == RECOVERY_POINT_CHECKPOINT:
@@ -309,16 +297,11 @@ class DirectoryCheck:
         for (topic, index), offset in offsets.items():
             extent = extents.get((topic, index))
             if extent is None:
-                if f"{topic}-{index}" != METADATA_DIRECTORY:
+                if (topic, index) != _METADATA:
                     self._report.hint(path, f"has an entry for {topic}-{index}, which does not exist")
             elif not 0 <= offset <= extent.end_offset:
                 text = f"has {offset} for {topic}-{index}, whose log is {extent.start_offset} to {extent.end_offset}"
                 self._report.add(path, text)
-
-
-def _split(name: str) -> TopicPartition:
-    topic, _, index = name.rpartition("-")
-    return topic, int(index)
 
 
 def _belongs_here(partition: PartitionImage, identity: DirectoryIdentity) -> bool:

@@ -36,12 +36,13 @@ from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.snapshot import image_records
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import lacks_space
+from kbroker.storage.loader import offset_of
 from kbroker.storage.log import Log
 from kbroker.storage.reserve import SpaceReserve
+from kbroker.storage.segment import LOG_SUFFIX
 from wire.errors import ErrorCode, KafkaError
 
 DIRECTORY: Final = f"{CLUSTER_METADATA_TOPIC}-0"
-_LOG_SUFFIX: Final = ".log"
 
 
 class MetadataLog:
@@ -198,5 +199,5 @@ class MetadataLog:
 
 def log_segments(directory: str, names: list[str]) -> list[LogSegment]:
     """The segments in a sorted list of a directory's file names."""
-    logs = [name for name in names if name.endswith(_LOG_SUFFIX)]
-    return [LogSegment(int(name.removesuffix(_LOG_SUFFIX)), f"{directory}/{name}") for name in logs]
+    found = ((name, offset_of(name, LOG_SUFFIX)) for name in names)
+    return [LogSegment(base_offset, f"{directory}/{name}") for name, base_offset in found if base_offset is not None]

@@ -104,6 +104,12 @@ def state(image: Image) -> Image:
     )
 
 
+def test_files_with_other_names_are_no_segments(start: Callable[..., Node]) -> None:
+    node = start()
+    Path(node.root, DIRECTORY, "notes.log").write_text("not a segment")
+    assert start().log.epoch == 2
+
+
 def test_a_new_log_starts_with_the_same_records_as_kafkas(start: Callable[..., Node]) -> None:
     node = start()
     (path,) = log_files(node)
