@@ -46,7 +46,7 @@ from kbroker.runtime.env import RealEnv
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
-from kbroker.runtime.net_ports import Buffers, Env, Listener
+from kbroker.runtime.net_ports import Env, Listener, SocketOptions
 from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
@@ -389,13 +389,13 @@ class Node:
     async def _listen(self, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:
         """Listen on one address; for localhost on 127.0.0.1 and, if possible, ::1. Without `accepts` only bind."""
         server = self.settings.server
-        listen = partial(
-            self.env.listen,
-            backlog=server.socket_listen_backlog_size,
-            buffers=Buffers(server.socket_send_buffer_bytes, server.socket_receive_buffer_bytes),
-            busy_poll_us=self.settings.limits.kbroker_busy_poll_us,
-            accepts=accepts,
+        options = SocketOptions(
+            server.socket_listen_backlog_size,
+            server.socket_send_buffer_bytes,
+            server.socket_receive_buffer_bytes,
+            self.settings.limits.kbroker_busy_poll_us,
         )
+        listen = partial(self.env.listen, options=options, accepts=accepts)
         if host != LOCALHOST:
             return [await listen(host or "", port)]
         listeners: list[Listener] = [await listen("127.0.0.1", port)]

@@ -85,9 +85,7 @@ def default_data_dir() -> Path:
     return Path(base) / "kbroker"
 
 
-def load_settings(
-    options: argparse.Namespace, *, defaults: Mapping[str, str] | None = None, **more: Any
-) -> Settings:  # fmt: skip
+def load_settings(options: argparse.Namespace, *, defaults: Mapping[str, str] | None = None, **more: Any) -> Settings:
     """The broker's settings from the flags. Raises CommandFailed for settings with which a broker would not start."""
     from kbroker.config import ConfigError, Settings  # noqa: PLC0415  (--help must not import the broker)
 

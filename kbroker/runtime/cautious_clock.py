@@ -31,18 +31,9 @@ class CautiousClock:
     Units  milliseconds of wall time
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        report: Callable[[str], None],
-        believed_jump_ms: int = HOUR_MS,
-        believed_after_ms: int = HOUR_MS,
-    ) -> None:
+    def __init__(self, clock: Clock, *, report: Callable[[str], None]) -> None:
         self._clock = clock
         self._report = report
-        self._believed_jump_ms = believed_jump_ms
-        self._believed_after_ms = believed_after_ms
         self._trusted = self._new = self._distance()
         self._new_since_ms = clock.now_ms()
 
@@ -56,21 +47,21 @@ class CautiousClock:
 
     def _look(self) -> None:
         distance, now_ms = self._distance(), self._clock.now_ms()
-        if abs(distance - self._trusted) <= self._believed_jump_ms:
+        if abs(distance - self._trusted) <= HOUR_MS:
             if self._new != self._trusted:
                 self._report("the wall clock is back at the time before its jump")
             self._trusted = self._new = distance
             return
-        if abs(distance - self._new) > self._believed_jump_ms:
+        if abs(distance - self._new) > HOUR_MS:
             self._new, self._new_since_ms = distance, now_ms
             if distance < self._trusted:
                 self._report(f"the wall clock was set back by {(self._trusted - distance) // 1000} s")
             else:
                 self._report(
                     f"the wall clock was set ahead by {(distance - self._trusted) // 1000} s; "
-                    f"deletion by age ignores the new time for {self._believed_after_ms // 1000} s"
+                    f"deletion by age ignores the new time for {HOUR_MS // 1000} s"
                 )
-        elif now_ms - self._new_since_ms >= self._believed_after_ms:
+        elif now_ms - self._new_since_ms >= HOUR_MS:
             if distance > self._trusted:
                 self._report("the wall clock has been stable since it was set ahead; deletion by age uses it again")
             self._trusted = self._new = distance

@@ -151,11 +151,7 @@ class RealDisk:
         return RealFile(path, descriptor)
 
 
-def raise_descriptor_limit(wanted: int | None = None) -> int:
-    """Raise the soft limit of open files to the hard limit, or to `wanted` if that is lower; return the new limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    goal = hard if wanted is None else min(wanted, hard)
-    if soft < goal:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
-        soft = goal
-    return soft
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

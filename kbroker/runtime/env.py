@@ -18,7 +18,7 @@ from outcome import Outcome
 
 from kbroker.runtime import net
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.net_ports import DEFAULT_BUFFERS, DEFAULT_BUSY_POLL_US, Buffers
+from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
 from kbroker.runtime.ports import Disk
 
 Result = TypeVar("Result")
@@ -89,9 +89,9 @@ class RealEnv:
     Bound  at most `max_threads` blocking calls run at once; further calls wait in order
     """
 
-    def __init__(self, *, max_threads: int = 8, disk: Disk | None = None) -> None:
+    def __init__(self, *, max_threads: int = 8) -> None:
         self.random = random.Random()
-        self.disk: Disk = disk or RealDisk()
+        self.disk: Disk = RealDisk()
         self._threads = RealThreads(max_threads)
         self._other_threads: list[RealThreads] = []
 
@@ -112,25 +112,11 @@ class RealEnv:
                 return made
 
     async def listen(
-        self,
-        host: str,
-        port: int,
-        *,
-        backlog: int,
-        buffers: Buffers = DEFAULT_BUFFERS,
-        busy_poll_us: int = DEFAULT_BUSY_POLL_US,
-        accepts: bool = True,
+        self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS, *, accepts: bool = True
     ) -> net.SocketListener:
-        busy_poll = net.BusyPoll(window_ns=busy_poll_us * 1000, now_ns=self.now_ns) if busy_poll_us else None
-        return await net.listen(
-            host,
-            port,
-            backlog=backlog,
-            buffers=buffers,
-            run_blocking=self.run_blocking,
-            busy_poll=busy_poll,
-            accepts=accepts,
-        )
+        window_ns = options.busy_poll_us * 1000
+        poll = net.BusyPoll(window_ns=window_ns, now_ns=self.now_ns) if window_ns else None
+        return await net.listen(host, port, options, run_blocking=self.run_blocking, busy_poll=poll, accepts=accepts)
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
         return await net.connect(host, port, run_blocking=self.run_blocking)

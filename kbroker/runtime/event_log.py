@@ -126,15 +126,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 class TerminalFormatter(logging.Formatter):
     """Time, level, event, then key=value; a traceback follows on separate lines."""
 
+    default_time_format = "%H:%M:%S"
     default_msec_format = "%s.%03d"
-
-    def __init__(self) -> None:
-        super().__init__(datefmt="%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         """One event as text."""
-        time = f"{self.formatTime(record, self.datefmt)}.{int(record.msecs):03d}"
-        words = [f"{time} {record.levelname:<5} {visible(record.getMessage())}"]
+        words = [f"{self.formatTime(record)} {record.levelname:<5} {visible(record.getMessage())}"]
         words += [f"{key}={escape(value)}" for key, value in _fields(record).items()]
         line = " ".join(words)
         return f"{line}\n{_escaped_lines(self.formatException(record.exc_info))}" if record.exc_info else line

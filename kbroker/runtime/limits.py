@@ -6,6 +6,9 @@ Both take `now_ms` as an argument and have no clock, so that tests are tables.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
+
+MAX_SUBJECTS: Final = 1_000
 
 
 class TokenBucket:
@@ -39,13 +42,12 @@ class RateLimitedLog:
     """Limits the log lines about each subject (an address, a partition).
 
     Shape  one line per subject in `interval_ms`, with the number of lines left out since the last one
-    Bound  `max_subjects` subjects; beyond that, the subject with the oldest line is evicted (its next line is written
+    Bound  MAX_SUBJECTS subjects; beyond that, the subject with the oldest line is evicted (its next line is written
            at once)
     """
 
-    def __init__(self, *, interval_ms: int, max_subjects: int = 1000) -> None:
+    def __init__(self, *, interval_ms: int) -> None:
         self._interval_ms = interval_ms
-        self._max_subjects = max_subjects
         self._subjects: dict[Hashable, _Subject] = {}
 
     def admit(self, subject: Hashable, *, now_ms: int) -> int | None:
@@ -56,7 +58,7 @@ class RateLimitedLog:
             return None
         # Insertion order is the order of the last lines: the first entry is the one to evict.
         self._subjects.pop(subject, None)
-        if len(self._subjects) >= self._max_subjects:
+        if len(self._subjects) >= MAX_SUBJECTS:
             del self._subjects[next(iter(self._subjects))]
         self._subjects[subject] = _Subject(now_ms)
         return known.left_out if known is not None else 0

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from kbroker.runtime.net_ports import Buffers, FileBytes, Part
+from kbroker.runtime.net_ports import FileBytes, Part, SocketOptions
 from kbroker.runtime.ports import Buffer
 
 # Parts up to this size are joined into one system call; beyond it the copy costs more than a call.
@@ -399,12 +399,11 @@ _NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 async def listen(
     host: str,
     port: int,
+    options: SocketOptions,
     *,
-    backlog: int,
-    buffers: Buffers,
     run_blocking: RunBlocking,
-    busy_poll: BusyPoll | None = None,
-    accepts: bool = True,
+    busy_poll: BusyPoll | None,
+    accepts: bool,
 ) -> SocketListener:
     """Bind and listen; see `kbroker.runtime.net_ports.Env.listen`."""
     found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -414,8 +413,8 @@ async def listen(
     failure: OSError | None = None
     for family, kind, protocol, _name, address in found:
         try:
-            bound = _bound(family, kind, protocol, address, buffers=buffers, every=not host)
-            listener = SocketListener(bound, backlog=backlog, run_blocking=run_blocking, busy_poll=busy_poll)
+            bound = _bound(family, kind, protocol, address, options, every=not host)
+            listener = SocketListener(bound, backlog=options.backlog, run_blocking=run_blocking, busy_poll=busy_poll)
             if accepts:
                 listener.listen()
         except OSError as error:
@@ -427,17 +426,19 @@ async def listen(
     raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
 
 
-def _bound(family: int, kind: int, protocol: int, address: Any, *, buffers: Buffers, every: bool) -> socket.socket:
+def _bound(
+    family: int, kind: int, protocol: int, address: Any, options: SocketOptions, *, every: bool
+) -> socket.socket:
     """A socket with exclusive use of its address; it refuses connections until it listens."""
     bound = socket.socket(family, kind, protocol)
     try:
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if every else 1)
         # Accepted sockets inherit both sizes. Without a fixed size the system adapts it.
-        if buffers.send_bytes != -1:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
-        if buffers.receive_bytes != -1:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
+        if options.send_buffer_bytes != -1:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
+        if options.receive_buffer_bytes != -1:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
         if not address[1]:
             bound.bind(address)
             return bound
@@ -459,25 +460,11 @@ async def connect(host: str, port: int, *, run_blocking: RunBlocking) -> SocketS
     """Connect to the first address of `host` that answers; see `kbroker.runtime.net_ports.Env.connect`."""
     failure: OSError | None = None
     for family, kind, protocol, _name, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        connecting = socket.socket(family, kind, protocol)
-        try:
-            connecting.setblocking(False)
-            await _connect(connecting, address)
-        except OSError as error:
-            connecting.close()
-            failure = error
-        except BaseException:
-            connecting.close()
-            raise
-        else:
-            return SocketStream(connecting, run_blocking=run_blocking)
+        with trio.socket.socket(family, kind, protocol) as connecting:
+            try:
+                await connecting.connect(address)
+            except OSError as error:
+                failure = error
+            else:
+                return SocketStream(socket.socket(fileno=connecting.detach()), run_blocking=run_blocking)
     raise failure or OSError(errno.EHOSTUNREACH, f"{host} has no address")
-
-
-async def _connect(connecting: socket.socket, address: tuple[str | int, ...] | tuple[int, bytes]) -> None:
-    code = connecting.connect_ex(address)
-    if code == errno.EINPROGRESS:
-        await trio.lowlevel.wait_writable(connecting)
-        code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if code:
-        raise OSError(code, os.strerror(code))

@@ -30,15 +30,11 @@ MAX_STEPS: Final = 200
 
 
 class Turns:
-    """The turns of one event loop.
+    """The turns of one event loop."""
 
-    Shape  taken is the number of turns so far
-    """
-
-    __slots__ = ("_began_ns", "_is_taken", "_line", "_now_ns", "_seen_ns", "_steps", "taken")
+    __slots__ = ("_began_ns", "_is_taken", "_line", "_now_ns", "_seen_ns", "_steps")
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
-        self.taken = 0
         self._now_ns = now_ns
         self._line = trio.lowlevel.ParkingLot()
         self._is_taken = False  # a task owns the turn of the next pass
@@ -69,7 +65,6 @@ class Turns:
                 self._hand_on()
                 raise
         self._hand_on()
-        self.taken += 1
         self._steps = 0
         self._began_ns = self._seen_ns = self._now_ns()
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.runtime.net_ports import DEFAULT_BUFFERS, DEFAULT_BUSY_POLL_US, Buffers
+from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
 from kbroker.runtime.ports import Disk
 from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream
 
@@ -55,15 +55,11 @@ class MemoryEnv:
         self,
         host: str,
         port: int,
+        options: SocketOptions = DEFAULT_OPTIONS,  # noqa: ARG002  (an Env has it)
         *,
-        backlog: int,
-        buffers: Buffers = DEFAULT_BUFFERS,
-        busy_poll_us: int = DEFAULT_BUSY_POLL_US,
         accepts: bool = True,
     ) -> MemoryListener:
-        assert busy_poll_us >= 0  # no wait: nothing sleeps here
-        assert buffers == DEFAULT_BUFFERS, "a pipe has one size"
-        return await self.network.listen(host, port, backlog=backlog, accepts=accepts)
+        return await self.network.listen(host, port, accepts=accepts)
 
     async def connect(self, host: str, port: int) -> MemoryStream:
         return await self.network.connect(host, port)

@@ -144,9 +144,8 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listeners: dict[tuple[str, int], MemoryListener] = {}
 
-    async def listen(self, host: str, port: int, *, backlog: int, accepts: bool = True) -> MemoryListener:
-        """See `kbroker.runtime.net_ports.Env.listen`; the requested backlog is not enforced."""
-        assert backlog > 0
+    async def listen(self, host: str, port: int, *, accepts: bool = True) -> MemoryListener:
+        """See `kbroker.runtime.net_ports.Env.listen`; options have no effect."""
         while not port or (host, port) in self.listeners:
             if port:
                 raise OSError(errno.EADDRINUSE, f"{host}:{port} is taken")

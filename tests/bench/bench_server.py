@@ -27,6 +27,7 @@ from kbroker.handlers import Context, handles
 from kbroker.handlers.api_versions import api_versions
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import SocketOptions
 from kbroker.runtime.ports import File
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
@@ -146,7 +147,7 @@ async def _serve() -> None:
         server = Server(env, dispatcher, metrics=metrics, settings=settings)
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
-            listener = await env.listen("127.0.0.1", 0, backlog=1024)
+            listener = await env.listen("127.0.0.1", 0, SocketOptions(backlog=1024))
             server.add(listener, name="PLAINTEXT")
             gc.freeze()
             print(listener.port, flush=True)

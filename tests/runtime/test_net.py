@@ -50,7 +50,7 @@ def env(request: pytest.FixtureRequest) -> Env:
 @asynccontextmanager
 async def connection(env: Env) -> AsyncIterator[Ends]:
     with ExitStack() as resources:
-        listener = await env.listen("127.0.0.1", 0, backlog=5)
+        listener = await env.listen("127.0.0.1", 0)
         resources.callback(listener.close)
         client = await env.connect("127.0.0.1", listener.port)
         resources.callback(client.close)
@@ -244,15 +244,15 @@ async def test_connecting_without_a_listener_is_refused() -> None:
 
 
 async def test_a_port_in_use_is_refused(env: Env) -> None:
-    listener = await env.listen("127.0.0.1", 0, backlog=5)
+    listener = await env.listen("127.0.0.1", 0)
     with pytest.raises(OSError, match=r"taken|in use"):
-        await env.listen("127.0.0.1", listener.port, backlog=5)
+        await env.listen("127.0.0.1", listener.port)
     listener.close()
 
 
 async def test_a_bound_port_refuses_connections_until_it_listens(env: Env) -> None:
     for port in (0, 23_911):
-        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        listener = await env.listen("127.0.0.1", port, accepts=False)
         with pytest.raises(ConnectionRefusedError):
             await env.connect("127.0.0.1", listener.port)
         listener.listen()
@@ -263,17 +263,17 @@ async def test_a_bound_port_refuses_connections_until_it_listens(env: Env) -> No
 
 async def test_a_bound_port_is_in_use_before_it_listens(env: Env) -> None:
     for port in (0, 23_912):
-        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        listener = await env.listen("127.0.0.1", port, accepts=False)
         for accepts in (False, True):
             with pytest.raises(OSError, match=r"taken|in use"):
-                await env.listen("127.0.0.1", listener.port, backlog=5, accepts=accepts)
+                await env.listen("127.0.0.1", listener.port, accepts=accepts)
         listener.close()
 
 
 async def test_a_port_of_recent_connections_can_be_bound() -> None:
     env, port = RealEnv(), 23_913
     for _ in range(2):
-        listener = await env.listen("127.0.0.1", port, backlog=5, accepts=False)
+        listener = await env.listen("127.0.0.1", port, accepts=False)
         listener.listen()
         client = await env.connect("127.0.0.1", port)
         server = await listener.accept()
@@ -283,7 +283,7 @@ async def test_a_port_of_recent_connections_can_be_bound() -> None:
 
 async def test_no_host_means_every_address() -> None:
     env = RealEnv()
-    listener = await env.listen("", 0, backlog=5)
+    listener = await env.listen("", 0)
     client = await env.connect("127.0.0.1", listener.port)
     server = await listener.accept()
     assert server.peer_host.endswith("127.0.0.1")

@@ -198,7 +198,7 @@ async def serving(*settings: str, in_memory: bool, logged_errors: int = 0) -> As
     logging.getLogger("kbroker.server").addHandler(handler)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        listener = await env.listen("127.0.0.1", 0, backlog=128)
+        listener = await env.listen("127.0.0.1", 0)
         server.add(listener, name="PLAINTEXT")
         rig = Rig(env, server, listener, broker, metrics)
         try:

@@ -63,7 +63,7 @@ async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
         site.env, site.find, turns=Turns(site.env.now_ns), metrics=site.metrics, names=names, limits=limits
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS, backlog=8))
+        nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS))
         yield site
         nursery.cancel_scope.cancel()
 
