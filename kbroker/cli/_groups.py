@@ -6,9 +6,9 @@ Source: ConsumerGroupCommand of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain
@@ -17,7 +17,7 @@ from kbroker.client import operations
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import LATEST
 from wire.errors import ErrorCode, KafkaError, Malformed, check
-from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from wire.messages.consumer_group_describe import Assignment, ConsumerGroupDescribeRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
 from wire.messages.list_groups import ListGroupsRequest
@@ -26,6 +26,7 @@ from wire.stored.frame import decode_value
 
 DEAD: Final = "Dead"
 EMPTY: Final = "Empty"
+STABLE: Final = "Stable"
 UNKNOWN: Final = "Unknown"
 NO_ERROR_FOR_MISSING: Final = 5
 """The last version of DescribeGroups that answers Dead, without an error, for a group that does not exist."""
@@ -33,17 +34,11 @@ NO_ERROR_FOR_MISSING: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A group in a list; `state` and `type` are "Unknown" if the broker does not report them."""
+    """A group in a list; `type` and `state` are "Unknown" if the broker does not report them."""
 
     group: str
-    protocol_type: str
-    state: str
     type: str
-
-    @property
-    def is_consumers(self) -> bool:
-        """Whether it is a group of consumers, or of clients that only commit offsets (not of Kafka Connect)."""
-        return self.protocol_type in {"consumer", ""}
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +49,12 @@ class Member:
     """
 
     member_id: str
-    instance_id: str | None
+    group_instance_id: str | None
     client_id: str
     host: str
     assignment: dict[str, list[int]] | None
     epoch: int | None = None
-    target: dict[str, list[int]] | None = None
+    target_assignment: dict[str, list[int]] | None = None
 
     @property
     def partitions(self) -> list[Partition]:
@@ -67,15 +62,24 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The broker that coordinates a group."""
+
+    id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as its coordinator (node id, host, port) describes it; only the new protocol has epochs."""
+    """A group as its coordinator describes it; only the new protocol has epochs."""
 
     group: str
     state: str
     protocol_type: str
     assignor: str
-    coordinator: tuple[int, str, int] | None
-    members: list[Member] = field(default_factory=list)
+    coordinator: Coordinator
+    members: list[Member]
     epoch: int | None = None
     assignment_epoch: int | None = None
 
@@ -84,45 +88,34 @@ class GroupState:
         return self.state != DEAD
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """The progress of a group in a partition; unknown values, and a missing member, are None."""
 
     topic: str
     partition: int
     current_offset: int | None
     log_end_offset: int | None
+    lag: int | None
     leader_epoch: int | None
     member: Member | None
 
-    @property
-    def lag(self) -> int | None:
-        if self.current_offset is None or self.log_end_offset is None:
-            return None
-        return self.log_end_offset - self.current_offset
 
+def list_groups(client: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[Listing]:
+    """The groups in any of these states and types, by name; empty sequences mean all.
 
-def list_groups(client: Cluster, *, states: Sequence[str], types: Sequence[str]) -> list[Listing]:
-    """The consumer groups in any of these states and types, by name; empty sequences mean all."""
+    They are groups of consumers, or of clients that only commit offsets (not of Kafka Connect).
+    """
     found = []
     client.metadata([])
     for node_id in list(client.nodes):
         answer = client.retry(partial(_listed_by, client, node_id))
         found += [
-            Listing(
-                each.group_id,
-                each.protocol_type,
-                each.group_state or UNKNOWN,
-                (each.group_type or UNKNOWN).capitalize(),
-            )
+            Listing(each.group_id, (each.group_type or UNKNOWN).capitalize(), each.group_state or UNKNOWN)
             for each in answer.groups
+            if each.protocol_type in {"consumer", ""}
         ]
     # Filter here, because old brokers cannot.
-    chosen = [
-        each
-        for each in found
-        if each.is_consumers and (not states or each.state in states) and (not types or each.type in types)
-    ]
+    chosen = [each for each in found if (not states or each.state in states) and (not types or each.type in types)]
     return sorted(chosen, key=lambda each: each.group)
 
 
@@ -141,10 +134,10 @@ def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list
             node_id, answer = client.retry(partial(_described, client, group), timeout_ms=timeout_ms)
         except KafkaError as error:
             raise CommandFailed(f"group {group!r}: {explain(error)}") from error
-        coordinator = (node_id, *client.nodes[node_id])
+        coordinator = Coordinator(node_id, *client.nodes[node_id])
         if answer.group_state == DEAD:
             if types is None:
-                types = {each.group: each.type for each in list_groups(client, states=(), types=())}
+                types = {each.group: each.type for each in list_groups(client)}
             if types.get(group) == "Consumer":
                 found.append(_describe_new_protocol(client, group, coordinator))
                 continue
@@ -179,17 +172,17 @@ def _member(answer: DescribedGroupMember) -> Member:
             assignment = None
     return Member(
         member_id=answer.member_id,
-        instance_id=answer.group_instance_id,
+        group_instance_id=answer.group_instance_id,
         client_id=answer.client_id,
         host=answer.client_host,
         assignment=assignment,
     )
 
 
-def _describe_new_protocol(client: Cluster, group: str, coordinator: tuple[int, str, int]) -> GroupState:
+def _describe_new_protocol(client: Cluster, group: str, coordinator: Coordinator) -> GroupState:
     request = ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
     try:
-        (answer,) = client.ask(request, coordinator[0]).groups
+        (answer,) = client.ask(request, coordinator.id).groups
         check(answer.error_code, answer.error_message)
     except KafkaError as error:
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
@@ -198,12 +191,12 @@ def _describe_new_protocol(client: Cluster, group: str, coordinator: tuple[int, 
     members = [
         Member(
             member_id=each.member_id,
-            instance_id=each.instance_id,
+            group_instance_id=each.instance_id,
             client_id=each.client_id,
             host=each.client_host,
-            assignment={topic.topic_name: sorted(topic.partitions) for topic in each.assignment.topic_partitions},
+            assignment=_by_name(each.assignment),
             epoch=each.member_epoch,
-            target={topic.topic_name: sorted(topic.partitions) for topic in each.target_assignment.topic_partitions},
+            target_assignment=_by_name(each.target_assignment),
         )
         for each in answer.members
     ]
@@ -219,31 +212,23 @@ def _describe_new_protocol(client: Cluster, group: str, coordinator: tuple[int, 
     )
 
 
+def _by_name(assignment: Assignment) -> dict[str, list[int]]:
+    return {topic.topic_name: sorted(topic.partitions) for topic in assignment.topic_partitions}
+
+
 def progress(client: Cluster, state: GroupState) -> list[Progress]:
     """The progress in each partition that the group has committed or is assigned, by topic and partition."""
-    committed = committed_offsets(client, state.group)
+    committed = operations.committed_offsets(client, state.group)
     owners = {partition: member for member in state.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
     ends = log_offsets(client, partitions, LATEST)
-    return [
-        Progress(
-            topic=partition[0],
-            partition=partition[1],
-            current_offset=None if partition not in committed else committed[partition][0],
-            log_end_offset=ends.get(partition),
-            leader_epoch=None if partition not in committed else committed[partition][1],
-            member=owners.get(partition),
-        )
-        for partition in partitions
-    ]
-
-
-def committed_offsets(client: Cluster, group: str) -> dict[Partition, tuple[int, int | None]]:
-    """The committed offsets of a group, each with its leader epoch if known."""
-    return {
-        partition: (found.offset, found.leader_epoch if found.leader_epoch >= 0 else None)
-        for partition, found in operations.committed_offsets(client, group).items()
-    }
+    found = []
+    for partition in partitions:
+        at, end = committed.get(partition), ends.get(partition)
+        lag = None if at is None or end is None else end - at.offset
+        epoch = None if at is None or at.leader_epoch < 0 else at.leader_epoch
+        found.append(Progress(*partition, at.offset if at else None, end, lag, epoch, owners.get(partition)))
+    return found
 
 
 def led_partitions(client: Cluster, topics: Collection[str]) -> dict[Partition, bool]:

@@ -8,85 +8,51 @@ Source: ConsumerGroupCommand and CsvUtils of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
-from kbroker.cli._groups import committed_offsets, log_offsets
+from kbroker.cli._groups import log_offsets
+from kbroker.cli._positions import MAX_INT64
 from kbroker.cli._say import say
 from kbroker.client.cluster import Cluster, Partition
-from kbroker.client.operations import EARLIEST, LATEST, Committed, commit_offsets
+from kbroker.client.operations import EARLIEST, LATEST, Committed, commit_offsets, committed_offsets
 
 Offsets = dict[Partition, int]
 Plan = dict[str, Offsets]
-Way = Callable[[Cluster, str, Sequence[Partition]], Offsets]
-
-MAX_INT64: Final = 2**63 - 1
 
 
-def to_spec(spec: int) -> Way:
-    """Reset to the start or end of the log."""
-    return lambda client, _group, partitions: _known(log_offsets(client, partitions, spec), partitions)
-
-
-def to_offset(offset: int) -> Way:
-    """Reset to the same offset in every partition."""
-    return lambda client, _group, partitions: within(client, dict.fromkeys(partitions, offset))
-
-
-def to_timestamp(timestamp_ms: int) -> Way:
-    """Reset to the first record at or after a timestamp; to the end if there is none."""
-
-    def reset(client: Cluster, _group: str, partitions: Sequence[Partition]) -> Offsets:
-        found = _known(log_offsets(client, partitions, max(timestamp_ms, 0)), partitions)
+def target(client: Cluster, group: str, partitions: Sequence[Partition], options: argparse.Namespace) -> Offsets:
+    """The new offsets of partitions by the flags of the command."""
+    if options.to_earliest:
+        return _log_offsets(client, partitions, EARLIEST)
+    if options.to_latest:
+        return _log_offsets(client, partitions, LATEST)
+    if options.to_datetime is not None:
+        found = _log_offsets(client, partitions, max(options.to_datetime, 0))
         missing = [partition for partition, offset in found.items() if offset < 0]
-        return found | _known(log_offsets(client, missing, LATEST), missing)
-
-    return reset
-
-
-def shift_by(number: int) -> Way:
-    """Reset to the current offset plus a number."""
-
-    def reset(client: Cluster, group: str, partitions: Sequence[Partition]) -> Offsets:
-        committed = committed_offsets(client, group)
-        for topic, index in partitions:
-            if (topic, index) not in committed:
-                raise CommandFailed(f"{topic}-{index} cannot be shifted: group {group!r} has no offset there")
-        return within(client, {each: committed[each][0] + number for each in partitions})
-
-    return reset
-
-
-def to_current(client: Cluster, group: str, partitions: Sequence[Partition]) -> Offsets:
-    """Reset to the current offset; to the end if the group has none."""
+        return found | _log_offsets(client, missing, LATEST)
+    if options.to_offset is not None:
+        return within(client, dict.fromkeys(partitions, options.to_offset))
     committed = committed_offsets(client, group)
+    current = {each: committed[each].offset for each in partitions if each in committed}
     missing = [each for each in partitions if each not in committed]
-    found = {each: committed[each][0] for each in partitions if each in committed}
-    return found | _known(log_offsets(client, missing, LATEST), missing)
-
-
-def from_plan(plan: Plan) -> Way:
-    """Reset to the offsets in a file. The named partitions are ignored."""
-
-    def reset(client: Cluster, group: str, _partitions: Sequence[Partition]) -> Offsets:
-        if group not in plan:
-            raise CommandFailed(f"the file does not contain group {group!r}")
-        return within(client, plan[group])
-
-    return reset
+    if options.to_current:
+        return current | _log_offsets(client, missing, LATEST)
+    for topic, index in missing:
+        raise CommandFailed(f"{topic}-{index} cannot be shifted: group {group!r} has no offset there")
+    return within(client, {each: offset + options.shift_by for each, offset in current.items()})
 
 
 def within(client: Cluster, wanted: Mapping[Partition, int]) -> Offsets:
     """Replace offsets outside of their logs by the nearer end, with a note on stderr."""
     partitions = list(wanted)
-    starts = _known(log_offsets(client, partitions, EARLIEST), partitions)
-    ends = _known(log_offsets(client, partitions, LATEST), partitions)
+    starts, ends = _log_offsets(client, partitions, EARLIEST), _log_offsets(client, partitions, LATEST)
     found = {}
     for (topic, index), offset in wanted.items():
         start, end = starts[topic, index], ends[topic, index]
@@ -100,7 +66,9 @@ def within(client: Cluster, wanted: Mapping[Partition, int]) -> Offsets:
     return found
 
 
-def _known(found: Offsets, partitions: Sequence[Partition]) -> Offsets:
+def _log_offsets(client: Cluster, partitions: Sequence[Partition], spec: int) -> Offsets:
+    """Offsets by ListOffsets. Raises CommandFailed for a partition that does not exist or has no leader."""
+    found = log_offsets(client, partitions, spec)
     for topic, index in partitions:
         if (topic, index) not in found:
             raise CommandFailed(f"{topic}-{index} does not exist or has no leader")
