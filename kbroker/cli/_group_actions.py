@@ -200,7 +200,7 @@ def _print_states(states: Sequence[GroupState], *, verbose: bool) -> None:
             (
                 state.group,
                 f"{state.coordinator.host}:{state.coordinator.port} ({state.coordinator.id})",
-                _or_dash(state.assignor or None),
+                _or_dash(state.assignor),
                 state.state,
                 *([_or_dash(state.epoch), _or_dash(state.assignment_epoch)] if verbose else []),
                 len(state.members),
