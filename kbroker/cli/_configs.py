@@ -1,4 +1,4 @@
-"""The operations of `kbroker config` on a connected client: settings of topics, brokers, loggers and groups.
+"""What `kbroker config` asks of brokers and prints: settings of topics, brokers, loggers and groups.
 
 The defaults of all brokers are the settings of the broker resource with an empty name.
 
@@ -7,14 +7,21 @@ Source: ConfigCommand of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
+from kbroker.cli._say import say
+from kbroker.cli._table import is_terminal, print_table
 from kbroker.client.cluster import Cluster
 from kbroker.client.operations import describe_configs
+from kbroker.config.describe import ConfigSource as Source
+from kbroker.config.values import Kind
 from kbroker.metadata.parts import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
@@ -22,7 +29,9 @@ from kbroker.metadata.parts import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
+from kbroker.runtime.visible import visible
 from wire.errors import ErrorCode, check
+from wire.messages.describe_configs import DescribeConfigsResourceResult
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -30,35 +39,23 @@ from wire.messages.incremental_alter_configs import (
 )
 from wire.messages.list_config_resources import ListConfigResourcesRequest
 
-# Kafka's numbers for the source of a value.
-SOURCES: Final[Mapping[int, str]] = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    8: "DYNAMIC_GROUP_CONFIG",
-}
-TYPES: Final = ("UNKNOWN", "BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD")
 SET: Final = 0
 DELETE: Final = 1
 
 
-class Kind(NamedTuple):
+class EntityKind(NamedTuple):
     """A type of entity: its resource type, and the source of its own settings; None if all settings are its own."""
 
     resource_type: int
-    own_source: str | None
+    own_source: Source | None
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "topics": Kind(TOPIC_RESOURCE, "DYNAMIC_TOPIC_CONFIG"),
-    "brokers": Kind(BROKER_RESOURCE, "DYNAMIC_BROKER_CONFIG"),
-    "broker-loggers": Kind(BROKER_LOGGER_RESOURCE, None),
-    "groups": Kind(GROUP_RESOURCE, "DYNAMIC_GROUP_CONFIG"),
-    "client-metrics": Kind(CLIENT_METRICS_RESOURCE, "DYNAMIC_CLIENT_METRICS_CONFIG"),
+KINDS: Final[Mapping[str, EntityKind]] = {
+    "topics": EntityKind(TOPIC_RESOURCE, Source.DYNAMIC_TOPIC_CONFIG),
+    "brokers": EntityKind(BROKER_RESOURCE, Source.DYNAMIC_BROKER_CONFIG),
+    "broker-loggers": EntityKind(BROKER_LOGGER_RESOURCE, None),
+    "groups": EntityKind(GROUP_RESOURCE, Source.DYNAMIC_GROUP_CONFIG),
+    "client-metrics": EntityKind(CLIENT_METRICS_RESOURCE, Source.DYNAMIC_CLIENT_METRICS_CONFIG),
 }
 
 
@@ -79,23 +76,10 @@ class Entity:
         return int(self.name) if self.kind in {"brokers", "broker-loggers"} and self.name else None
 
     @property
-    def own_source(self) -> str | None:
+    def own_source(self) -> Source | None:
         if self.kind == "brokers" and self.is_default:
-            return "DYNAMIC_DEFAULT_BROKER_CONFIG"
+            return Source.DYNAMIC_DEFAULT_BROKER_CONFIG
         return KINDS[self.kind].own_source
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting as a broker reports it; `value` is None if it is secret or null."""
-
-    name: str
-    value: str | None
-    source: str
-    type: str
-    is_sensitive: bool
-    is_read_only: bool
-    synonyms: list[tuple[str, str, str | None]]
 
 
 def entities(client: Cluster, kind: str) -> list[Entity]:
@@ -108,7 +92,7 @@ def entities(client: Cluster, kind: str) -> list[Entity]:
     elif kind == "groups":
         from kbroker.cli._groups import list_groups  # noqa: PLC0415
 
-        names = [each.group for each in list_groups(client, states=(), types=())]
+        names = [each.group for each in list_groups(client)]
     else:
         # Before version 1, brokers list these only.
         of_types = [KINDS[kind].resource_type] if client.serves(ListConfigResourcesRequest, version=1) else []
@@ -118,25 +102,14 @@ def entities(client: Cluster, kind: str) -> list[Entity]:
     return [Entity(kind, name) for name in names]
 
 
-def describe(client: Cluster, entity: Entity, *, all_of_them: bool) -> list[Setting]:
+def describe(client: Cluster, entity: Entity, *, all_of_them: bool) -> list[DescribeConfigsResourceResult]:
     """The settings of an entity, sorted by name: all, or only its own."""
     kind, node_id = KINDS[entity.kind], _node_to_ask(client, entity)
     (answer,) = describe_configs(client, kind.resource_type, [entity.name], node_id=node_id)
     _raise_for(entity, answer.error_code, answer.error_message)
-    found = [
-        Setting(
-            name=each.name,
-            value=each.value,
-            source=SOURCES.get(each.config_source, "UNKNOWN"),
-            type=TYPES[each.config_type] if 0 <= each.config_type < len(TYPES) else TYPES[0],
-            is_sensitive=each.is_sensitive,
-            is_read_only=each.read_only,
-            synonyms=[(SOURCES.get(one.source, "UNKNOWN"), one.name, one.value) for one in each.synonyms],
-        )
-        for each in answer.configs
-    ]
     own = None if all_of_them else entity.own_source
-    return sorted((each for each in found if own is None or each.source == own), key=lambda each: each.name)
+    found = [each for each in answer.configs if own is None or each.config_source == own]
+    return sorted(found, key=lambda each: each.name)
 
 
 def alter(client: Cluster, entity: Entity, *, added: Mapping[str, str], deleted: Sequence[str]) -> None:
@@ -176,20 +149,57 @@ def _node_to_ask(client: Cluster, entity: Entity) -> int | None:
     return entity.node_id
 
 
-def as_json(entity: Entity, settings: Sequence[Setting]) -> dict[str, Any]:
-    """The settings of an entity as JSON."""
+def show(client: Cluster, kind: str, name: str | None, options: argparse.Namespace) -> None:
+    """Print the settings of an entity, or of all entities of a type."""
+    meant = [Entity(kind, name)] if name is not None else entities(client, kind)
+    described = [(entity, describe(client, entity, all_of_them=options.all)) for entity in meant]
+    if options.format == "json":
+        say(json.dumps([_as_json(entity, settings) for entity, settings in described]))
+        return
+    for entity, settings in described:
+        _print(entity, settings, everything=options.all)
+
+
+def _print(entity: Entity, settings: Sequence[DescribeConfigsResourceResult], *, everything: bool) -> None:
+    title = f"Default configs for {entity.kind} in the cluster are:"
+    if not entity.is_default:
+        title = f"{'All' if everything else 'Dynamic'} configs for {entity.kind.removesuffix('s')} {entity.name} are:"
+    if is_terminal():
+        rows = [
+            (each.name, _text(each.value), _name(Source, each.config_source), _name(Kind, each.config_type))
+            for each in settings
+        ]
+        print_table(visible(title), ("name", "value", "source", "type"), rows)
+        return
+    say(title)
+    for each in settings:
+        synonyms = ", ".join(f"{_name(Source, one.source)}:{one.name}={_text(one.value)}" for one in each.synonyms)
+        say(f"  {each.name}={_text(each.value)} sensitive={str(each.is_sensitive).lower()} synonyms={{{synonyms}}}")
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _name(names: type[IntEnum], number: int) -> str:
+    return next((each.name for each in names if each == number), "UNKNOWN")
+
+
+def _as_json(entity: Entity, settings: Sequence[DescribeConfigsResourceResult]) -> dict[str, Any]:
     return {
         "entity_type": entity.kind,
-        "entity_name": None if entity.is_default else entity.name,
+        "entity_name": entity.name or None,
         "configs": [
             {
                 "name": each.name,
                 "value": each.value,
-                "source": each.source,
-                "type": each.type,
+                "source": _name(Source, each.config_source),
+                "type": _name(Kind, each.config_type),
                 "is_sensitive": each.is_sensitive,
-                "is_read_only": each.is_read_only,
-                "synonyms": [{"source": source, "name": name, "value": value} for source, name, value in each.synonyms],
+                "is_read_only": each.read_only,
+                "synonyms": [
+                    {"source": _name(Source, one.source), "name": one.name, "value": one.value} for one in each.synonyms
+                ],
             }
             for each in settings
         ],

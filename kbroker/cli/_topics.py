@@ -19,6 +19,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import describe_configs
+from kbroker.config.describe import ConfigSource
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
 from kbroker.metadata.parts import TOPIC_RESOURCE
 from wire.errors import ErrorCode, KafkaError, check
@@ -35,8 +36,6 @@ T = TypeVar("T")
 
 DELETE_BY_NAME: Final = 5
 """The last version of DeleteTopics with a list of names."""
-DEFAULT_CONFIG: Final = 5
-"""Kafka's number for the source of a value that is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,9 @@ def describe_topics(client: Cluster, names: Sequence[str]) -> list[TopicState]:
                 partitions=sorted(partitions, key=lambda each: each.partition),
                 settings={entry.name: entry.value or "" for entry in entries},
                 changed_settings={
-                    entry.name: entry.value or "" for entry in entries if entry.config_source != DEFAULT_CONFIG
+                    entry.name: entry.value or ""
+                    for entry in entries
+                    if entry.config_source != ConfigSource.DEFAULT_CONFIG
                 },
             )
         )

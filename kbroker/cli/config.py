@@ -9,28 +9,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kbroker.cli import CommandFailed, Commands
-from kbroker.cli._admin import add_connection_flags, admin_client
+from kbroker.cli._actions import Actions
+from kbroker.cli._admin import add_connection_flags, admin_client, read_properties
 from kbroker.cli._say import say
-from kbroker.runtime.visible import visible
-
-if TYPE_CHECKING:
-    from kbroker.cli._configs import Entity, Setting
-    from kbroker.client.cluster import Cluster
 
 TYPES: Final = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
 _REFUSED: Final = ("users", "clients", "ips")
 _SHORT: Final = {
     "topic": "topics",
     "broker": "brokers",
-    "broker_logger": "broker-loggers",
+    "broker-logger": "broker-loggers",
     "group": "groups",
-    "client_metrics": "client-metrics",
+    "client-metrics": "client-metrics",
 }
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 # Matches after a separator that is not inside square brackets, as in Kafka's tool.
@@ -46,33 +41,45 @@ def add_parser(commands: Commands) -> None:
         description="Print or change settings of topics, brokers and groups on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
-    actions = parser.add_mutually_exclusive_group(required=True)
-    actions.add_argument("--describe", action="store_const", const="describe", dest="action", help="print settings")
-    actions.add_argument("--alter", action="store_const", const="alter", dest="action", help="change settings")
+    actions = Actions(parser, {"describe": "print settings", "alter": "change settings"})
     parser.add_argument("--entity-type", choices=[*TYPES, *_REFUSED], metavar="TYPE", help=", ".join(TYPES))
-    parser.add_argument("--entity-name", metavar="NAME", help="name of a topic or group, or id of a broker")
+    parser.add_argument("--entity-name", type=_name, metavar="NAME", help="name of a topic or group, or id of a broker")
     parser.add_argument("--entity-default", action="store_true", help="with brokers: the defaults of all brokers")
-    for flag in _SHORT:
-        words = flag.replace("_", "-")
-        parser.add_argument(f"--{words}", metavar="NAME", help=f"short for --entity-type {_SHORT[flag]} --entity-name")
+    for flag, kind in _SHORT.items():
+        parser.add_argument(
+            f"--{flag}", action="append", dest="short", type=partial(_named, kind), metavar="NAME",
+            help=f"short for --entity-type {kind} --entity-name",
+        )  # fmt: skip
     parser.add_argument(
-        "--broker-defaults", action="store_true", help="short for --entity-type brokers --entity-default"
+        "--broker-defaults", action="append_const", dest="short", const=("brokers", ""),
+        help="short for --entity-type brokers --entity-default",
+    )  # fmt: skip
+    actions.add(
+        "describe", "--all", action="store_true", help="with --describe: all settings, not only those of this entity"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="with --describe: all settings, not only those of this entity"
-    )
-    parser.add_argument(
-        "--add-config", type=parse_added, metavar="NAME=VALUE,...",
+    actions.add(
+        "alter", "--add-config", type=parse_added, metavar="NAME=VALUE,...",
         help="settings to change; write a value that contains commas in square brackets",
     )  # fmt: skip
-    parser.add_argument(
-        "--add-config-file", type=Path, metavar="FILE", help="settings to change, in Kafka's properties format"
-    )
-    parser.add_argument(
-        "--delete-config", action="append", type=parse_deleted, metavar="NAME,...", help="settings to remove"
+    actions.add(
+        "alter", "--add-config-file", type=Path, metavar="FILE",
+        help="settings to change, in Kafka's properties format",
+    )  # fmt: skip
+    actions.add(
+        "alter", "--delete-config", action="append", type=parse_deleted, metavar="NAME,...", help="settings to remove"
     )
     parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
-    parser.set_defaults(run=partial(config, parser))
+    parser.set_defaults(run=partial(config, actions))
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def _named(kind: str, text: str) -> tuple[str, str]:
+    return kind, _name(text)
 
 
 def parse_added(text: str) -> dict[str, str]:
@@ -100,29 +107,29 @@ def check_name(name: str) -> str:
     return name
 
 
-def config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def config(actions: Actions, options: argparse.Namespace) -> None:
     """Print or change settings."""
-    kind, name = _entity(parser, options)
+    refuse = actions.parser.error
+    kind, name = _entity(actions.parser, options)
+    actions.check(options)
     if options.action == "describe":
-        if options.add_config or options.add_config_file or options.delete_config:
-            parser.error("--describe cannot be used with --add-config, --add-config-file or --delete-config")
         with admin_client(options) as client:
-            _describe(client, kind, name, options)
+            from kbroker.cli._configs import show  # noqa: PLC0415  (--help must not import the client)
+
+            show(client, kind, name, options)
         return
-    if options.all:
-        parser.error("--all cannot be used with --alter")
     if name is None:
-        parser.error("--alter requires --entity-name, or --entity-default for all brokers")
+        refuse("--alter requires --entity-name, or --entity-default for all brokers")
     if not (options.add_config or options.add_config_file or options.delete_config):
-        parser.error("--alter requires --add-config, --add-config-file or --delete-config")
+        refuse("--alter requires --add-config, --add-config-file or --delete-config")
     if options.add_config and options.add_config_file:
-        parser.error("--add-config cannot be used with --add-config-file")
+        refuse("--add-config cannot be used with --add-config-file")
     added = _read_added(options.add_config_file) if options.add_config_file else options.add_config or {}
     deleted = [each for listed in options.delete_config or [] for each in listed]
     if both := sorted(set(added) & set(deleted)):
-        parser.error(f"{', '.join(both)} cannot be both added and deleted")
+        refuse(f"{', '.join(both)} cannot be both added and deleted")
     with admin_client(options) as client:
-        from kbroker.cli._configs import Entity, alter  # noqa: PLC0415  (--help must not import the client)
+        from kbroker.cli._configs import Entity, alter  # noqa: PLC0415
 
         alter(client, Entity(kind, name), added=added, deleted=deleted)
     if options.format == "json":
@@ -135,9 +142,7 @@ def config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[str, str | None]:
     """Type and name of the entity; the name "" means the defaults of all brokers, None means all entities."""
-    chosen = [(kind, getattr(options, flag)) for flag, kind in _SHORT.items() if getattr(options, flag) is not None]
-    if options.broker_defaults:
-        chosen.append(("brokers", ""))
+    chosen = list(options.short or [])
     if options.entity_type is not None:
         if options.entity_name is not None and options.entity_default:
             parser.error("--entity-name cannot be used with --entity-default")
@@ -146,13 +151,10 @@ def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tup
         parser.error("--entity-name and --entity-default require --entity-type")
     if len(chosen) != 1:
         parser.error(f"one --entity-type is required, of {', '.join(TYPES)}")
-    kind, name = chosen[0]
+    ((kind, name),) = chosen
     if kind in _REFUSED:
         parser.error(f"kbroker config does not support quotas and credentials of {kind}")
-    is_default = options.broker_defaults or options.entity_default
-    if name == "" and not is_default:
-        parser.error(f"the name for {kind} is empty")
-    if is_default and kind != "brokers":
+    if options.entity_default and kind != "brokers":
         parser.error(f"--entity-default can be used only with brokers, not with {kind}")
     if kind in {"brokers", "broker-loggers"} and name and not re.fullmatch(r"\d{1,9}", name, re.ASCII):
         parser.error(f"the entity name for {kind} must be the id of a broker, found: {name}")
@@ -160,8 +162,6 @@ def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tup
 
 
 def _read_added(path: Path) -> dict[str, str]:
-    from kbroker.cli._admin import read_properties  # noqa: PLC0415
-
     found = read_properties(path)
     if not found:
         raise CommandFailed(f"{path} contains no settings")
@@ -169,35 +169,3 @@ def _read_added(path: Path) -> dict[str, str]:
         return {check_name(name): value for name, value in found.items()}
     except argparse.ArgumentTypeError as error:
         raise CommandFailed(f"{path}: {error}") from error
-
-
-def _describe(client: Cluster, kind: str, name: str | None, options: argparse.Namespace) -> None:
-    from kbroker.cli import _configs  # noqa: PLC0415
-
-    meant = [_configs.Entity(kind, name)] if name is not None else _configs.entities(client, kind)
-    described = [(entity, _configs.describe(client, entity, all_of_them=options.all)) for entity in meant]
-    if options.format == "json":
-        say(json.dumps([_configs.as_json(entity, settings) for entity, settings in described]))
-        return
-    for entity, settings in described:
-        _print(entity, settings, everything=options.all)
-
-
-def _print(entity: Entity, settings: Sequence[Setting], *, everything: bool) -> None:
-    from kbroker.cli._table import is_terminal, print_table  # noqa: PLC0415
-
-    title = f"Default configs for {entity.kind} in the cluster are:"
-    if not entity.is_default:
-        title = f"{'All' if everything else 'Dynamic'} configs for {entity.kind.removesuffix('s')} {entity.name} are:"
-    if is_terminal():
-        rows = [(each.name, _text(each.value), each.source, each.type) for each in settings]
-        print_table(visible(title), ("name", "value", "source", "type"), rows)
-        return
-    say(title)
-    for each in settings:
-        synonyms = ", ".join(f"{source}:{name}={_text(value)}" for source, name, value in each.synonyms)
-        say(f"  {each.name}={_text(each.value)} sensitive={str(each.is_sensitive).lower()} synonyms={{{synonyms}}}")
-
-
-def _text(value: str | None) -> str:
-    return "null" if value is None else value
