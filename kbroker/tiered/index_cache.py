@@ -34,6 +34,7 @@ from kbroker.tiered.api import (
 from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.index_files import IndexFiles, size_of, stem_of
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times, checked_transactions, rebuilt
+from kbroker.tiered.segment_files import RemoteFile
 
 DIRECTORY: Final = "remote-log-index-cache"
 DEFAULT_TTL_MS: Final = 15 * 60 * 1000
@@ -206,11 +207,9 @@ class RemoteIndexCache:
 
     def _from_segment(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
         self.counters.rebuilt += 1
-        with (
-            plugin_errors(f"fetching segment {metadata.remote_log_segment_id.id}"),
-            self._storage.fetch_log_segment(metadata, 0) as stream,
-        ):
-            offsets, times = rebuilt(stream, metadata, interval_bytes=self._interval_bytes)
+        with plugin_errors(f"fetching segment {metadata.remote_log_segment_id.id}"):
+            file = RemoteFile(self._storage, metadata, "the segment")
+            offsets, times = rebuilt(file, metadata, interval_bytes=self._interval_bytes)
         return RemoteIndexes(metadata.start_offset, offsets, times, self._transactions(metadata))
 
     def _transactions(self, metadata: RemoteLogSegmentMetadata) -> bytes:

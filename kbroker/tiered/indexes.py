@@ -10,17 +10,15 @@ Source  OffsetIndex, TimeIndex, TransactionIndex, AbortedTxn and RemoteIndexCach
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import BinaryIO, Final, NamedTuple
+from typing import NamedTuple
 
-from kbroker.storage.batches import BatchHeader, header_at
+from kbroker.runtime.ports import ReadableFile
+from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
-from wire.batch_header import HEADER_SIZE
-
-PIECE_BYTES: Final = 1 << 20
 
 
 class OffsetPosition(NamedTuple):
@@ -166,10 +164,10 @@ def _trimmed(data: bytes, entry: Struct, name: str) -> bytes:
 # --- rebuilding -------------------------------------------------------------------------------------------------------
 
 
-def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_bytes: int) -> tuple[bytes, bytes]:
-    """(offset index, time index) from a stream of the whole segment, as the broker writes them.
+def rebuilt(file: ReadableFile, metadata: RemoteLogSegmentMetadata, *, interval_bytes: int) -> tuple[bytes, bytes]:
+    """(offset index, time index) from the bytes of a segment, as the broker writes them.
 
-    Errors  RemoteStorageError if the bytes are not the batches of this segment
+    Errors  RemoteStorageError if the bytes are not the batches of this segment; those of the file
     """
     offsets, times = bytearray(), bytearray()
     indexed_position, indexed_timestamp = 0, -1
@@ -181,45 +179,23 @@ def rebuilt(stream: BinaryIO, metadata: RemoteLogSegmentMetadata, *, interval_by
             times.extend(TIME_ENTRY.pack(timestamp, timestamp_offset))
             indexed_timestamp = timestamp
 
-    for position, header in _headers(stream.read, metadata.segment_size_in_bytes):
-        if not last_offset < header.base_offset <= header.last_offset <= metadata.end_offset:
+    reader = BatchReader(file)
+    for batch in reader:
+        position = reader.position
+        if not last_offset < batch.base_offset <= batch.last_offset <= metadata.end_offset:
             raise RemoteStorageError(
-                f"the segment has a batch from {header.base_offset} to {header.last_offset} at {position}, after"
+                f"the segment has a batch from {batch.base_offset} to {batch.last_offset} at {position}, after"
                 f" offset {last_offset}; it should have {metadata.start_offset} to {metadata.end_offset}"
             )
-        last_offset = header.last_offset
+        last_offset = batch.last_offset
         relative_offset = last_offset - metadata.start_offset
-        if header.max_timestamp > timestamp:
-            timestamp, timestamp_offset = header.max_timestamp, relative_offset
+        if batch.max_timestamp > timestamp:
+            timestamp, timestamp_offset = batch.max_timestamp, relative_offset
         if position - indexed_position > interval_bytes:
             offsets.extend(OFFSET_ENTRY.pack(relative_offset, position))
             add_time_entry()
             indexed_position = position
+    if reader.position != metadata.segment_size_in_bytes:
+        raise RemoteStorageError(f"there is no whole batch at {reader.position}: {reader.error or 'the segment ends'}")
     add_time_entry()
     return bytes(offsets), bytes(times)
-
-
-def _headers(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch in a stream of `size` bytes; only one piece is in memory at a time."""
-    position = end = 0
-    piece = b""  # the bytes before `end` that were read last
-
-    def read_to(wanted: int) -> None:
-        nonlocal piece, end
-        while end < wanted:
-            more = read(PIECE_BYTES)
-            if not more:
-                raise RemoteStorageError(f"the segment ends at {end}, too early")
-            piece = piece[max(0, len(piece) - (end - position)) :] + more
-            end += len(more)
-
-    while position < size:
-        if position + HEADER_SIZE > size:
-            raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
-        read_to(position + HEADER_SIZE)
-        header = header_at(piece, len(piece) - (end - position))
-        if not header.is_plausible or position + header.size > size:
-            raise RemoteStorageError(f"there is no whole batch at {position} in a segment of {size} bytes")
-        yield position, header
-        position += header.size
-    read_to(size)

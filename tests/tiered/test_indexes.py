@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.runtime.ports import ReadableFile
 from kbroker.storage.batches import headers_in
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.testing.disk import SimulatedDisk
@@ -35,6 +35,12 @@ def written(batches: int = 60, *, value_bytes: int = 700, interval_bytes: int = 
         value_bytes=value_bytes,
         interval_bytes=interval_bytes,
     )
+
+
+def file_with(data: bytes) -> ReadableFile:
+    file = SimulatedDisk().open("segment", create=True)
+    file.pwrite(data, 0)
+    return file
 
 
 def indexes_of(segment: WrittenSegment) -> RemoteIndexes:
@@ -106,21 +112,21 @@ def test_a_lookup_before_all_entries_gives_the_start() -> None:
 )
 def test_rebuilt_indexes_equal_those_that_the_broker_wrote(batches: int, value_bytes: int, interval_bytes: int) -> None:
     segment = written(batches, value_bytes=value_bytes, interval_bytes=interval_bytes)
-    offsets, times = rebuilt(io.BytesIO(segment.log), segment.finished, interval_bytes=interval_bytes)
+    offsets, times = rebuilt(file_with(segment.log), segment.finished, interval_bytes=interval_bytes)
     assert offsets == segment.index(IndexType.OFFSET)
     assert times == segment.index(IndexType.TIMESTAMP)
 
 
 def test_indexes_are_rebuilt_from_batches_larger_than_a_piece() -> None:
-    segment = written(4, value_bytes=1_700_000)
-    made = rebuilt(io.BytesIO(segment.log), segment.finished, interval_bytes=INTERVAL_BYTES)
+    segment = written(3, value_bytes=4_300_000)
+    made = rebuilt(file_with(segment.log), segment.finished, interval_bytes=INTERVAL_BYTES)
     assert made == (segment.index(IndexType.OFFSET), segment.index(IndexType.TIMESTAMP))
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 900])
 def test_m13_no_index_is_rebuilt_from_a_truncated_segment(cut: int) -> None:
     with pytest.raises(RemoteStorageError):
-        rebuilt(io.BytesIO(SEGMENT.log[:-cut]), SEGMENT.finished, interval_bytes=INTERVAL_BYTES)
+        rebuilt(file_with(SEGMENT.log[:-cut]), SEGMENT.finished, interval_bytes=INTERVAL_BYTES)
 
 
 def test_m13_no_index_is_rebuilt_from_bytes_of_another_segment() -> None:
@@ -134,7 +140,7 @@ def test_m13_no_index_is_rebuilt_from_bytes_of_another_segment() -> None:
         (SEGMENT.log + SEGMENT.log[:end], longer),  # offsets that begin again
     ]:
         with pytest.raises(RemoteStorageError):
-            rebuilt(io.BytesIO(data), metadata, interval_bytes=INTERVAL_BYTES)
+            rebuilt(file_with(data), metadata, interval_bytes=INTERVAL_BYTES)
 
 
 def test_zero_padding_of_an_index_is_removed() -> None:
