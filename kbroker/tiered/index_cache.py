@@ -267,14 +267,14 @@ class RemoteIndexCache:
     def write_down(self) -> None:
         """Write the unwritten indexes to disk. A failure, such as a full disk, affects no reader."""
         with self._names:
-            self._start()
-            while True:
-                with self._tables:
-                    if not self._unwritten:
-                        return
-                    segment_id, indexes = self._unwritten.take_oldest()
+            while (oldest := self._take_unwritten()) is not None:
+                self._start()
                 if self._is_started:
-                    self._write(segment_id, indexes)
+                    self._write(*oldest)
+
+    def _take_unwritten(self) -> tuple[UUID, RemoteIndexes] | None:
+        with self._tables:
+            return self._unwritten.take_oldest() if self._unwritten else None
 
     def _write(self, segment_id: UUID, indexes: RemoteIndexes) -> None:
         """Replace the files of a segment. The caller holds `_names`."""

@@ -57,6 +57,16 @@ def test_a_restart_finds_the_cached_indexes() -> None:
     assert world.cache.size_bytes == sum(world.disk.size(f"{world.cache.directory}/{name}") for name in world.files())
 
 
+def test_the_directory_is_not_listed_if_nothing_is_to_be_written() -> None:
+    """A broker that stops soon after its start would otherwise wait for this."""
+    world = World()
+    world.ask()
+    world.cache = world.start()
+    world.disk.inject(Fault(errno.EIO, name="list", path="*remote-log-index-cache*"))
+    world.cache.write_down()
+    assert world.reports == []
+
+
 def test_a_restart_removes_incomplete_entries_but_no_foreign_files() -> None:
     world = World(segments=3)
     world.ask(0), world.ask(1), world.ask(2)
