@@ -33,7 +33,7 @@ class ChunkReader:
     def want(self, number: int, *, is_needed: bool = False) -> Chunk:
         """A chunk; if it is missing, the cache starts to read it. With `is_needed` it does not wait for memory.
 
-        Errors  RetriableRemoteStorageError (too many chunks wait already, or the system has no memory)
+        Errors  RetriableRemoteStorageError (too many chunks wait already, or the cache does not run)
         """
         chunk = self._held.get(number)
         if chunk is None:
@@ -48,7 +48,7 @@ class ChunkReader:
         """Request chunks that are read in parallel: the first one, and as many of the others as memory allows.
 
         A reader that waits for memory holds no chunk; otherwise two readers could block each other.
-        Errors  RetriableRemoteStorageError (too many chunks wait already, or the system has no memory)
+        Errors  RetriableRemoteStorageError (too many chunks wait already, or the cache does not run)
         """
         if self.want(numbers[0]).waits_for_memory:
             return

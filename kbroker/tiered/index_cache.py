@@ -140,11 +140,6 @@ class RemoteIndexCache:
         return self._entries.size_bytes
 
     @property
-    def resident_bytes(self) -> int:
-        """The size of the indexes in memory."""
-        return self._resident.size_bytes
-
-    @property
     def has_unwritten(self) -> bool:
         """Whether `write_down` has work."""
         return bool(self._unwritten)

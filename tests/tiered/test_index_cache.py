@@ -87,7 +87,6 @@ def test_hot_indexes_are_in_memory() -> None:
     found = world.ask()
     world.disk.inject(Fault(errno.EIO, name="read", times=-1))
     assert world.cache.resident(id_of(world.segments[0])) is found
-    assert world.cache.resident_bytes == found.size_bytes
 
 
 def test_memory_has_its_own_limit() -> None:
@@ -97,7 +96,6 @@ def test_memory_has_its_own_limit() -> None:
         world.ask(number)
     held = [number for number in (0, 1, 2) if world.cache.resident(id_of(world.segments[number])) is not None]
     assert held == [2]
-    assert world.cache.resident_bytes == world.ask(2).size_bytes
     assert is_right(world.ask(0), world.segments[0])
     assert world.store.asked[IndexType.OFFSET] == 3  # the last time from disk
 
