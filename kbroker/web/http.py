@@ -232,8 +232,7 @@ class HttpServer:
         if page is None:
             return OTHER, _plain(404, "no such page; / lists the pages")
         if request.method not in _METHODS:
-            reply = _plain(405, "only GET and HEAD are allowed")
-            return path, Reply(reply.status, reply.content_type, reply.pieces, (("Allow", "GET, HEAD"),))
+            return path, _plain(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
         return path, page()
 
     def _is_own_name(self, request: h11.Request) -> bool:
@@ -289,8 +288,8 @@ def _cannot_accept(error: OSError) -> None:
     logger.debug("cannot accept connections to the pages; will retry", error=error)
 
 
-def _plain(status: int, text: str) -> Reply:
-    return Reply(status, TEXT, (text.encode() + b"\n",))
+def _plain(status: int, text: str, *headers: tuple[str, str]) -> Reply:
+    return Reply(status, TEXT, (text.encode() + b"\n",), headers)
 
 
 def _path(target: bytes) -> str:
