@@ -327,8 +327,7 @@ class Partition:
                     raise
                 found.is_remote = True
                 return found
-            found.records, found.size = piece.records, piece.size
-            found.place = piece.segment_base_offset, piece.position
+            found.records, found.size, found.place = piece.records, piece.size, piece.place
         else:
             found.place = self.log.place_of(fetch_offset)
         return found

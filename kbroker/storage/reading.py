@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kbroker.runtime.ports import File
@@ -37,17 +37,12 @@ Place: TypeAlias = tuple[int, int]
 class LogSlice:
     """The result of a read.
 
-    Shape  records is a range of whole batches, None if there is nothing to read; size is its bytes, else 0
-    Shape  segment_base_offset and position locate the first batch
-    Shape  next_offset is the offset after the last batch, -1 if it was not looked up
+    Shape  records is a range of whole batches, None if there is nothing to read; place is that of the first batch;
+           size is the bytes of the records
     """
 
     records: FileRange | None
-    start_offset: int
-    _: KW_ONLY
-    segment_base_offset: int
-    position: int
-    next_offset: int
+    place: Place
     size: int = 0
 
     def read(self) -> bytes:
@@ -88,54 +83,29 @@ class Tail:
 
     def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool) -> LogSlice:
         """The batches from `offset` on that end at or before `end_offset`; `offset` is at least start_offset."""
-        ends, positions = self.ends, self.positions
+        ends, positions, segment = self.ends, self.positions, self.segment
         first = bisect_right(ends, offset)
-        last = bisect_right(ends, end_offset) - 1
+        last = bisect_right(ends, end_offset)
         start = positions[first]
-        if last >= first:
-            stop = positions[last + 1]
+        if last > first:
+            stop = positions[last]
             if stop - start > max_bytes:
-                last = bisect_right(positions, start + max_bytes) - 2
-                if last < first:
-                    last = first if at_least_one_batch else first - 1
-                stop = positions[last + 1]
+                last = bisect_right(positions, start + max_bytes) - 1
+                stop = positions[max(last, first + 1 if at_least_one_batch else first)]
             if stop > start:
-                segment = self.segment
                 records = FileRange(segment.files.open(segment.log_path), start, stop - start)
-                return LogSlice(
-                    records,
-                    offset,
-                    segment_base_offset=segment.base_offset,
-                    position=start,
-                    next_offset=ends[last],
-                    size=stop - start,
-                )
-        return LogSlice(None, offset, segment_base_offset=self.segment.base_offset, position=start, next_offset=offset)
+                return LogSlice(records, (segment.base_offset, start), stop - start)
+        return LogSlice(None, (segment.base_offset, start))
 
 
-class RecentReads:
+class RecentReads(dict[int, tuple[Segment, int]]):
     """Where the last few reads of a log ended and may continue: offset -> (segment, position)."""
 
-    __slots__ = ("_places",)
-
-    def __init__(self) -> None:
-        self._places: dict[int, tuple[Segment, int]] = {}
-
-    def __contains__(self, offset: int) -> bool:
-        return offset in self._places
-
     def note(self, next_offset: int, segment: Segment, position: int) -> None:
-        places = self._places
-        if len(places) >= REMEMBERED_READS:
-            for offset in tuple(places)[: REMEMBERED_READS // 2]:
-                places.pop(offset, None)
-        places[next_offset] = (segment, position)
-
-    def take(self, offset: int) -> tuple[Segment, int] | None:
-        return self._places.pop(offset, None)
-
-    def clear(self) -> None:
-        self._places.clear()
+        if len(self) >= REMEMBERED_READS:
+            for offset in tuple(self)[: REMEMBERED_READS // 2]:
+                self.pop(offset, None)
+        self[next_offset] = (segment, position)
 
 
 def read_segments(
@@ -149,7 +119,7 @@ def read_segments(
     at_least_one_batch: bool,
 ) -> LogSlice:
     """Find the batches from `offset` on with the indexes; the result ends at the end of a segment at the latest."""
-    place = recent.take(offset)
+    place = recent.pop(offset, None)
     following = segments.from_offset(offset)
     if place is None or place[0] not in following:
         for segment in following:
@@ -159,13 +129,7 @@ def read_segments(
                 break
         else:
             # No batch at or after the offset: it is the end of the log.
-            return LogSlice(
-                None,
-                offset,
-                segment_base_offset=following[-1].base_offset,
-                position=following[-1].size,
-                next_offset=offset,
-            )
+            return LogSlice(None, (following[-1].base_offset, following[-1].size))
     segment, start = place
     if segment is tail.segment and end_offset >= tail.start_offset:
         stop, next_offset = tail.place_of(end_offset), end_offset
@@ -174,18 +138,10 @@ def read_segments(
     if stop - start > max_bytes:
         stop, next_offset = _border_before(segment, start, start + max_bytes, stop, at_least_one_batch)
     if stop <= start:
-        return LogSlice(None, offset, segment_base_offset=segment.base_offset, position=start, next_offset=offset)
+        return LogSlice(None, (segment.base_offset, start))
     if stop < segment.size and next_offset > offset:
         recent.note(next_offset, segment, stop)
-    records = FileRange(segment.open(), start, stop - start)
-    return LogSlice(
-        records,
-        offset,
-        segment_base_offset=segment.base_offset,
-        position=start,
-        next_offset=next_offset,
-        size=stop - start,
-    )
+    return LogSlice(FileRange(segment.open(), start, stop - start), (segment.base_offset, start), stop - start)
 
 
 def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
