@@ -11,7 +11,7 @@ The directory's state shows whether the broker can continue.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple
@@ -53,15 +53,11 @@ class Locks(Protocol):
 
 
 class Partitions(Locks, Protocol):
-    """The owner of the partitions, as the loops see it."""
+    """The owner of the partitions, as retention sees it."""
 
     def high_watermark(self, log: Log) -> int:
         """The committed end of the log: nothing at or above it may be deleted."""
         ...
-
-
-class TieredPartitions(Partitions, Protocol):
-    """The owner of the partitions, with what retention of tiered logs needs."""
 
     def highest_offset_in_remote_storage(self, log: Log) -> int | None:
         """The last offset in the tier, -1 for none; None if unknown, and then no local segment may be deleted."""
@@ -73,14 +69,30 @@ class TieredPartitions(Partitions, Protocol):
 
 
 async def flush_logs(
+    env: TaskEnv, directory: LogDirectory, partitions: Locks, *, interval_ms: int, report: Callable[[str], None]
+) -> None:
+    """Sync segments that a roll has closed, and logs whose last flush was flush.ms ago."""
+
+    async def flush(log: Log) -> None:
+        due = env.now_ms() - log.last_flush_ms >= log.config.flush_ms
+        plan = log.plan_flush(below_active=not due)
+        if plan is not None:
+            await flush_log(env, partitions, log, plan)
+        if due:
+            log.last_flush_ms = env.now_ms()
+
+    await _visit_logs(env, directory, flush, interval_ms=interval_ms, report=report)
+
+
+async def _visit_logs(
     env: TaskEnv,
     directory: LogDirectory,
-    partitions: Partitions,
+    visit: Callable[[Log], Awaitable[None]],
     *,
     interval_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Sync segments that a roll has closed, and logs whose last flush was flush.ms ago."""
+    """Call `visit` for each open log of a working directory, again and again."""
     while True:
         await env.sleep_ms(interval_ms)
         for number, log in enumerate(directory.open_logs()):
@@ -88,13 +100,8 @@ async def flush_logs(
                 await env.sleep_ms(0)
             if log.is_closed or directory.state.failure is not None:
                 continue
-            due = env.now_ms() - log.last_flush_ms >= log.config.flush_ms
             try:
-                plan = log.plan_flush(below_active=not due)
-                if plan is not None:
-                    await flush_log(env, partitions, log, plan)
-                if due:
-                    log.last_flush_ms = env.now_ms()
+                await visit(log)
             except KafkaError as error:
                 report(error.message)
 
@@ -113,32 +120,17 @@ async def flush_log(env: TaskEnv, partitions: Locks, log: Log, plan: FlushPlan) 
 
 
 async def apply_retention(
-    env: TaskEnv,
-    directory: LogDirectory,
-    partitions: TieredPartitions,
-    *,
-    interval_ms: int,
-    report: Callable[[str], None],
+    env: TaskEnv, directory: LogDirectory, partitions: Partitions, *, interval_ms: int, report: Callable[[str], None]
 ) -> None:
     """Delete segments by log_start_offset, size and time, and remove idle producers.
 
     Uses the time of a `CautiousClock`, so that setting the wall clock ahead does not delete segments.
     """
-    clock = CautiousClock(env, report=report)
-    while True:
-        await env.sleep_ms(interval_ms)
-        for number, log in enumerate(directory.open_logs()):
-            if number % LOGS_A_TURN == LOGS_A_TURN - 1:
-                await env.sleep_ms(0)
-            if log.is_closed or directory.state.failure is not None:
-                continue
-            try:
-                await apply_retention_once(env, partitions, log, clock)
-            except KafkaError as error:
-                report(error.message)
+    visit = partial(apply_retention_once, env, partitions, clock=CautiousClock(env, report=report))
+    await _visit_logs(env, directory, visit, interval_ms=interval_ms, report=report)
 
 
-async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: Log, clock: CautiousClock) -> None:
+async def apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, clock: CautiousClock) -> None:
     """Apply retention once to one log. Errors: KAFKA_STORAGE_ERROR.
 
     Appends wait only while segments are removed from the log, which touches no file. Before that, the timestamps that
@@ -171,9 +163,7 @@ async def apply_retention_once(env: TaskEnv, partitions: TieredPartitions, log: 
             await env.run_blocking(log.remove_retired, env.now_ms())
 
 
-async def _plan_retention(
-    env: TaskEnv, partitions: TieredPartitions, log: Log, timestamp_ms: int
-) -> RetentionPlan | None:
+async def _plan_retention(env: TaskEnv, partitions: Partitions, log: Log, timestamp_ms: int) -> RetentionPlan | None:
     """None while the contents of the tier are unknown."""
     remote = partitions.highest_offset_in_remote_storage(log) if log.config.is_copied_to_tier else None
     if log.config.is_copied_to_tier and remote is None:
