@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wire.errors import ErrorCode, KafkaError
-
 
 @dataclass(slots=True)
 class LeaderProgress:
@@ -22,12 +20,11 @@ class LeaderProgress:
     Shape      fetched maps replica_id to the offset below which that replica has all records
     Units      offsets count records (int64)
     Invariant  high_watermark <= log_end_offset, and high_watermark never falls
-    Errors     FENCED_LEADER_EPOCH (the log has already refused offsets out of range)
+    Note       the caller has refused requests with another leader epoch and offsets out of range
     Source     KIP-101, KIP-320
     """
 
     broker_id: int
-    leader_epoch: int
     log_end_offset: int
     high_watermark: int
     isr: frozenset[int]
@@ -47,10 +44,8 @@ class LeaderProgress:
         self.log_end_offset = log_end_offset
         return self._advance()
 
-    def on_follower_fetch(self, replica_id: int, *, leader_epoch: int, fetch_offset: int) -> bool:
+    def on_follower_fetch(self, replica_id: int, fetch_offset: int) -> bool:
         """Record a follower's progress; True if high_watermark rose and waiters should check again."""
-        if leader_epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{leader_epoch=}, ours is {self.leader_epoch}")
         self.fetched[replica_id] = fetch_offset
         return self._advance()
 

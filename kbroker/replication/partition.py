@@ -187,7 +187,6 @@ class Partition:
         self.log.assign_epoch(leader_epoch)
         self.progress = LeaderProgress(
             broker_id=self.broker_id,
-            leader_epoch=leader_epoch,
             log_end_offset=end,
             high_watermark=min(max(self._known_high_watermark, self.log.log_start_offset), end),
             isr=self.isr,
@@ -252,10 +251,7 @@ class Partition:
 
     def on_follower_fetch(self, replica_id: int, fetch_offset: int) -> bool:
         """Record that a follower has all records below its fetch offset; True if the high watermark rose."""
-        progress = self.leading()
-        return self._update_producers(
-            progress.on_follower_fetch(replica_id, leader_epoch=self.leader_epoch, fetch_offset=fetch_offset)
-        )
+        return self._update_producers(self.leading().on_follower_fetch(replica_id, fetch_offset))
 
     def _update_producers(self, rose: bool) -> bool:
         """Pass a raised high watermark to the producer state, which marks transactions as stable."""
@@ -267,7 +263,9 @@ class Partition:
 
     def readable_end(self, reads_to: ReadsTo = ReadsTo.HIGH_WATERMARK) -> int:
         """The offset up to which a fetcher may read."""
-        high_watermark = self.leading().high_watermark
+        return self._end_for(reads_to, self.leading().high_watermark)
+
+    def _end_for(self, reads_to: ReadsTo, high_watermark: int) -> int:
         if reads_to is ReadsTo.HIGH_WATERMARK:
             return high_watermark
         if reads_to is ReadsTo.LOG_END_OFFSET:
@@ -345,11 +343,7 @@ class Partition:
         log = self.log
         high_watermark = progress.high_watermark
         last_stable_offset = self._last_stable_offset(high_watermark)
-        reads_to = fetcher.reads_to
-        if reads_to is ReadsTo.HIGH_WATERMARK:
-            end = high_watermark
-        else:
-            end = last_stable_offset if reads_to is ReadsTo.LAST_STABLE_OFFSET else log.log_end_offset
+        end = self._end_for(fetcher.reads_to, high_watermark)
         found = PartitionRead(high_watermark, last_stable_offset, log.log_start_offset, self.leader_epoch, end)
         if last_fetched_epoch != NO_EPOCH:
             found.diverging = self._divergence(last_fetched_epoch, fetch_offset)

@@ -1,15 +1,12 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.replication.leader import LeaderProgress
-from wire.errors import ErrorCode, KafkaError
 
 
 def progress(isr: set[int], *, end: int = 0, high_watermark: int = 0, min_isr: int = 1) -> LeaderProgress:
     return LeaderProgress(
         broker_id=1,
-        leader_epoch=5,
         log_end_offset=end,
         high_watermark=high_watermark,
         isr=frozenset(isr),
@@ -28,15 +25,15 @@ def test_a_leader_alone_in_sync_commits_its_log_end() -> None:
 def test_the_slowest_isr_member_determines_the_high_watermark() -> None:
     leader = progress({1, 2, 3}, end=10)
     assert leader.high_watermark == 0
-    assert not leader.on_follower_fetch(2, leader_epoch=5, fetch_offset=8)
-    assert leader.on_follower_fetch(3, leader_epoch=5, fetch_offset=6)
+    assert not leader.on_follower_fetch(2, 8)
+    assert leader.on_follower_fetch(3, 6)
     assert leader.high_watermark == 6
 
 
 def test_a_replica_outside_the_isr_does_not_count() -> None:
     leader = progress({1, 2}, end=10)
-    leader.on_follower_fetch(3, leader_epoch=5, fetch_offset=1)
-    assert leader.on_follower_fetch(2, leader_epoch=5, fetch_offset=10)
+    leader.on_follower_fetch(3, 1)
+    assert leader.on_follower_fetch(2, 10)
     assert leader.high_watermark == 10
 
 
@@ -46,18 +43,12 @@ def test_a_shrinking_isr_raises_the_high_watermark() -> None:
     assert leader.high_watermark == 10
 
 
-def test_a_follower_of_an_older_epoch_is_fenced() -> None:
-    with pytest.raises(KafkaError) as caught:
-        progress({1, 2}, end=3).on_follower_fetch(2, leader_epoch=4, fetch_offset=3)
-    assert caught.value.code is ErrorCode.FENCED_LEADER_EPOCH
-
-
 def test_the_high_watermark_does_not_advance_below_min_insync_replicas() -> None:
     leader = progress({1}, end=4, min_isr=2)
     assert leader.high_watermark == 0
     assert not leader.has_enough_replicas
     assert leader.on_isr_change(frozenset({1, 2})) is False
-    assert leader.on_follower_fetch(2, leader_epoch=5, fetch_offset=4)
+    assert leader.on_follower_fetch(2, 4)
     assert leader.high_watermark == 4
 
 
@@ -80,9 +71,7 @@ def test_the_high_watermark_never_falls_or_passes_the_log_end(script: list[tuple
             case ("append", int(count)):
                 rose = leader.on_append(leader.log_end_offset + count)
             case ("fetch", int(replica), int(offset)):
-                rose = leader.on_follower_fetch(
-                    replica, leader_epoch=5, fetch_offset=min(offset, leader.log_end_offset)
-                )
+                rose = leader.on_follower_fetch(replica, min(offset, leader.log_end_offset))
             case ("isr", members):
                 rose = leader.on_isr_change(frozenset({1, *members}))  # type: ignore[misc]
         assert rose == (leader.high_watermark > before)
