@@ -126,16 +126,17 @@ def judge(
     for at, (segment, end) in enumerate(zip(segments, ends, strict=True)):
         is_active = at == len(segments) - 1
         highest = highest_offset_in_remote_storage
-        is_copied = segment.size > 0 and highest is not None and end - 1 <= highest
+        is_unused = is_active and not segment.size
+        is_copied = highest is not None and end - 1 <= highest and not is_unused
         by_size = by_size and excess - segment.size >= 0
         past = due_ms = held = None
         if high_watermark < end:
             held = Hold.UNSTABLE
         if end <= log_start_offset and not is_active:
             past = Reason.LOG_START
-        elif by_size and segment.size:
+        elif by_size and not is_unused:
             past = Reason.SIZE
-        elif limits.ms >= 0 and segment.size and held is None:
+        elif limits.ms >= 0 and held is None and not is_unused:
             due_ms = largest_timestamp(at) + limits.ms + 1
             if timestamp_ms >= due_ms:
                 past, due_ms = Reason.TIME, None

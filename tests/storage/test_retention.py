@@ -75,6 +75,14 @@ def test_time_deletes_segments_whose_newest_record_is_too_old(limit: int, doomed
     assert decide(pieces(), LogConfig(retention_ms=limit)) == RetentionPlan(doomed, rolls)
 
 
+@pytest.mark.parametrize("limits", [{"retention_ms": 1_000}, {"retention_ms": -1, "retention_bytes": 0}])
+@pytest.mark.parametrize("remote", [None, 39])
+def test_an_empty_closed_segment_does_not_stop_retention(limits: dict[str, int], remote: int | None) -> None:
+    """A log that skips offsets may have one: a crash can undo its removal."""
+    held = [Piece(0, 100, 1_000), Piece(10, 0, 1_500), Piece(20, 100, 3_000), Piece(30, 0, 4_000)]
+    assert decide(held, LogConfig(**limits), remote=remote) == RetentionPlan((0, 10, 20))  # type: ignore[arg-type]
+
+
 def test_time_stops_at_the_first_segment_that_is_young_enough() -> None:
     mixed = [Piece(0, 1, 1_000), Piece(10, 1, 9_000), Piece(20, 1, 1_000), Piece(30, 1, 9_999)]
     assert decide(mixed, LogConfig(retention_ms=5_000)).doomed == (0,)
