@@ -113,9 +113,7 @@ class LogDirectory:
             self.identity = identify(
                 disk, path, node_id=node_id, cluster_id=cluster_id, new_cluster_id=new_id, directory_id=new_uuid()
             )
-            self.checkpoints = OffsetCheckpoints(
-                path, disk, self.logs, reserve=self.reserve, state=self.state, report=report, failure=self._failure
-            )
+            self.checkpoints = OffsetCheckpoints(path, disk, self.logs, write=self._write_checkpoint, report=report)
             self.checkpoints.read()
             names = disk.list(path)
             self.was_clean = CLEAN_SHUTDOWN in names
@@ -318,6 +316,15 @@ class LogDirectory:
         for file_name in self.disk.list(path):
             self.disk.unlink(f"{path}/{file_name}")
         self.disk.remove_directory(path)
+
+    def _write_checkpoint(self, name: str, data: bytes) -> None:
+        """Replace a file, unless the directory has failed."""
+        if self.state.failure is None:
+            try:
+                # Retention of tiered logs and DeleteRecords free space, but need checkpoints first.
+                self.reserve.spend_on(lambda: write_atomically(self.disk, f"{self.path}/{name}", data), keeps_half=True)
+            except OSError as error:
+                raise self._failure(f"write {name}", error) from error
 
     # --- closing ---
 

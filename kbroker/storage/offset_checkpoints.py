@@ -18,19 +18,15 @@ from kbroker.storage.checkpoint import (
     TopicPartition,
     format_offsets,
     read_offsets,
-    write_atomically,
 )
 from kbroker.storage.log import Log
-from kbroker.storage.plans import DirectoryState
-from kbroker.storage.reserve import SpaceReserve
-from wire.errors import KafkaError
 
 
 class OffsetCheckpoints:
     """See the module's docstring.
 
     Shape  recovery_points, log_starts and high_watermarks are the contents of the files at the start; `logs` maps the
-           partitions to the open logs and follows their changes; `failure` makes the KafkaError for a failed write
+           partitions to the open logs and follows their changes; `write` replaces a file of the directory
     """
 
     def __init__(
@@ -39,10 +35,8 @@ class OffsetCheckpoints:
         disk: Disk,
         logs: Mapping[TopicPartition, Log],
         *,
-        reserve: SpaceReserve,
-        state: DirectoryState,
+        write: Callable[[str, bytes], None],
         report: Callable[[str], None],
-        failure: Callable[[str, OSError], KafkaError],
     ) -> None:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
@@ -50,10 +44,8 @@ class OffsetCheckpoints:
         self._path = path
         self._disk = disk
         self._logs = logs
-        self._reserve = reserve
-        self._state = state
+        self._write = write
         self._report = report
-        self._failure = failure
         self._written: dict[str, dict[TopicPartition, int]] = {}  # the contents of each file
 
     def read(self) -> None:
@@ -83,7 +75,7 @@ class OffsetCheckpoints:
         points = {key: log.recovery_point for key, log in logs}
         self._write_offsets(RECOVERY_POINT_CHECKPOINT, {**self._absent(self.recovery_points), **points})
         for key, log in logs:
-            log.persisted_recovery_point = points.get(key, log.persisted_recovery_point)
+            log.persisted_recovery_point = points[key]
 
     def write_log_starts(self) -> None:
         """Write the log_start_offsets that segment names do not give.
@@ -107,11 +99,11 @@ class OffsetCheckpoints:
         Otherwise, after a crash, the next process would apply a deleted log's start or recovery point to the new log.
         Errors  KAFKA_STORAGE_ERROR
         """
-        for key in partitions:
+        gone = set(partitions)
+        for key in gone:
             self.forget(key)
         for name, written in tuple(self._written.items()):
-            if any(key in written for key in partitions):
-                gone = set(partitions)
+            if gone & written.keys():
                 self._write_offsets(name, {key: offset for key, offset in written.items() if key not in gone})
 
     def _absent(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -119,14 +111,7 @@ class OffsetCheckpoints:
         return {key: offset for key, offset in tuple(offsets.items()) if key not in self._logs}
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if self._state.failure is not None:
-            return
-        data = format_offsets(offsets).encode()
-        try:
-            # Retention of tiered logs and DeleteRecords free space, but need this file first.
-            self._reserve.spend_on(lambda: write_atomically(self._disk, f"{self._path}/{name}", data), keeps_half=True)
-        except OSError as error:
-            raise self._failure(f"write {name}", error) from error
+        self._write(name, format_offsets(offsets).encode())
         self._written[name] = dict(offsets)
 
 
