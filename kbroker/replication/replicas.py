@@ -75,19 +75,16 @@ class Replicas:
         expected = self._expected()
         unexpected: list[tuple[TopicPartition, UUID | None]] = []
         for key in self.directory.stored_partitions():
-            wanted = expected.get(key)
-            stored_id = None if key[0] == CLUSTER_METADATA_TOPIC else self.directory.stored_topic_id(*key)
-            if key[0] != CLUSTER_METADATA_TOPIC and (wanted is None or stored_id not in (None, wanted.id)):
-                unexpected.append((key, stored_id))
+            if key[0] != CLUSTER_METADATA_TOPIC:
+                wanted, stored_id = expected.get(key), self.directory.stored_topic_id(*key)
+                if wanted is None or stored_id not in (None, wanted.id):
+                    unexpected.append((key, stored_id))
         if unexpected:
             self._put_away(unexpected, removed_topics())
         stored = set(self.directory.stored_partitions())
-        missing = [key for key in expected if key not in stored]
-        try:
-            self.directory.checkpoints.forget_earlier(missing)
-        except KafkaError as error:
-            logger.error("cannot create partitions", partitions=len(missing), error=error.message)
-            self.failed = {key: expected.pop(key).id for key in missing}
+        missing = {key: topic.id for key, topic in expected.items() if key not in stored}
+        if not self._forget_earlier(missing):
+            expected = {key: topic for key, topic in expected.items() if key not in missing}
         return {key: self._log_config(key[0], self._image) for key in expected}
 
     def open_expected(self) -> None:
@@ -147,11 +144,7 @@ class Replicas:
     def prepare(self, image: Image, delta: Delta) -> list[Partition]:
         """Create the logs of new partitions. Blocking; they are not served yet. Nothing else may write checkpoints."""
         new = [change for change in delta.changed_partitions if self._is_new(change)]
-        try:
-            self.directory.checkpoints.forget_earlier([(change.topic.name, change.index) for change in new])
-        except KafkaError as error:
-            logger.error("cannot create partitions", partitions=len(new), error=error.message)
-            self.failed = self.failed | {(change.topic.name, change.index): change.topic.id for change in new}
+        if not self._forget_earlier({(change.topic.name, change.index): change.topic.id for change in new}):
             return []
         return self._open_all([(change.topic.name, change.index, change.topic.id) for change in new], image)
 
@@ -218,6 +211,16 @@ class Replicas:
             for index, partition in topic.partitions.items()
             if self.broker_id in partition.replicas
         }
+
+    def _forget_earlier(self, new: dict[TopicPartition, UUID]) -> bool:
+        """Clear the checkpoints for new partitions; if that is impossible, the partitions have failed."""
+        try:
+            self.directory.checkpoints.forget_earlier(new)
+        except KafkaError as error:
+            logger.error("cannot create partitions", partitions=len(new), error=error.message)
+            self.failed = self.failed | new
+            return False
+        return True
 
     def _put_away(self, unexpected: list[tuple[TopicPartition, UUID | None]], removed: Container[UUID]) -> None:
         """Delete the directories of removed topics and make strays of the rest."""

@@ -18,6 +18,7 @@ from kbroker.storage.batches import scan_headers
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX
 from kbroker.storage.durable import sync_names
 from kbroker.storage.files import FilePool
+from kbroker.storage.leader_epoch import MAX_OFFSET
 from kbroker.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -31,6 +32,10 @@ from kbroker.storage.segment import (
 
 Report = Callable[[str], None]
 _OFFSET_DIGITS: Final = 20
+
+
+def _offset(name: str) -> int:
+    return int(name[:_OFFSET_DIGITS])
 
 
 def has_leftovers(names: Sequence[str]) -> bool:
@@ -47,7 +52,7 @@ def retired_through(names: Sequence[str]) -> int:
     """The base offset of the last segment that an interrupted retention was deleting, along with all earlier ones;
     -1 if there was none.
     """
-    return max((int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
+    return max((_offset(name) for name in names if name.endswith(THROUGH_SUFFIX)), default=-1)
 
 
 def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], report: Report) -> None:
@@ -61,27 +66,22 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
     through = retired_through(names)
     if through >= 0:
         for name in names:
-            if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and int(name[:_OFFSET_DIGITS]) <= through:
+            if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and _offset(name) <= through:
                 unlink(name)
         sync_names(disk, directory)  # before the .through.deleted file is removed
         names = disk.list(directory)
-    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
-    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    # Swap files at or after a .cleaned file belong to an incomplete split whose original segment still exists.
+    first_cleaned = min((_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)), default=MAX_OFFSET)
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX) and _offset(name) < first_cleaned]
     for name in names:
+        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and name not in swaps:
+            report(f"{directory}/{name} is left over from an interrupted compaction and is removed")
+            unlink(name)
         # A `.checkpoint.deleted` is a snapshot of the metadata log; its owner removes it.
-        if (name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)) or (
+        elif (name.endswith(DELETED_SUFFIX) and not name.endswith(".checkpoint" + DELETED_SUFFIX)) or (
             name.endswith(TEMPORARY_SUFFIX) and not name.startswith("bootstrap")
         ):
             unlink(name)
-    # Swap files at or after a .cleaned file belong to an incomplete split whose original segment still exists.
-    first_cleaned = min((int(name[:_OFFSET_DIGITS]) for name in cleaned), default=None)
-    for name in [
-        *cleaned,
-        *(s for s in swaps if first_cleaned is not None and int(s[:_OFFSET_DIGITS]) >= first_cleaned),
-    ]:
-        report(f"{directory}/{name} is left over from an interrupted compaction and is removed")
-        unlink(name)
-    swaps = [name for name in swaps if first_cleaned is None or int(name[:_OFFSET_DIGITS]) < first_cleaned]
     if swaps:
         _complete_swaps(files, directory, names, swaps, report)
     logs = {name[:_OFFSET_DIGITS] for name in disk.list(directory) if name.endswith(LOG_SUFFIX)}
@@ -99,7 +99,7 @@ def _complete_swaps(
     disk = files.disk
     log_swaps = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     if log_swaps:
-        first = min(int(name[:_OFFSET_DIGITS]) for name in log_swaps)
+        first = min(_offset(name) for name in log_swaps)
         end = first
         for name in log_swaps:
             file = disk.open(f"{directory}/{name}", writable=False)
@@ -107,7 +107,7 @@ def _complete_swaps(
                 end = max(end, header.next_offset)
             file.close()
         for name in names:
-            if name.endswith(SEGMENT_SUFFIXES) and first <= int(name[:_OFFSET_DIGITS]) < end:
+            if name.endswith(SEGMENT_SUFFIXES) and first <= _offset(name) < end:
                 with suppress(FileNotFoundError):
                     disk.unlink(f"{directory}/{name}")
     # Indexes first: until the log is renamed, the next start still finds the swap and completes it.

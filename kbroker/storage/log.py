@@ -158,13 +158,6 @@ class Log(SegmentedLog):
         self.commit(plan)
         return plan
 
-    def append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
-        """Append batches that already have the leader's offsets and epochs."""
-        plan = self.plan_append_as_follower(batches, timestamp_ms=timestamp_ms)
-        self.write(plan)
-        self.commit(plan)
-        return plan
-
     def plan_append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
         """Plan the append of one or more whole, validated batches from a client. Changes nothing.
 

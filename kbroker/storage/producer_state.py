@@ -172,6 +172,7 @@ class ProducerEntry:
         self.last_timestamp_ms = header.max_timestamp
 
 
+@dataclass(slots=True, eq=False)
 class ProducerState:
     """All producers of one partition.
 
@@ -182,22 +183,16 @@ class ProducerState:
     Invariant  end_offset: every batch below it has been recorded
     """
 
-    __slots__ = (
-        "end_offset",
-        "limit",
-        "open_transactions",
-        "producers",
-        "snapshot_offset",
-        "unreplicated_transactions",
-    )
+    end_offset: int = 0
+    _: KW_ONLY
+    limit: int = DEFAULT_LIMIT
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)
+    unreplicated_transactions: dict[int, int] = field(default_factory=dict)
+    snapshot_offset: int = field(init=False)
 
-    def __init__(self, end_offset: int = 0, *, limit: int = DEFAULT_LIMIT) -> None:
-        self.limit = limit
-        self.producers: dict[int, ProducerEntry] = {}
-        self.open_transactions: dict[int, int] = {}
-        self.unreplicated_transactions: dict[int, int] = {}
-        self.end_offset = end_offset
-        self.snapshot_offset = end_offset
+    def __post_init__(self) -> None:
+        self.snapshot_offset = self.end_offset
 
     def __len__(self) -> int:
         return len(self.producers)

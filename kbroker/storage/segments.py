@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 from kbroker.storage.durable import sync_names
 from kbroker.storage.segment import SEGMENT_SUFFIXES, Segment
@@ -35,19 +36,19 @@ def unlink_newest_first(segments: Sequence[Segment]) -> None:
         sync_names(segment.files.disk, segment.directory)
 
 
+_base_offset = attrgetter("base_offset")
+
+
 class SegmentList:
     """Never empty once loaded; the last segment is the active one."""
 
-    __slots__ = ("_bases", "_segments")
+    __slots__ = ("_segments",)
 
-    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+    def __init__(self) -> None:
         self._segments: tuple[Segment, ...] = ()
-        self._bases: tuple[int, ...] = ()
-        self.replace(segments)
 
     def replace(self, segments: Iterable[Segment]) -> None:
-        ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))
-        self._segments, self._bases = ordered, tuple(segment.base_offset for segment in ordered)
+        self._segments = tuple(sorted(segments, key=_base_offset))
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -82,5 +83,4 @@ class SegmentList:
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segment that holds `offset`, if any, and all later ones."""
         segments = self._segments
-        bases = [segment.base_offset for segment in segments]
-        return segments[max(bisect_right(bases, offset) - 1, 0) :]
+        return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]

@@ -12,6 +12,7 @@ from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.plans import AppendPlan
 from wire.record_batch import Record, RecordBatch, batches, build_batch
 
 
@@ -31,6 +32,14 @@ def fill(log: Log, count: int, *, leader_epoch: int = 0, first: int | None = Non
     begin = log.log_end_offset if first is None else first
     for number in range(begin, begin + count):
         log.append(batch(timestamp=1_000 + number, size=size), leader_epoch=leader_epoch, timestamp_ms=1_000 + number)
+
+
+def append_as_follower(log: Log, data: Buffer) -> AppendPlan:
+    """Append batches that already have the leader's offsets and epochs."""
+    plan = log.plan_append_as_follower(data, timestamp_ms=0)
+    log.write(plan)
+    log.commit(plan)
+    return plan
 
 
 def read_all(log: Log, *, max_bytes: int = 4_000) -> list[RecordBatch]:

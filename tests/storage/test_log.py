@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.segment import Segment
-from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log, read_all
+from tests.storage.logs import FailingDisk, append_as_follower, batch, fill, offsets, open_log, read_all
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, RecordBatch, batches, build_batch
@@ -93,24 +93,24 @@ def test_a_duplicate_is_answered_with_the_original_and_not_written(tmp_path: Pat
 def test_a_follower_keeps_the_leaders_offsets_and_epochs(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     data = batch(2, base_offset=10, partition_leader_epoch=3) + batch(base_offset=15, partition_leader_epoch=4)
-    plan = log.append_as_follower(data, timestamp_ms=0)
+    plan = append_as_follower(log, data)
     assert (plan.first_offset, plan.last_offset) == (10, 15)
     assert log.log_end_offset == 16
     assert log.leader_epochs.entries == [(3, 10), (4, 15)]
     with pytest.raises(KafkaError):
-        log.append_as_follower(batch(base_offset=15), timestamp_ms=0)
+        append_as_follower(log, batch(base_offset=15))
     assert RecordBatch(log.read(12, max_bytes=10_000).read()).base_offset == 15
 
 
 def test_an_offset_too_far_for_the_segment_rolls_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append_as_follower(batch(base_offset=5), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=5))
     far = 6 + (1 << 31)
-    log.append_as_follower(batch(base_offset=far), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=far))
     assert names(tmp_path, ".log") == [0, far]
     # An empty segment with a too low base offset is replaced.
     log.truncate_fully_and_start_at(7)
-    log.append_as_follower(batch(base_offset=7 + (1 << 32)), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=7 + (1 << 32)))
     assert names(tmp_path, ".log") == [7 + (1 << 32)]
     assert offsets_from(log, 7) == [7 + (1 << 32)]
 

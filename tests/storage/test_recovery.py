@@ -13,7 +13,7 @@ import pytest
 from kbroker.runtime.disk import RealDisk, RealFile
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log, read_all
+from tests.storage.logs import FailingDisk, append_as_follower, batch, fill, offsets, open_log, read_all
 from tests.storage.test_log import SMALL, names
 from wire.errors import KafkaError
 from wire.record_batch import RecordBatch
@@ -133,11 +133,11 @@ def test_d7_an_empty_middle_segment_removes_later_segments(crashed: Path) -> Non
 def test_gaps_in_a_compacted_log_are_legal(tmp_path: Path) -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log = open_log(tmp_path, config=config)
-    log.append_as_follower(batch(base_offset=0), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=0))
     log.roll(timestamp_ms=0)
-    log.append_as_follower(batch(base_offset=7), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=7))
     log.roll(timestamp_ms=0)
-    log.append_as_follower(batch(base_offset=20), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=20))
     crash(log)
     (tmp_path / f"{1:020d}.log").rename(tmp_path / f"{4:020d}.log")
     log = open_log(tmp_path, config=config)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.log_config import LogConfig
-from tests.storage.logs import FailingDisk, batch, fill, offsets, open_log
+from tests.storage.logs import FailingDisk, append_as_follower, batch, fill, offsets, open_log
 from tests.storage.test_log import SMALL, names
 from wire.errors import KafkaError
 
@@ -100,7 +100,7 @@ def test_a_log_can_be_emptied_and_continue_at_another_offset(tmp_path: Path) -> 
     assert log.leader_epochs.entries == []
     assert names(tmp_path, ".log") == [500]
     assert names(tmp_path, ".snapshot") == []
-    log.append_as_follower(batch(base_offset=500, partition_leader_epoch=7), timestamp_ms=0)
+    append_as_follower(log, batch(base_offset=500, partition_leader_epoch=7))
     assert offsets(log) == [500]
     assert not log.truncate_to(600)
     assert log.truncate_to(490)
