@@ -103,11 +103,11 @@ def scan_headers(
     Recovery, which reads millions of batches, has its own loop (`kbroker.storage.segment_recovery`).
     """
     unpack, make = HEADER.unpack_from, BatchHeader._make
-    chunk, chunk_start = memoryview(b""), position
+    chunk, chunk_start = b"", position
     while position + HEADER_SIZE <= end:
         at = position - chunk_start
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = memoryview(file.pread(min(chunk_bytes, end - position), position)), position, 0
+            chunk, chunk_start, at = file.pread(min(chunk_bytes, end - position), position), position, 0
             if len(chunk) < HEADER_SIZE:
                 return
         # This loop runs for every batch of a segment, so it uses header fields by index.
@@ -118,8 +118,8 @@ def scan_headers(
         if checks_crc:
             if at + size > len(chunk):
                 wanted = min(max(chunk_bytes, size), end - position)
-                chunk, chunk_start, at = memoryview(file.pread(wanted, position)), position, 0
-            if len(chunk) < at + size or crc32c(chunk[at + CRC_START : at + size]) != fields[4]:
+                chunk, chunk_start, at = file.pread(wanted, position), position, 0
+            if len(chunk) < at + size or crc32c(memoryview(chunk)[at + CRC_START : at + size]) != fields[4]:
                 return
         yield position, make(fields)
         position += size
