@@ -37,7 +37,7 @@ from kbroker.controller.from_settings import controller_settings
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Endpoint, Image
+from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import is_internal
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import event_log as logs
@@ -54,6 +54,7 @@ from kbroker.storage.durable import lacks_space
 from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log_directory import LogDirectory
 from wire.errors import KafkaError
+from wire.messages.broker_registration import Endpoint
 
 LOCALHOST = "localhost"
 EVERY_INTERFACE = (None, "", "0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
@@ -315,7 +316,10 @@ class Node:
             await nursery.start(broker.groups.run)
             await broker.lifecycle.register(
                 incarnation_id=env.new_uuid(),
-                endpoints=[Endpoint(one.name, one.advertised_host, one.advertised_port) for one in bound],
+                endpoints=[
+                    Endpoint(name=one.name, host=one.advertised_host, port=one.advertised_port, security_protocol=0)
+                    for one in bound
+                ],
                 log_dirs=[directory.identity.directory_id],
                 rack=settings.server.broker_rack,
             )

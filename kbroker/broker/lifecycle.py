@@ -13,16 +13,10 @@ from uuid import UUID
 
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
-from kbroker.metadata.image import Endpoint
-from kbroker.metadata.parts import copied, feature_ranges
+from kbroker.metadata.parts import feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import (
-    BrokerFeatureRange,
-    BrokerListener,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
+from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse, Endpoint
 
 
 class BrokerLifecycle:
@@ -48,8 +42,8 @@ class BrokerLifecycle:
             broker_id=self.broker_id,
             cluster_id=self._cluster_id,
             incarnation_id=incarnation_id,
-            listeners=[copied(BrokerListener, endpoint) for endpoint in endpoints],
-            features=feature_ranges(BrokerFeatureRange, SUPPORTED_FEATURES),
+            listeners=list(endpoints),
+            features=feature_ranges(SUPPORTED_FEATURES),
             rack=rack,
             log_dirs=list(log_dirs),
         )

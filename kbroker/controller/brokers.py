@@ -33,7 +33,7 @@ from kbroker.controller.context import Context
 from kbroker.controller.decisions import decides
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE, RESERVED_DIRECTORIES, copied, feature_ranges
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, RESERVED_DIRECTORIES, feature_ranges
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -41,10 +41,7 @@ from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerR
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from wire.refusals import refused
 from wire.stored.metadata import (
-    BrokerEndpoint,
-    BrokerFeature,
     BrokerRegistrationChangeRecord,
-    ControllerFeature,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
@@ -84,8 +81,8 @@ def register_broker(context: Context, request: BrokerRegistrationRequest) -> Out
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
         broker_epoch=image.end_offset + len(records),
-        end_points=[copied(BrokerEndpoint, listener) for listener in request.listeners],
-        features=[copied(BrokerFeature, feature) for feature in request.features],
+        end_points=request.listeners,
+        features=request.features,
         rack=request.rack,
         log_dirs=list(request.log_dirs),
     )
@@ -211,7 +208,7 @@ def _controller_record(context: Context, incarnation_id: UUID) -> RegisterContro
         incarnation_id=incarnation_id,
         zk_migration_ready=False,
         end_points=[],
-        features=feature_ranges(ControllerFeature, SUPPORTED_FEATURES),
+        features=feature_ranges(SUPPORTED_FEATURES),
     )
 
 

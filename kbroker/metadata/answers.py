@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from kbroker.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
+from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from kbroker.metadata.names import is_internal, topic_name_fault
 from wire.errors import ErrorCode
+from wire.messages.broker_registration import Endpoint
 from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from wire.messages.describe_topic_partitions import (
     Cursor,

@@ -33,11 +33,11 @@ from kbroker.metadata.parts import (
     TOPIC_RESOURCE,
     BrokerImage,
     ControllerImage,
-    Endpoint,
     PartitionImage,
     TopicImage,
     changed_partition,
 )
+from wire.messages.broker_registration import Endpoint, FeatureRange
 from wire.stored import metadata as stored
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "NO_LEADER",
     "TOPIC_RESOURCE",
     "BrokerImage",
-    "Endpoint",
     "Image",
     "ImageBuilder",
     "PartitionImage",
@@ -381,11 +380,11 @@ class ImageBuilder:
             self._open.append(record)
 
 
-def _endpoints(end_points: Iterable[Any]) -> dict[str, Endpoint]:
-    return {point.name: Endpoint(point.name, point.host, point.port, point.security_protocol) for point in end_points}
+def _endpoints(end_points: Iterable[Endpoint]) -> dict[str, Endpoint]:
+    return {endpoint.name: endpoint for endpoint in end_points}
 
 
-def _feature_ranges(features: Iterable[Any]) -> dict[str, tuple[int, int]]:
+def _feature_ranges(features: Iterable[FeatureRange]) -> dict[str, tuple[int, int]]:
     return {feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in features}
 
 

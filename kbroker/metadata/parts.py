@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 from uuid import UUID
 
-from wire.schema import schema_of
+from wire.messages.broker_registration import Endpoint, FeatureRange
 from wire.stored.metadata import PartitionChangeRecord, PartitionRecord
-
-Message = TypeVar("Message")
 
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
@@ -72,16 +70,6 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """The advertised address of a listener."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerImage:
     """One registration. epoch is the offset of the RegisterBroker record that started this incarnation."""
 
@@ -122,15 +110,10 @@ class ControllerImage:
     zk_migration_ready: bool = False
 
 
-def copied(kind: type[Message], source: Any) -> Message:
-    """A message with the fields of an object that has the same ones: an endpoint, a range of feature levels."""
-    return kind(**{field.name: getattr(source, field.name) for field in schema_of(kind).fields})
-
-
-def feature_ranges(kind: Callable[..., Message], features: Mapping[str, tuple[int, int]]) -> list[Message]:
-    """Messages with the lowest and the highest supported level of each feature."""
+def feature_ranges(features: Mapping[str, tuple[int, int]]) -> list[FeatureRange]:
+    """The lowest and the highest supported level of each feature."""
     return [
-        kind(name=name, min_supported_version=lowest, max_supported_version=highest)
+        FeatureRange(name=name, min_supported_version=lowest, max_supported_version=highest)
         for name, (lowest, highest) in features.items()
     ]
 

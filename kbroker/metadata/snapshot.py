@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbroker.metadata.image import BrokerImage, Image, Record
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE, copied, feature_ranges, partition_record
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges, partition_record
 from wire.stored import metadata as stored
 
 
@@ -59,8 +59,8 @@ def register_broker_record(broker: BrokerImage) -> stored.RegisterBrokerRecord:
         is_migrating_zk_broker=broker.is_migrating_zk_broker,
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.epoch,
-        end_points=[copied(stored.BrokerEndpoint, endpoint) for endpoint in broker.endpoints.values()],
-        features=feature_ranges(stored.BrokerFeature, broker.features),
+        end_points=list(broker.endpoints.values()),
+        features=feature_ranges(broker.features),
         rack=broker.rack,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
@@ -75,6 +75,6 @@ def _controllers(image: Image) -> Iterator[Record]:
             controller_id=controller.id,
             incarnation_id=controller.incarnation_id,
             zk_migration_ready=controller.zk_migration_ready,
-            end_points=[copied(stored.ControllerEndpoint, endpoint) for endpoint in controller.endpoints.values()],
-            features=feature_ranges(stored.ControllerFeature, controller.features),
+            end_points=list(controller.endpoints.values()),
+            features=feature_ranges(controller.features),
         )

@@ -14,7 +14,7 @@ from kbroker.controller.controller import Controller
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from wire.messages.broker_registration import BrokerFeatureRange, BrokerListener, BrokerRegistrationRequest
+from wire.messages.broker_registration import BrokerRegistrationRequest, Endpoint, FeatureRange
 from wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -94,11 +94,9 @@ class Cluster:
             broker_id=broker_id,
             cluster_id=CLUSTER_ID,
             incarnation_id=UUID(int=1_000_000 * broker_id + incarnation),
-            listeners=[
-                BrokerListener(name="PLAINTEXT", host=f"host{broker_id}", port=9000 + broker_id, security_protocol=0)
-            ],
+            listeners=[Endpoint(name="PLAINTEXT", host=f"host{broker_id}", port=9000 + broker_id, security_protocol=0)],
             features=[
-                BrokerFeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21),
+                FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21),
             ],
             rack=None,
             log_dirs=[UUID(int=5_000 + broker_id)],

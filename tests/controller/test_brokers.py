@@ -12,7 +12,7 @@ from kbroker.controller.sessions import BrokerSessions
 from tests.controller.cluster import Cluster, topic
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerFeatureRange
+from wire.messages.broker_registration import FeatureRange
 from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.stored.metadata import (
     BrokerRegistrationChangeRecord,
@@ -127,11 +127,7 @@ def test_an_incarnation_without_a_heartbeat_can_be_replaced() -> None:
         ({"log_dirs": [UUID(int=5001)]}, ErrorCode.INVALID_REGISTRATION),  # broker 1 has it
         ({"features": []}, ErrorCode.UNSUPPORTED_VERSION),
         (
-            {
-                "features": [
-                    BrokerFeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=20)
-                ]
-            },
+            {"features": [FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=20)]},
             ErrorCode.UNSUPPORTED_VERSION,
         ),
     ],

@@ -17,11 +17,12 @@ from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.metadata_log import DIRECTORY
 from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import Endpoint, Image
+from kbroker.metadata.image import Image
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from tests.controller.cluster import CLUSTER_ID, RULES, SETTINGS, topic
 from tests.controller.injected import inject
+from wire.messages.broker_registration import Endpoint
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
@@ -57,7 +58,7 @@ async def registered(client: EmbeddedController, incarnation: int = 1) -> AsyncI
         await nursery.start(client.run)
         await lifecycle.register(
             incarnation_id=UUID(int=700 + incarnation),
-            endpoints=[Endpoint("PLAINTEXT", "h", 9092)],
+            endpoints=[Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
             log_dirs=[LOG_DIRECTORY],
         )
         await lifecycle.unfence()
@@ -262,7 +263,7 @@ async def test_the_broker_registers_fenced_and_is_then_unfenced(autojump_clock: 
     client.publisher.add_listener(lambda image, delta: fenced.append(steps[0](image)))
     async with running(client):
         broker = client.publisher.image.brokers[1]
-        assert broker.endpoints == {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092)}
+        assert broker.endpoints == {"PLAINTEXT": Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)}
         assert broker.log_dirs == (LOG_DIRECTORY,)
     assert fenced == [True, False]
 

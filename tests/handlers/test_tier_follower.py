@@ -41,13 +41,14 @@ from tests.handlers.asking import (
 )
 from tests.handlers.test_tier_fetch import SETTINGS, until_local_from
 from wire.errors import ErrorCode
+from wire.messages.broker_registration import Endpoint
 from wire.messages.fetch import PartitionData
 from wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from wire.stored.metadata import BrokerEndpoint, PartitionChangeRecord, RegisterBrokerRecord
+from wire.stored.metadata import PartitionChangeRecord, RegisterBrokerRecord
 
 TOPIC = "orders"
 FOLLOWER = 2
@@ -210,7 +211,7 @@ async def register_follower(broker: MemoryBroker, topic_id: UUID) -> None:
             broker_id=FOLLOWER,
             incarnation_id=UUID(int=5),
             broker_epoch=1,
-            end_points=[BrokerEndpoint(name="PLAINTEXT", host="b.example", port=9092, security_protocol=0)],
+            end_points=[Endpoint(name="PLAINTEXT", host="b.example", port=9092, security_protocol=0)],
             features=[],
             rack=None,
             fenced=True,

@@ -16,6 +16,7 @@ from kbroker.metadata.answers import (
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import topic_name_fault
 from wire.codec import encode
+from wire.messages.broker_registration import Endpoint
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_topic_partitions import (
     Cursor,
@@ -36,7 +37,7 @@ def broker(broker_id: int, *, fenced: bool = False, listener: str = "PLAINTEXT")
         broker_id=broker_id,
         incarnation_id=UUID(int=3),
         broker_epoch=5,
-        end_points=[stored.BrokerEndpoint(name=listener, host=f"h{broker_id}", port=9092, security_protocol=0)],
+        end_points=[Endpoint(name=listener, host=f"h{broker_id}", port=9092, security_protocol=0)],
         features=[],
         rack=f"rack{broker_id}",
         fenced=fenced,

@@ -11,6 +11,7 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, PartitionImage
 from kbroker.metadata.snapshot import image_records
+from wire.messages.broker_registration import Endpoint, FeatureRange
 from wire.stored import metadata as stored
 
 TOPIC, OTHER = UUID(int=700), UUID(int=701)
@@ -41,8 +42,8 @@ def register(broker_id: int = 1, epoch: int = 5, **fields: Any) -> stored.Regist
         broker_id=broker_id,
         incarnation_id=UUID(int=3),
         broker_epoch=epoch,
-        end_points=[stored.BrokerEndpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
-        features=[stored.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=21)],
+        end_points=[Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
+        features=[FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21)],
         rack="r",
         **fields,
     )

@@ -5,7 +5,9 @@ from wire.types import boolean, int16, int32, int64, string, uint16, uuid
 
 
 @struct
-class BrokerListener:
+class Endpoint:
+    """The advertised address of a listener, as registrations of brokers and controllers carry and store it."""
+
     name: string
     host: string
     port: uint16
@@ -13,7 +15,9 @@ class BrokerListener:
 
 
 @struct
-class BrokerFeatureRange:
+class FeatureRange:
+    """The supported levels of a feature, also in the requests and the stored records of both."""
+
     name: string
     min_supported_version: int16
     max_supported_version: int16
@@ -24,8 +28,8 @@ class BrokerRegistrationRequest:
     broker_id: int32
     cluster_id: string
     incarnation_id: uuid
-    listeners: list[BrokerListener]
-    features: list[BrokerFeatureRange]
+    listeners: list[Endpoint]
+    features: list[FeatureRange]
     rack: string | None
     is_migrating_zk_broker: boolean = field(versions="1+", default=False)
     log_dirs: list[uuid] = field(versions="2+", default=[], ignorable=True)

@@ -3,23 +3,9 @@
 In a PartitionChangeRecord a field at its default means no change, and leader -2 means no change of the leader.
 """
 
+from wire.messages.broker_registration import Endpoint, FeatureRange
 from wire.schema import field, stored, struct
-from wire.types import boolean, bytes_, float64, int8, int16, int32, int64, string, uint16, uuid
-
-
-@struct
-class BrokerEndpoint:
-    name: string
-    host: string
-    port: uint16
-    security_protocol: int16
-
-
-@struct
-class BrokerFeature:
-    name: string
-    min_supported_version: int16
-    max_supported_version: int16
+from wire.types import boolean, bytes_, float64, int8, int16, int32, int64, string, uuid
 
 
 @stored(record_type=0, versions="0-4", flexible="0+")
@@ -28,8 +14,8 @@ class RegisterBrokerRecord:
     is_migrating_zk_broker: boolean = field(versions="2+", default=False)
     incarnation_id: uuid
     broker_epoch: int64
-    end_points: list[BrokerEndpoint]
-    features: list[BrokerFeature]
+    end_points: list[Endpoint]
+    features: list[FeatureRange]
     rack: string | None
     fenced: boolean = True
     in_controlled_shutdown: boolean = field(versions="1+", default=False)
@@ -217,28 +203,13 @@ class RemoveDelegationTokenRecord:
     token_id: string
 
 
-@struct
-class ControllerEndpoint:
-    name: string
-    host: string
-    port: uint16
-    security_protocol: int16
-
-
-@struct
-class ControllerFeature:
-    name: string
-    min_supported_version: int16
-    max_supported_version: int16
-
-
 @stored(record_type=27, versions="0", flexible="0+")
 class RegisterControllerRecord:
     controller_id: int32
     incarnation_id: uuid
     zk_migration_ready: boolean
-    end_points: list[ControllerEndpoint]
-    features: list[ControllerFeature]
+    end_points: list[Endpoint]
+    features: list[FeatureRange]
 
 
 @stored(record_type=28, versions="0", flexible="0+")
