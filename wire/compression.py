@@ -27,6 +27,7 @@ import lz4.frame
 import zstandard
 
 from wire.errors import Malformed
+from wire.varint import decode_uvarint
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -218,15 +219,10 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
-    size = position = 0
-    while True:  # the decoded size as an unsigned varint of 32 bits
-        if position == len(block) or position == 5:
-            raise Malformed("not a snappy block")
-        byte = block[position]
-        size |= (byte & 0x7F) << 7 * position
-        position += 1
-        if byte < 0x80:
-            break
+    try:
+        size, _ = decode_uvarint(block, 0)
+    except IndexError:
+        raise Malformed("not a snappy block") from None
     # Three input bytes copy at most 64, so a larger claimed size is false and nothing may be allocated for it.
     if size > len(block) * _MOST_RATIO[Codec.SNAPPY] + 64:
         raise Malformed(f"a snappy block of {len(block)} bytes cannot hold {size}")

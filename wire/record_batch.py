@@ -58,6 +58,10 @@ class LegacyMagic(Malformed):
     """A message of format 0 or 1 (before Kafka 0.11), which kbroker neither stores nor converts."""
 
 
+class WideVarint(Malformed):
+    """A varint of more bits than its field has."""
+
+
 class Record(NamedTuple):
     """One record; offset and timestamp (ms) are absolute. Header keys are UTF-8; other bytes are kept as surrogates."""
 
@@ -370,20 +374,30 @@ def _put_bytes(into: bytearray, data: bytes | None) -> None:
 
 def read_varint(data: Bytes, position: int, max_bits: int = 32) -> tuple[int, int]:
     """A zigzag varint and the position after it. Raises Malformed if it is cut or wider than `max_bits` (32 or 64)."""
-    value = shift = 0
     try:
-        while (byte := data[position]) > 0x7F:
-            value |= (byte & 0x7F) << shift
-            shift += 7
+        value = data[position]
+        if value > 0x7F:
+            value, position = read_zigzag(data, position, max_bits)
+        else:
             position += 1
-            if shift >= max_bits:
-                raise Malformed(f"a varint of more than {max_bits} bits")
     except IndexError:
         raise Malformed("a varint is cut off") from None
-    value |= byte << shift
-    if value >> max_bits:
-        raise Malformed(f"a varint of more than {max_bits} bits")
-    return (value >> 1) ^ -(value & 1), position + 1
+    return (value >> 1) ^ -(value & 1), position
+
+
+def read_zigzag(data: Bytes, position: int, max_bits: int = 32) -> tuple[int, int]:
+    """Like read_varint, but the value stays zigzag, so it is never negative, and a cut varint raises IndexError."""
+    value = shift = 0
+    while shift < max_bits:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            if value >> max_bits:
+                break
+            return value, position
+        shift += 7
+    raise WideVarint(f"a varint of more than {max_bits} bits")
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:

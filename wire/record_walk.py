@@ -15,7 +15,7 @@ from typing import Final
 
 from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
-from wire.record_batch import read_varint
+from wire.record_batch import WideVarint, read_varint, read_zigzag
 from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
 
 _MAX_FAILURES: Final = 2  # after this many failed attempts in one batch its records count as dissimilar
@@ -80,8 +80,8 @@ class RecordWalk:
     def _walk_each(self, d: bytes, p: int, stop: int) -> int:
         """The rule, record by record; stops at index `stop` or before a record that is cut off.
 
-        Varints of one and two bytes are decoded inline, wider ones by `_wide`. No length is negative, so the position
-        only grows, and one comparison with the record's end detects every wrong inner length.
+        Varints of one and two bytes are decoded inline, wider ones by `read_zigzag`. No length is negative, so the
+        position only grows, and one comparison with the record's end detects every wrong inner length.
         """
         size = len(d)
         seen_t = -1
@@ -96,7 +96,7 @@ class RecordWalk:
                     if b > 0x7F:
                         c = d[p]
                         if c > 0x7F:
-                            b, p = _wide(d, start)
+                            b, p = read_zigzag(d, start)
                         else:
                             b += (c - 1) << 7
                             p += 1
@@ -114,7 +114,7 @@ class RecordWalk:
                 if t > 0x7F:
                     c = d[p]
                     if c > 0x7F:
-                        t, p = _wide(d, p - 1, 64)
+                        t, p = read_zigzag(d, p - 1, 64)
                     else:
                         t += (c - 1) << 7
                         p += 1
@@ -130,7 +130,7 @@ class RecordWalk:
                 if b > 0x7F:
                     c = d[p]
                     if c > 0x7F:
-                        b, p = _wide(d, p - 1)
+                        b, p = read_zigzag(d, p - 1)
                     else:
                         b += (c - 1) << 7
                         p += 1
@@ -142,7 +142,7 @@ class RecordWalk:
                     self.has_null_key = True
                 else:
                     if b > 0x7F:
-                        b, p = _wide(d, p - 1)
+                        b, p = read_zigzag(d, p - 1)
                     if b & 1:
                         raise BadRecord(index, "a negative key length")
                     p += b >> 1
@@ -151,7 +151,7 @@ class RecordWalk:
                 if b > 0x7F:
                     c = d[p]
                     if c > 0x7F:
-                        b, p = _wide(d, p - 1)
+                        b, p = read_zigzag(d, p - 1)
                     else:
                         b += (c - 1) << 7
                         p += 1
@@ -167,7 +167,7 @@ class RecordWalk:
                     raise BadRecord(index, f"its length and its fields differ by {p - end} bytes")
         except IndexError:
             raise BadRecord(index, "a length leads out of the batch") from None
-        except _Overlong:
+        except WideVarint:
             raise BadRecord(index, "a varint is too wide") from None
         finally:
             self.min_delta, self.max_delta = low, high
@@ -182,28 +182,9 @@ class RecordWalk:
         return proof.position
 
 
-class _Overlong(Malformed):
-    pass
-
-
-def _wide(d: bytes | bytearray, p: int, bits: int = 32) -> tuple[int, int]:
-    """The varint at `p` as its zigzag value (never negative) and the position after it; at most `bits` wide."""
-    value = shift = 0
-    while (byte := d[p]) > 0x7F:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        p += 1
-        if shift >= bits:
-            raise _Overlong
-    value |= byte << shift
-    if value >> bits:
-        raise _Overlong
-    return value, p + 1
-
-
 def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
     """The position after the headers whose count is at `p`."""
-    count, p = _wide(d, p)
+    count, p = read_zigzag(d, p)
     # A header takes at least two bytes: a larger count is refused before the loop.
     if count & 1 or count > end - p:
         raise BadRecord(index, "an impossible number of headers")
@@ -211,14 +192,14 @@ def _walk_headers(d: bytes, p: int, end: int, index: int) -> int:
         b = d[p]
         p += 1
         if b > 0x7F:
-            b, p = _wide(d, p - 1)
+            b, p = read_zigzag(d, p - 1)
         if b & 1:
             raise BadRecord(index, "a header without a name")
         p += b >> 1
         b = d[p]
         p += 1
         if b > 0x7F:
-            b, p = _wide(d, p - 1)
+            b, p = read_zigzag(d, p - 1)
         if not b & 1:
             p += b >> 1
         elif b != 1:
@@ -257,7 +238,7 @@ class _LongRecord:
                 self._read_on()
             read.append(self.data[self.at])
             self.skip(1)
-        return _wide(read, 0, bits)[0]
+        return read_zigzag(read, 0, bits)[0]
 
     def field(self, why: str, *, may_be_null: bool = True) -> bool:
         """Skip a length and that many bytes; returns whether it is not null."""
@@ -310,7 +291,7 @@ def _walk_long(walk: RecordWalk, size: int, data: bytes, at: int, pieces: Iterat
             record.field("a header without a name", may_be_null=False)
             record.field("a negative header length")
             headers -= 1
-    except _Overlong:
+    except WideVarint:
         raise BadRecord(index, "a varint is too wide") from None
     if record.left:
         raise BadRecord(index, f"its length and its fields differ by {-record.left} bytes")
@@ -323,7 +304,7 @@ def _walk_long(walk: RecordWalk, size: int, data: bytes, at: int, pieces: Iterat
 def _beginning(data: bytes, index: int) -> tuple[int, int]:
     """The start of a record's bytes after its length, and their number; (0, 0) if the length is cut off."""
     try:
-        length, behind = _wide(data, 0)
+        length, behind = read_zigzag(data, 0)
     except IndexError:
         return 0, 0
     if length >> 1 > MAX_WORKING_BYTES:
