@@ -59,6 +59,7 @@ class Allowances:
 
 
 NOTHING_ALLOWED = Allowances()
+NO_BOUNDS = -1
 
 
 @dataclass(slots=True)
@@ -91,19 +92,15 @@ class FinalLog:
 class Evidence:
     """A history, sorted for the checkers.
 
-    Shape   seen maps partition -> offset -> value -> the first witness; places maps partition -> value -> its offsets;
-            logs maps partition -> the final logs, one for each source
+    Shape   sends maps (partition, value) -> the send; seen maps partition -> offset -> value -> the first witness;
+            places maps partition -> value -> its offsets; logs maps partition -> the final logs, one for each source
     """
 
-    sends: list[Send]
+    sends: dict[tuple[str, str], Send]
     reads: list[Event]
     seen: dict[str, dict[int, dict[str, str]]]
     places: dict[str, dict[str, set[int]]]
     logs: dict[str, list[FinalLog]]
-
-    def send_of(self) -> dict[tuple[str, str], Send]:
-        """Sends by partition and value."""
-        return {(send.key, send.value): send for send in self.sends}
 
     def log_start_offset(self, key: str) -> int:
         """The lowest start among a partition's final logs, 0 without any."""
@@ -112,13 +109,11 @@ class Evidence:
 
 def sort_evidence(history: Iterable[Event]) -> Evidence:
     """Match invocations with completions. Errors: BadHistory if the recorder contradicts itself."""
-    sends: dict[tuple[str, str], Send] = {}
-    evidence = Evidence([], [], defaultdict(lambda: defaultdict(dict)), defaultdict(lambda: defaultdict(set)), {})
+    evidence = Evidence({}, [], defaultdict(lambda: defaultdict(dict)), defaultdict(lambda: defaultdict(set)), {})
     logs: dict[tuple[str, str], FinalLog] = {}
-    bounded: set[tuple[str, str]] = set()
     for event in history:
         if event.function is Function.SEND:
-            _match_send(event, sends)
+            _match_send(event, evidence.sends)
             if event.type is Type.OK and event.offset is not None and event.offset >= 0:
                 _note(evidence, event, f"the acknowledgement to {event.process}")
         elif event.function is Function.POLL and event.type is Type.OK:
@@ -127,14 +122,11 @@ def sort_evidence(history: Iterable[Event]) -> Evidence:
         elif event.function in {Function.ASSIGN, Function.SUBSCRIBE} and event.type is not Type.INVOKE:
             evidence.reads.append(event)
         elif event.function in {Function.FINAL, Function.BOUNDS}:
-            log = logs.setdefault((event.key, event.process), FinalLog(event.process, 0, -1))
-            if _read_final(event, log):
-                bounded.add((event.key, event.process))
-            elif event.type is Type.OK:
+            _read_final(event, logs.setdefault((event.key, event.process), FinalLog(event.process, 0, NO_BOUNDS)))
+            if event.function is Function.FINAL and event.type is Type.OK:
                 _note(evidence, event, f"the final log of {event.process}")
-    evidence.sends = list(sends.values())
     for (key, source), log in logs.items():
-        if (key, source) not in bounded:
+        if log.log_end_offset == NO_BOUNDS:
             raise BadHistory(f"the final log of {key} on {source} has records but no bounds")
         evidence.logs.setdefault(key, []).append(log)
     return evidence
@@ -156,18 +148,16 @@ def _match_send(event: Event, sends: dict[tuple[str, str], Send]) -> None:
     send.type, send.offset = event.type, event.offset
 
 
-def _read_final(event: Event, log: FinalLog) -> bool:
-    """Add a line to the final log; True if the line has the bounds."""
+def _read_final(event: Event, log: FinalLog) -> None:
+    """Add a line to the final log."""
     if event.offset is None:
         raise BadHistory(f"a {event.function} line of {event.key} without an offset at t={event.at_ms}")
     if event.function is Function.BOUNDS:
         log.log_start_offset, log.log_end_offset = int(event.value or 0), event.offset
-        return True
-    if event.type is Type.INFO:
+    elif event.type is Type.INFO:
         log.explained[event.offset] = event.error or "unknown"
     elif event.value is not None:
         log.records.append((event.offset, event.value))
-    return False
 
 
 def _note(evidence: Evidence, event: Event, witness: str) -> None:
@@ -183,7 +173,7 @@ def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWE
         key: [(log, dict(log.records), {value: offset for offset, value in log.records}) for log in of_key]
         for key, of_key in evidence.logs.items()
     }
-    for send in evidence.sends:
+    for send in evidence.sends.values():
         if send.type is Type.FAIL:
             for offset in sorted(evidence.places[send.key].get(send.value, ())):
                 witness = evidence.seen[send.key][offset][send.value]
@@ -195,7 +185,7 @@ def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWE
             continue
         if send.key not in logs:
             raise BadHistory(f"{send.key} was written but not read to its end, so it cannot be judged")
-        for log, by_offset, by_value in logs.get(send.key, []):
+        for log, by_offset, by_value in logs[send.key]:
             yield from _judge_acked(send, log, by_offset, by_value)
 
 
@@ -224,14 +214,13 @@ def _judge_acked(send: Send, log: FinalLog, by_offset: dict[int, str], by_value:
 
 def offsets_agree(evidence: Evidence) -> Iterator[Finding]:
     """K2: each offset has one value, and each value was sent to its partition."""
-    send_of = evidence.send_of()
     for key, offsets in evidence.seen.items():
         for offset, values in sorted(offsets.items()):
             if len(values) > 1:
                 reported = ", ".join(f"{value!r} by {witness}" for value, witness in values.items())
                 yield Finding("K2", "inconsistent-offset", key, offset, f"one offset, {len(values)} values: {reported}")
             for value, witness in values.items():
-                if (key, value) not in send_of:
+                if (key, value) not in evidence.sends:
                     yield Finding("K2", "unsent", key, offset, f"{witness} shows {value!r}, which was never sent there")
 
 
@@ -249,7 +238,7 @@ def order_is_kept(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) 
 
 def _judge_sends(evidence: Evidence, allowances: Allowances) -> Iterator[Finding]:
     latest: dict[tuple[str, str], tuple[int, str]] = {}
-    for send in evidence.sends:
+    for send in evidence.sends.values():
         if send.process in allowances.unordered or send.type is Type.FAIL:
             continue
         places = evidence.places[send.key].get(send.value, set())
@@ -296,7 +285,7 @@ def _judge_skip(event: Event, known: Sequence[int], expected: int, offset: int) 
 
 def sent_once(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) -> Iterator[Finding]:
     """K4: each value is at one offset; the final logs are contiguous except for explained offsets."""
-    for send in evidence.sends:
+    for send in evidence.sends.values():
         places = sorted(evidence.places[send.key].get(send.value, ()))
         if len(places) > 1 and send.process not in allowances.unordered:
             text = f"{send.value!r} of {send.process} is at {', '.join(map(str, places))}"
