@@ -21,12 +21,12 @@ Source: Kafka's message generator (its README under clients/src/main/resources/c
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
@@ -65,24 +65,11 @@ class Versions(NamedTuple):
         return str(self.lowest) if self.lowest == self.highest else f"{self.lowest}-{self.highest}"
 
 
-class _Missing:
-    """The absence of a default, because None is a value."""
+MISSING: Any = dataclasses.MISSING
+"""The absence of a default, because None is a value."""
 
-    def __repr__(self) -> str:
-        return "<required>"
-
-
-MISSING: Any = _Missing()
-
-
-class _EmptyStruct:
-    """A struct with its own defaults, created for each message."""
-
-    def __repr__(self) -> str:
-        return "<empty struct>"
-
-
-EMPTY_STRUCT: Any = _EmptyStruct()
+EMPTY_STRUCT: Any = object()
+"""The default of a struct field: a struct with its own defaults, created for each message."""
 
 
 class FieldOptions(NamedTuple):
@@ -140,7 +127,7 @@ class Field(NamedTuple):
         return [] if type(self.default) is list else self.default
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class Schema:
     """The declaration of a class: `schema_of(cls)`.
 
@@ -228,20 +215,19 @@ def _make_constructor(cls: type[Message]) -> Callable[..., None]:
     parameters, body = [], []
     defaults: dict[str, Any] = {"MISSING": MISSING}
     for f in cls.__schema__.fields:
+        parameter, value = f"{f.name}=MISSING", f.name
         if f.default is MISSING:
-            parameters.append(f.name)
-            body.append(f"self.{f.name} = {f.name}")
+            parameter = f.name
         elif type(f.default) is list:
-            parameters.append(f"{f.name}=MISSING")
-            body.append(f"self.{f.name} = [] if {f.name} is MISSING else {f.name}")
+            value = f"[] if {f.name} is MISSING else {f.name}"
         elif f.default is EMPTY_STRUCT:
             defaults[f"new_{f.name}"] = f.fresh_default
-            parameters.append(f"{f.name}=MISSING")
-            body.append(f"self.{f.name} = new_{f.name}() if {f.name} is MISSING else {f.name}")
+            value = f"new_{f.name}() if {f.name} is MISSING else {f.name}"
         else:
+            parameter = f"{f.name}=default_{f.name}"
             defaults[f"default_{f.name}"] = f.default
-            parameters.append(f"{f.name}=default_{f.name}")
-            body.append(f"self.{f.name} = {f.name}")
+        parameters.append(parameter)
+        body.append(f"self.{f.name} = {value}")
     signature = f"self, *, {', '.join(parameters)}" if parameters else "self"
     source = f"def __init__({signature}):\n " + "\n ".join(body or ["pass"])
     exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), defaults)  # noqa: S102
