@@ -73,7 +73,7 @@ def test_m3_m13_an_index_that_fails_twice_is_read_correctly(
     manager: MinioRemoteStorage, proxy: MinioProxy, copied: WrittenSegment, action: Action
 ) -> None:
     rule = proxy.rule(action, method="GET", times=2)
-    assert manager.fetch_index(copied.finished, IndexType.TIMESTAMP) == copied.index(IndexType.TIMESTAMP)
+    assert manager.fetch_index(copied.finished, IndexType.TIMESTAMP) == copied.indexes[IndexType.TIMESTAMP]
     assert rule.used == 2
 
 
@@ -108,7 +108,7 @@ def test_m13_an_index_without_a_checksum_is_checked_against_the_manifest(
     for each in admin(minio_server).list_objects(BUCKET, prefix=f"{prefix}/", recursive=True):
         put_as_others_do(minio_server, each.object_name or "")
     for index_type in (each for each in IndexType if each is not IndexType.TRANSACTION):
-        assert manager.fetch_index(copied.finished, index_type) == copied.index(index_type)
+        assert manager.fetch_index(copied.finished, index_type) == copied.indexes[index_type]
 
 
 @pytest.mark.parametrize("data", [b"", b"abc"])
@@ -190,7 +190,7 @@ def test_m3_a_missing_object_is_not_retried(
     with fails_with(RemoteResourceNotFound, match="404 NoSuchKey"):
         manager.fetch_index(copied.finished, IndexType.OFFSET)
     assert proxy.count("GET") == 2
-    assert manager.fetch_index(copied.finished, IndexType.TIMESTAMP) == copied.index(IndexType.TIMESTAMP)
+    assert manager.fetch_index(copied.finished, IndexType.TIMESTAMP) == copied.indexes[IndexType.TIMESTAMP]
 
 
 @pytest.mark.parametrize("size", [0, 1000, 5_000_000])

@@ -99,12 +99,8 @@ def _array_paths(schema: Schema, above: tuple[Field, ...] = ()) -> Iterator[tupl
         path = (*above, field)
         if field.is_array:
             yield path
-        if _is_struct(field):
+        if is_struct(field.kind):
             yield from _array_paths(schema_of(field.kind), path)  # type: ignore[arg-type]
-
-
-def _is_struct(field: Field) -> bool:
-    return isinstance(field.kind, type) and is_struct(field.kind)
 
 
 def _fill(
@@ -123,7 +119,7 @@ def _fill(
     size = 0
     for number in range(max_elements):
         value = _value(last, shape, number, world, version)
-        if _is_struct(last):
+        if is_struct(last.kind):
             value = elements[0] if elements and shape is not Shape.DISTINCT else encode_element(value, cls, version)
         size += _size(value)
         if size > max_bytes and elements:

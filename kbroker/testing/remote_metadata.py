@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -94,16 +94,8 @@ class RemoteMetadataConformance:
         raise NotImplementedError(f"{type(self).__name__} has to define how to open its manager")
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Path:
-        """The directory that stands for the store of this test."""
-        directory = tmp_path / "store"
-        directory.mkdir()
-        return directory
-
-    @pytest.fixture
-    async def manager(self, store: Path) -> AsyncIterator[RemoteLogMetadataManager]:
-        async with AsyncExitStack() as stack:
-            made = await stack.enter_async_context(self.running(store))
+    async def manager(self, tmp_path: Path) -> AsyncIterator[RemoteLogMetadataManager]:
+        async with self.running(tmp_path) as made:
             await hold(made, ORDERS)
             yield made
 
@@ -229,8 +221,8 @@ class RemoteMetadataConformance:
         await hold(manager, ORDERS)
         assert manager.list_remote_log_segments(ORDERS) == [finished]
 
-    async def test_everything_is_known_after_a_restart(self, store: Path) -> None:
-        async with self.running(store) as manager:
+    async def test_everything_is_known_after_a_restart(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as manager:
             await hold(manager, ORDERS, OTHER)
             kept = await copy(manager, segment_metadata(ORDERS, 10, 99, epochs={0: 10, 4: 50}), custom=b"kept")
             begun = segment_metadata(ORDERS, 100, 199, epochs={4: 100}, txn_index_empty=True)
@@ -238,7 +230,7 @@ class RemoteMetadataConformance:
             gone = await copy(manager, segment_metadata(OTHER, 0, 9))
             for state in (DELETING, DELETED):
                 await manager.update_remote_log_segment_metadata(update_to(gone, state))
-        async with self.running(store) as manager:
+        async with self.running(tmp_path) as manager:
             await hold(manager, ORDERS, OTHER)
             assert sorted(manager.list_remote_log_segments(ORDERS), key=lambda one: one.start_offset) == [kept, begun]
             assert manager.remote_log_segment_metadata(ORDERS, 0, 49) == kept

@@ -13,9 +13,9 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.ports import Buffer, Disk
+from kbroker.runtime.ports import Disk
 from kbroker.storage.batches import header_at
-from kbroker.storage.checkpoint import read_file
+from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
 from kbroker.storage.segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment, file_name
 from kbroker.tiered.api import (
@@ -42,9 +42,6 @@ class WrittenSegment:
     data: LogSegmentData
     log: bytes
     indexes: dict[IndexType, bytes]
-
-    def index(self, index_type: IndexType) -> bytes:
-        return self.indexes[index_type]
 
     @property
     def finished(self) -> RemoteLogSegmentMetadata:
@@ -129,15 +126,15 @@ def write_batches(
     for batch in batches:
         segment.note_batch(header_at(batch), len(log))
         log += batch
-    offset = end_offset + 1
     segment.open().file.pwrite(log, 0)
     segment.add_time_entry()
     segment.write_indexes()
-    _write(disk, f"{home}/{file_name(offset, SNAPSHOT_SUFFIX)}", b"\x00\x01" + bytes(8))
+    snapshot = f"{home}/{file_name(end_offset + 1, SNAPSHOT_SUFFIX)}"
+    write_atomically(disk, snapshot, b"\x00\x01" + bytes(8), sync=False)
     transactions = None
     if transaction_index is not None:
         transactions = segment.path(TXN_INDEX_SUFFIX)
-        _write(disk, transactions, transaction_index)
+        write_atomically(disk, transactions, transaction_index, sync=False)
     epochs = history or leader_epochs
     entries = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
     data = LogSegmentData(
@@ -145,7 +142,7 @@ def write_batches(
         offset_index=segment.offset_index.path,
         time_index=segment.time_index.path,
         transaction_index=transactions,
-        producer_snapshot_index=f"{home}/{file_name(offset, SNAPSHOT_SUFFIX)}",
+        producer_snapshot_index=snapshot,
         leader_epoch_index=f"0\n{len(epochs)}\n{entries}".encode(),
     )
     metadata = RemoteLogSegmentMetadata(
@@ -174,11 +171,3 @@ def _filling(size: int, seed: int) -> bytes:
     """Bytes that differ from piece to piece, so that pieces cannot be confused."""
     words = (seed * 1_000_003 + at for at in range(size // 8 + 1))
     return b"".join(word.to_bytes(8, "big") for word in words)[:size]
-
-
-def _write(disk: Disk, path: str, data: Buffer) -> None:
-    file = disk.open(path, create=True)
-    try:
-        file.pwrite(data, 0)
-    finally:
-        file.close()

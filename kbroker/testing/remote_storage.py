@@ -58,24 +58,15 @@ class RemoteStorageConformance:
         raise NotImplementedError(f"{type(self).__name__} has to define how to create its manager")
 
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Path:
-        """The directory that stands for the store of this test."""
-        directory = tmp_path / "store"
-        directory.mkdir()
-        return directory
-
-    @pytest.fixture
-    def manager(self, store: Path) -> Iterator[RemoteStorageManager]:
-        made = self.make_manager(store)
+    def manager(self, tmp_path: Path) -> Iterator[RemoteStorageManager]:
+        made = self.make_manager(tmp_path)
         yield made
         made.close()
 
     @pytest.fixture
-    def write(self, tmp_path: Path) -> Write:
+    def write(self, tmp_path_factory: pytest.TempPathFactory) -> Write:
         """Writes segments to copy; see `write_segment`."""
-        directory = tmp_path / "log"
-        directory.mkdir()
-        return partial(write_segment, str(directory))
+        return partial(write_segment, str(tmp_path_factory.mktemp("log")))
 
     # --- copying and reading --------------------------------------------------------------------------------------
 
@@ -259,12 +250,12 @@ class RemoteStorageConformance:
         with ThreadPoolExecutor(6) as threads:
             assert all(threads.map(read, range(0, 6_000, 100)))
 
-    def test_copied_segments_survive_a_restart(self, store: Path, write: Write) -> None:
+    def test_copied_segments_survive_a_restart(self, tmp_path: Path, write: Write) -> None:
         segment = write(batches=3, transaction_index=bytes(34))
-        before = self.make_manager(store)
+        before = self.make_manager(tmp_path)
         finished = _copy(before, segment)
         before.close()
-        after = self.make_manager(store)
+        after = self.make_manager(tmp_path)
         _expect_segment(after, finished, segment)
         after.delete_log_segment_data(finished)
         _expect_nothing(after, finished)

@@ -199,7 +199,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> WrittenSegment:
 
 
 def indexes_of(written: WrittenSegment) -> RemoteIndexes:
-    return RemoteIndexes(1000, written.index(IndexType.OFFSET), written.index(IndexType.TIMESTAMP), b"")
+    return RemoteIndexes(1000, written.indexes[IndexType.OFFSET], written.indexes[IndexType.TIMESTAMP], b"")
 
 
 def whole(written: WrittenSegment) -> SegmentPiece:

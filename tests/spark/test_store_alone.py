@@ -279,7 +279,7 @@ def test_a_damaged_time_index_does_not_matter_for_offsets(tier: Tier) -> None:
     assert load_indexes(tier.storage, made.finished) is None
     found = load_indexes(tier.storage, made.finished, with_times=False)
     assert found is not None
-    assert found.offsets == made.index(IndexType.OFFSET)
+    assert found.offsets == made.indexes[IndexType.OFFSET]
 
 
 def flip(path: Path, position: int) -> None:

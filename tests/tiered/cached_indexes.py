@@ -109,8 +109,8 @@ def id_of(segment: WrittenSegment) -> UUID:
 def is_right(indexes: RemoteIndexes, segment: WrittenSegment) -> bool:
     return (
         indexes.start_offset == segment.metadata.start_offset
-        and indexes.offsets == segment.index(IndexType.OFFSET) != b""
-        and indexes.times == segment.index(IndexType.TIMESTAMP)
+        and indexes.offsets == segment.indexes[IndexType.OFFSET] != b""
+        and indexes.times == segment.indexes[IndexType.TIMESTAMP]
         and indexes.transactions == b""
     )
 

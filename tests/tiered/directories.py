@@ -58,7 +58,7 @@ def written(disk: SimulatedDisk, *, start_offset: int = 42, batches: int = 30) -
 
 def is_whole(manager: LocalRemoteStorage, segment: WrittenSegment) -> bool:
     return read_all(manager.fetch_log_segment(segment.finished, 0)) == segment.log and all(
-        manager.fetch_index(segment.finished, index_type) == segment.index(index_type) for index_type in IndexType
+        manager.fetch_index(segment.finished, index_type) == segment.indexes[index_type] for index_type in IndexType
     )
 
 

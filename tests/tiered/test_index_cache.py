@@ -32,7 +32,7 @@ def test_indexes_are_fetched_once_and_stored_under_kafkas_names() -> None:
     assert is_right(world.ask(), world.segments[0])
     assert world.files() == world.names(0)
     data = world.disk.open(world.path(".timeindex")).pread(1 << 20, 0)
-    assert data == world.segments[0].index(IndexType.TIMESTAMP)
+    assert data == world.segments[0].indexes[IndexType.TIMESTAMP]
     assert world.disk.size(world.path(".txnindex")) == 0
     assert is_right(world.ask(), world.segments[0])
     assert world.store.asked == {IndexType.OFFSET: 1, IndexType.TIMESTAMP: 1}

@@ -44,7 +44,7 @@ def file_with(data: bytes) -> ReadableFile:
 
 
 def indexes_of(segment: WrittenSegment) -> RemoteIndexes:
-    return RemoteIndexes(START, segment.index(IndexType.OFFSET), segment.index(IndexType.TIMESTAMP), b"")
+    return RemoteIndexes(START, segment.indexes[IndexType.OFFSET], segment.indexes[IndexType.TIMESTAMP], b"")
 
 
 SEGMENT = written()
@@ -76,7 +76,7 @@ def test_a_lookup_by_offset_starts_at_most_one_interval_early(offset: int) -> No
 def test_the_end_position_is_at_most_two_entries_late(offset: int) -> None:
     end = indexes_of(SEGMENT).end_position_for(offset)
     holder = next((at for at, header in enumerate(HEADERS) if header.last_offset >= offset), len(HEADERS) - 1)
-    behind = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.index(IndexType.OFFSET)) if at > POSITIONS[holder]]
+    behind = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.indexes[IndexType.OFFSET]) if at > POSITIONS[holder]]
     assert end in (*behind[:2], None)
     assert end is not None or len(behind) < 2
     assert end is None or end >= POSITIONS[holder] + HEADERS[holder].size
@@ -85,7 +85,7 @@ def test_the_end_position_is_at_most_two_entries_late(offset: int) -> None:
 @given(st.integers(-5, len(SEGMENT.log) + 5))
 def test_a_lookup_by_position_finds_the_last_batch_before_it(position: int) -> None:
     entry = indexes_of(SEGMENT).floor_position(position)
-    indexed = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.index(IndexType.OFFSET)) if at <= position]
+    indexed = [at for _, at in OFFSET_ENTRY.iter_unpack(SEGMENT.indexes[IndexType.OFFSET]) if at <= position]
     assert (None if entry is None else entry.position) == (indexed[-1] if indexed else None)
 
 
@@ -113,14 +113,14 @@ def test_a_lookup_before_all_entries_gives_the_start() -> None:
 def test_rebuilt_indexes_equal_those_that_the_broker_wrote(batches: int, value_bytes: int, interval_bytes: int) -> None:
     segment = written(batches, value_bytes=value_bytes, interval_bytes=interval_bytes)
     offsets, times = rebuilt(file_with(segment.log), segment.finished, interval_bytes=interval_bytes)
-    assert offsets == segment.index(IndexType.OFFSET)
-    assert times == segment.index(IndexType.TIMESTAMP)
+    assert offsets == segment.indexes[IndexType.OFFSET]
+    assert times == segment.indexes[IndexType.TIMESTAMP]
 
 
 def test_indexes_are_rebuilt_from_batches_larger_than_a_piece() -> None:
     segment = written(3, value_bytes=4_300_000)
     made = rebuilt(file_with(segment.log), segment.finished, interval_bytes=INTERVAL_BYTES)
-    assert made == (segment.index(IndexType.OFFSET), segment.index(IndexType.TIMESTAMP))
+    assert made == (segment.indexes[IndexType.OFFSET], segment.indexes[IndexType.TIMESTAMP])
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 900])
@@ -148,7 +148,7 @@ def test_zero_padding_of_an_index_is_removed() -> None:
         (checked_offsets, IndexType.OFFSET, OFFSET_ENTRY),
         (checked_times, IndexType.TIMESTAMP, TIME_ENTRY),
     ]:
-        data = SEGMENT.index(index_type)
+        data = SEGMENT.indexes[index_type]
         assert check(data + bytes(entry.size * 700), SEGMENT.finished) == data
 
 
@@ -166,7 +166,7 @@ def test_zero_padding_of_an_index_is_removed() -> None:
 )
 def test_an_offset_index_that_does_not_fit_is_refused(damage) -> None:
     with pytest.raises(CorruptIndex):
-        checked_offsets(damage(SEGMENT.index(IndexType.OFFSET)), SEGMENT.finished)
+        checked_offsets(damage(SEGMENT.indexes[IndexType.OFFSET]), SEGMENT.finished)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_an_offset_index_that_does_not_fit_is_refused(damage) -> None:
 )
 def test_a_time_index_that_does_not_fit_is_refused(damage) -> None:
     with pytest.raises(CorruptIndex):
-        checked_times(damage(SEGMENT.index(IndexType.TIMESTAMP)), SEGMENT.finished)
+        checked_times(damage(SEGMENT.indexes[IndexType.TIMESTAMP]), SEGMENT.finished)
 
 
 def aborted(*transactions: AbortedTransaction, version: int = 0) -> bytes:

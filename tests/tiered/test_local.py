@@ -58,7 +58,7 @@ def test_the_manifest_suffices_to_adopt_the_directory() -> None:
     manifest = Manifest.parse(file.pread(file.size(), 0))
     assert manifest.metadata == segment.finished
     assert manifest.cluster_id == CONFIGS["cluster.id"]
-    sizes = {SEGMENT: len(segment.log)} | {kind.value: len(segment.index(kind)) for kind in IndexType}
+    sizes = {SEGMENT: len(segment.log)} | {kind.value: len(segment.indexes[kind]) for kind in IndexType}
     assert {kind: stored.size for kind, stored in manifest.files.items()} == sizes
 
 
@@ -288,7 +288,7 @@ def test_m13_a_damaged_index_fails_but_a_damaged_manifest_does_not() -> None:
     changed(disk, path_of(segment, "timeindex"), lambda old: old[:-1] + b"\x55")
     with pytest.raises(RemoteStorageError, match="damaged"):
         manager.fetch_index(segment.finished, IndexType.TIMESTAMP)
-    changed(disk, path_of(segment, "timeindex"), lambda _: segment.index(IndexType.TIMESTAMP))
+    changed(disk, path_of(segment, "timeindex"), lambda _: segment.indexes[IndexType.TIMESTAMP])
     for damage in (lambda old: old[:50], lambda _: b"", lambda _: b"[]", lambda _: b"\xff" * 40):
         changed(disk, path_of(segment, MANIFEST), damage)
         assert is_whole(manager, segment)
