@@ -6,16 +6,12 @@ version, with its response if that is small too. Neither `wire` nor this package
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,70 +19,33 @@ from typing import Any
 from compat.brokers import free_port
 from compat.clients import aio, confluent, kafka_python
 from compat.clients.samples import Client, samples
+from compat.frame_proxy import Frame, FrameProxy
 from compat.kafka import KafkaNode, run_tool
 from compat.oracle.conftest import await_leaders
 
 TARGET = Path(__file__).parents[2] / "tests" / "wire" / "fixtures" / "captured"
 LARGEST_REQUEST, LARGEST_RESPONSE = 2_000, 3_000
-Frame = bytes
 
 
-class Recorder:
-    """A proxy that a broker advertises; records requests and responses under the current label."""
+class Recorder(FrameProxy):
+    """Records requests and responses under the current label."""
 
     def __init__(self, port: int, upstream: tuple[str, int]) -> None:
         self.label = ""
         self.found: dict[tuple[str, int, int], tuple[Frame, Frame | None]] = {}
-        self._upstream = upstream
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(port, upstream)
 
-    def close(self) -> None:
-        """Stop accepting connections."""
-        self._listener.close()
+    def on_request(self, frame: Frame) -> tuple[str, Frame]:
+        return self.label, frame
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    broker = socket.create_connection(self._upstream)
-                except OSError:
-                    client.close()
-                    continue
-                waiting: list[tuple[str, Frame]] = []
-                for source, target, note in ((client, broker, self._request), (broker, client, self._response)):
-                    threading.Thread(target=self._pass_on, args=(source, target, note, waiting), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(
-        source: socket.socket, target: socket.socket, note: Callable[..., None], waiting: list[tuple[str, Frame]]
-    ) -> None:
-        pending = b""
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                pending += data
-                while len(pending) >= 4 and len(pending) >= 4 + struct.unpack_from(">i", pending)[0]:
-                    size = 4 + struct.unpack_from(">i", pending)[0]
-                    note(pending[4:size], waiting)
-                    pending = pending[size:]
-                target.sendall(data)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def _request(self, frame: Frame, waiting: list[tuple[str, Frame]]) -> None:
-        waiting.append((self.label, frame))
-
-    def _response(self, frame: Frame, waiting: list[tuple[str, Frame]]) -> None:
-        label, request = waiting.pop(0)
-        while request[4:8] != frame[:4]:  # a Produce with acks=0 has no answer
-            label, request = waiting.pop(0)
+    def on_response(self, remembered: tuple[str, Frame], frame: Frame) -> bool:
+        label, request = remembered
         api_key, version = struct.unpack_from(">hh", request)
         key = label, api_key, version
         known = self.found.get(key)
         if len(request) <= LARGEST_REQUEST and (known is None or len(request) < len(known[0])):
             self.found[key] = request, frame if len(frame) <= LARGEST_RESPONSE else None
+        return True
 
 
 def python_clients(servers: str, recorder: Recorder) -> None:

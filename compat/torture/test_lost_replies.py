@@ -9,10 +9,7 @@ With KBROKER_COMPAT_BROKER=kafka the tests fail: Apache Kafka restores only the 
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import struct
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from compat.brokers import free_port
 from compat.conftest import KafkaTool
+from compat.frame_proxy import Frame, FrameProxy
 from compat.kafka_tools.test_files import StartBroker, create
 
 PRODUCE = 0
@@ -32,44 +30,17 @@ SEGMENT_BYTES = 1 << 20  # four of the batches
 WAIT_S = 60.0
 
 
-class KeepsReplies:
-    """A proxy that forwards frames, but holds back replies to Produce while it `keeps` them."""
+class KeepsReplies(FrameProxy):
+    """Holds back replies to Produce while it `keeps` them."""
 
-    def __init__(self, port: int, upstream: tuple[str, int]) -> None:
-        self.keeps = True
-        self._upstream = upstream
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+    keeps = True
 
-    def close(self) -> None:
-        """Stop accepting connections."""
-        self._listener.close()
+    def on_request(self, frame: Frame) -> bool:
+        is_produce: bool = struct.unpack_from(">h", frame)[0] == PRODUCE
+        return is_produce
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    broker = socket.create_connection(self._upstream)
-                except OSError:
-                    client.close()
-                    continue
-                produces: set[bytes] = set()  # correlation ids
-                for source, target, is_request in ((client, broker, True), (broker, client, False)):
-                    arguments = (source, target, is_request, produces)
-                    threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, is_request: bool, produces: set[bytes]) -> None:
-        with contextlib.suppress(OSError, struct.error), source.makefile("rb") as frames:
-            while size := frames.read(4):
-                frame = frames.read(*struct.unpack(">i", size))
-                if is_request and struct.unpack_from(">h", frame)[0] == PRODUCE:
-                    produces.add(frame[4:8])
-                if is_request or frame[:4] not in produces or not self.keeps:
-                    target.sendall(size + frame)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+    def on_response(self, remembered: bool, frame: Frame) -> bool:  # noqa: ARG002
+        return not (remembered and self.keeps)
 
 
 def send_by_librdkafka(servers: str, topic: str) -> None:
