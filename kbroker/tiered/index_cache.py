@@ -32,7 +32,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.index_files import IndexFiles, size_of, stem_of
+from kbroker.tiered.index_files import IndexFiles, stem_of, with_checksums
 from kbroker.tiered.indexes import RemoteIndexes, checked_offsets, checked_times, checked_transactions, rebuilt
 from kbroker.tiered.segment_files import RemoteFile
 
@@ -273,8 +273,8 @@ class RemoteIndexCache:
 
     def _write(self, segment_id: UUID, indexes: RemoteIndexes) -> None:
         """Replace the files of a segment. The caller holds `_names`."""
-        files = [indexes.offsets, indexes.times, indexes.transactions]
-        entry = _Entry(stem_of(indexes.start_offset, segment_id), size_of(files), self._now_ms())
+        files = with_checksums(indexes.offsets, indexes.times, indexes.transactions)
+        entry = _Entry(stem_of(indexes.start_offset, segment_id), sum(map(len, files)), self._now_ms())
         self._remove(segment_id)
         if entry.size_bytes > self._max_bytes:
             return

@@ -65,18 +65,17 @@ class IndexFiles:
 
     def read(self, stem: str) -> list[bytes]:
         """The offset, time and transaction index. Errors: OSError; CorruptIndex if the checksums do not match."""
-        stored = read_file(self._disk, self._path(stem, CHECKSUMS_SUFFIX))
-        files = [read_file(self._disk, self._path(stem, suffix)) for suffix in INDEX_SUFFIXES]
-        if stored != _checksums(files):
+        files = [read_file(self._disk, self._path(stem, suffix)) for suffix in SUFFIXES]
+        if files != with_checksums(*files[:-1]):
             raise CorruptIndex("the files are not what was written")
-        return files
+        return files[:-1]
 
     def write(self, stem: str, files: Sequence[bytes]) -> None:
-        """Write the files. After an OSError none is left."""
+        """Write the files that `with_checksums` returned. After an OSError none is left."""
         if not self._disk.exists(self.directory):
             self._disk.make_directory(self.directory)
         try:
-            for suffix, data in zip(SUFFIXES, [*files, _checksums(files)], strict=True):
+            for suffix, data in zip(SUFFIXES, files, strict=True):
                 with closing(self._disk.open(self._path(stem, suffix), create=True)) as file:
                     file.pwrite(data, 0)
         except OSError:
@@ -100,12 +99,9 @@ class IndexFiles:
         return f"{self.directory}/{stem}{suffix}"
 
 
-def size_of(files: Sequence[bytes]) -> int:
-    """The number of bytes that `write` writes."""
-    return sum(map(len, files)) + len(_checksums(files))
-
-
-def _checksums(files: Sequence[bytes]) -> bytes:
-    """Version 0, then one line per index: suffix, size and CRC-32C."""
-    lines = [f"{suffix[1:]} {len(data)} {crc32c(data):08x}" for suffix, data in zip(INDEX_SUFFIXES, files, strict=True)]
-    return ("\n".join(["0", *lines]) + "\n").encode()
+def with_checksums(*indexes: bytes) -> list[bytes]:
+    """The files of a segment, by SUFFIXES. Checksums: version 0, then one line per index: suffix, size and CRC-32C."""
+    lines = [
+        f"{suffix[1:]} {len(data)} {crc32c(data):08x}\n" for suffix, data in zip(INDEX_SUFFIXES, indexes, strict=True)
+    ]
+    return [*indexes, "".join(["0\n", *lines]).encode()]
