@@ -100,21 +100,9 @@ class File(ReadableFile, Protocol):
 
 
 class ReadableDisk(Protocol):
-    """A file system that its user only reads, blocking. Errors: as for `Disk`."""
+    """Files that their user only reads, blocking. Errors: as for `Disk`."""
 
     def open(self, path: str, *, writable: Literal[False]) -> ReadableFile: ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def size(self, path: str) -> int: ...
-
-    def list(self, path: str) -> builtins.list[str]:
-        """The names in a directory, sorted."""
-        ...
-
-    def modified_ms(self, path: str) -> int:
-        """Time of the last modification, in milliseconds of wall time."""
-        ...
 
 
 class Disk(ReadableDisk, Protocol):
@@ -132,6 +120,18 @@ class Disk(ReadableDisk, Protocol):
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         """Open a file; `create` creates a missing file empty, and does not change an existing one."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, path: str) -> builtins.list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last modification, in milliseconds of wall time."""
         ...
 
     def make_directory(self, path: str) -> None:

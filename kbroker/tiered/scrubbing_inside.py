@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kbroker.storage.checkpoint import read_file
 from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
 from kbroker.storage.verifying import Expected, Findings, Reach, SegmentCheck
@@ -49,7 +50,7 @@ def check_segment(storage: RemoteStorageManager, segment: RemoteLogSegmentMetada
         expected=Expected(False, segment.start_offset, epochs, None),
         report=collected,
         progress=lambda _size: None,
-    ).check(frozenset(files.list(files.directory)), reach)
+    ).check(files.names(), reach)
     if reach.is_known and reach.next_offset != segment.end_offset + 1:
         collected.add(files.log_path, f"ends with offset {reach.next_offset - 1} instead of {segment.end_offset}")
     _check_snapshot(files, segment, collected)
@@ -64,10 +65,10 @@ def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Fi
     """
     path = files.path_of(IndexType.LEADER_EPOCH)
     known = list(segment.segment_leader_epochs)
-    if not files.exists(path):
-        return LeaderEpochs(known)
     try:
-        entries = parse_epochs(_contents(files, path).decode())
+        entries = parse_epochs(read_file(files, path).decode())
+    except FileNotFoundError:
+        return LeaderEpochs(known)
     except ValueError as error:
         findings.add(path, f"cannot be read: {error}")
         return LeaderEpochs(known)
@@ -80,10 +81,10 @@ def _epochs(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Fi
 
 def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, findings: Findings) -> None:
     path = files.path_of(IndexType.PRODUCER_SNAPSHOT)
-    if not files.exists(path):
-        return
     try:
-        entries = parse_snapshot(_contents(files, path))
+        entries = parse_snapshot(read_file(files, path))
+    except FileNotFoundError:
+        return
     except ValueError as error:
         findings.add(path, str(error))
         return
@@ -91,8 +92,3 @@ def _check_snapshot(files: SegmentFiles, segment: RemoteLogSegmentMetadata, find
         latest = max((batch.last_offset for batch in entry.batches), default=-1)
         if latest > segment.end_offset:
             findings.add(path, f"producer {entry.producer_id} has a batch at {latest}, beyond the segment")
-
-
-def _contents(files: SegmentFiles, path: str) -> bytes:
-    file = files.open(path)
-    return file.pread(file.size(), 0)

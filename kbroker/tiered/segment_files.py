@@ -69,7 +69,7 @@ class _BytesFile:
 class SegmentFiles:
     """A `ReadableDisk` with one directory: that of a segment, named like its partition.
 
-    Shape   missing are the indexes that the store does not have, damaged those that the store reports as damaged
+    Shape   damaged are the indexes that the store reports as damaged
     Errors  RetriableRemoteStorageError from the constructor
     """
 
@@ -79,14 +79,13 @@ class SegmentFiles:
         self._storage = storage
         self._segment = segment
         self.log_path = f"{self.directory}/{file_name(segment.start_offset, LOG_SUFFIX)}"
-        self.missing: list[IndexType] = []
         self.damaged: dict[IndexType, str] = {}
         self._held: dict[str, bytes] = {}
         for index_type in IndexType:
             try:
                 self._held[self.path_of(index_type)] = storage.fetch_index(segment, index_type)
             except RemoteResourceNotFound:
-                self.missing.append(index_type)
+                pass
             except RetriableRemoteStorageError:
                 raise
             except RemoteStorageError as error:
@@ -108,15 +107,6 @@ class SegmentFiles:
             raise FileNotFoundError(2, "not in the tier", path)
         return _BytesFile(path, self._held[path])
 
-    def exists(self, path: str) -> bool:
-        return path == self.log_path or path in self._held
-
-    def size(self, path: str) -> int:
-        return self.open(path).size()
-
-    def list(self, path: str) -> list[str]:
-        return sorted(held.removeprefix(f"{path}/") for held in (*self._held, self.log_path))
-
-    def modified_ms(self, path: str) -> int:
-        del path
-        return self._segment.event_timestamp_ms
+    def names(self) -> frozenset[str]:
+        """The names of the files in the directory."""
+        return frozenset(path.removeprefix(f"{self.directory}/") for path in (*self._held, self.log_path))
