@@ -8,9 +8,13 @@ Source: `java.util.Properties.load` (Java 17).
 
 from __future__ import annotations
 
+import re
+
 from kbroker.config.values import ConfigError
 
 _BLANKS = " \t\f"
+_KEY_AND_VALUE = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -21,9 +25,10 @@ def parse_properties(data: bytes, *, file_name: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for number, line in _logical_lines(_decode(data, file_name)):
-        key, value = _split(line)
+        match = _KEY_AND_VALUE.fullmatch(line)
+        assert match is not None, "a line that ends in an odd number of backslashes was continued"
         try:
-            found[_unescape(key)] = _unescape(value)
+            found[_unescape(match[1])] = _unescape(match[2])
         except ValueError:
             raise ConfigError(f"{file_name}, line {number}: malformed \\uxxxx escape") from None
     return found
@@ -61,36 +66,14 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line]
 
 
-def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped. The key ends at the first unescaped `=`, `:` or blank."""
-    end = 0
-    while end < len(line) and line[end] not in "=:" + _BLANKS:
-        end += 2 if line[end] == "\\" else 1
-    rest = line[end:].lstrip(_BLANKS)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_BLANKS)
-    return line[:end], rest
-
-
 def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        if text[position] != "\\":
-            out.append(text[position])
-            position += 1
-            continue
-        escaped = text[position + 1 : position + 2]
-        position += 2
-        if escaped == "u":
-            digits = text[position : position + 4]
-            if len(digits) < 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                raise ValueError(digits)
-            out.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            out.append(_ESCAPES.get(escaped, escaped))
+    """Errors: ValueError."""
+    unescaped = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _character(found[2]), text)
     # Two escapes, a surrogate pair, encode a character outside the basic multilingual plane.
-    return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    return unescaped.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+
+def _character(escaped: str) -> str:
+    if escaped == "u":
+        raise ValueError("no four hexadecimal digits")
+    return _ESCAPES.get(escaped, escaped)
