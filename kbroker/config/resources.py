@@ -10,7 +10,8 @@ Source: `GroupConfig` and `ClientMetricsConfigs` of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from kbroker.config.catalogue import BROKER
@@ -42,6 +43,15 @@ GROUP: Final = {one.name: one for one in without_effect("group", {"share.auto.of
 CLIENT_METRICS: Final = {one.name: one for one in without_effect("client metrics")}
 
 
+@contextmanager
+def refusing(code: ErrorCode) -> Iterator[None]:
+    """Turn a ConfigError into a KafkaError with this code."""
+    try:
+        yield
+    except ConfigError as error:
+        raise KafkaError(code, str(error)) from None
+
+
 def validate_group(settings: Settings, configs: Mapping[str, str]) -> None:
     """Check a group's new settings against the bounds in the broker's settings.
 
@@ -68,10 +78,8 @@ def _bound(settings: Settings, key: str, *, default: int) -> int:
 
 def _parsed(declaration: Setting, text: str) -> int:
     """The value if it is a number; 0 for any other valid value."""
-    try:
+    with refusing(ErrorCode.INVALID_CONFIG):
         value = declaration.parse(text)
-    except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
     return value if isinstance(value, int) and declaration.kind is Kind.INT else 0
 
 
