@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable
 
 from kbroker.config import Settings
 from kbroker.config.describe import (
-    ConfigEntry,
     describe_broker,
     describe_client_metrics,
     describe_cluster_defaults,
@@ -35,6 +34,7 @@ from kbroker.metadata.names import topic_name_fault
 from kbroker.metadata.parts import NODE_ID_DIGITS
 from kbroker.runtime import event_log as logs
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_configs import DescribeConfigsResourceResult
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -44,7 +44,7 @@ from wire.messages.incremental_alter_configs import (
 
 def describe_resource(
     settings: Settings, image: Image, resource: tuple[int, str], *, node_id: int, keys: Collection[str] | None
-) -> list[ConfigEntry]:
+) -> list[DescribeConfigsResourceResult]:
     """The settings of one resource, (type, name); keys None or empty means all.
 
     Errors  UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST

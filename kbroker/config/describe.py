@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from itertools import dropwhile
-from typing import NamedTuple
 
 from kbroker.config.catalogue import BROKER, LISTENER_PREFIX, TOPIC, base_of_listener_key, broker_setting
 from kbroker.config.load import Settings
 from kbroker.config.resources import CLIENT_METRICS, GROUP
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.values import Kind, to_text
+from wire.messages.describe_configs import DescribeConfigsResourceResult as Entry
+from wire.messages.describe_configs import DescribeConfigsSynonym as Synonym
 
 
 class ConfigSource(IntEnum):
@@ -34,33 +35,9 @@ class ConfigSource(IntEnum):
     DYNAMIC_GROUP_CONFIG = 8
 
 
-class Synonym(NamedTuple):
-    """One place that gives a value. The first synonym of a key wins."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    """One key of a DescribeConfigs response.
-
-    Shape   value is None if there is none or if it is sensitive
-    """
-
-    name: str
-    value: str | None
-    read_only: bool
-    source: ConfigSource
-    is_sensitive: bool
-    synonyms: tuple[Synonym, ...]
-    config_type: Kind
-    documentation: str
-
-
 def describe_topic(
     settings: Settings, configs: Mapping[str, str], *, keys: Collection[str] | None = None
-) -> list[ConfigEntry]:
+) -> list[Entry]:
     """A topic's settings by name; configs are the topic's own settings; keys None or empty means all keys."""
     values = settings.topic_values(configs)
     names = {name for name, one in TOPIC.items() if not one.internal} | set(configs)
@@ -70,12 +47,12 @@ def describe_topic(
         value = None if declaration.sensitive else to_text(values[name])
         synonyms = _behind(settings, declaration)
         if name in configs:
-            synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+            synonyms.insert(0, Synonym(name=name, value=value, source=ConfigSource.DYNAMIC_TOPIC_CONFIG))
         entries.append(_entry(declaration, value, synonyms, read_only=False))
     return entries
 
 
-def describe_broker(settings: Settings, *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+def describe_broker(settings: Settings, *, keys: Collection[str] | None = None) -> list[Entry]:
     """This broker's settings by name."""
     layers = settings.layers
     names = {name for name, one in BROKER.items() if not one.internal}.union(
@@ -93,7 +70,7 @@ def describe_broker(settings: Settings, *, keys: Collection[str] | None = None) 
     return entries
 
 
-def describe_cluster_defaults(settings: Settings, *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+def describe_cluster_defaults(settings: Settings, *, keys: Collection[str] | None = None) -> list[Entry]:
     """Only the dynamic settings of all brokers (the broker resource with an empty name)."""
     entries = []
     for name, text in sorted(settings.layers.cluster.items()):
@@ -101,29 +78,29 @@ def describe_cluster_defaults(settings: Settings, *, keys: Collection[str] | Non
             continue
         declaration = _declaration(name)
         value = None if declaration.sensitive else text
-        synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+        synonym = Synonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
         entries.append(_entry(declaration, value, [synonym], read_only=_is_read_only(declaration)))
     return entries
 
 
 def describe_group(
     settings: Settings, configs: Mapping[str, str], *, keys: Collection[str] | None = None
-) -> list[ConfigEntry]:
+) -> list[Entry]:
     """A group's settings by name; configs are the group's own settings."""
     entries = []
     for name, declaration in GROUP.items():
         if keys and name not in keys:
             continue
         synonyms = _behind(settings, declaration) or [
-            Synonym(name, declaration.default_text, ConfigSource.DEFAULT_CONFIG)
+            Synonym(name=name, value=declaration.default_text, source=ConfigSource.DEFAULT_CONFIG)
         ]
         if name in configs:
-            synonyms.insert(0, Synonym(name, configs[name], ConfigSource.DYNAMIC_GROUP_CONFIG))
+            synonyms.insert(0, Synonym(name=name, value=configs[name], source=ConfigSource.DYNAMIC_GROUP_CONFIG))
         entries.append(_entry(declaration, synonyms[0].value, synonyms, read_only=False))
     return entries
 
 
-def describe_client_metrics(configs: Mapping[str, str], *, keys: Collection[str] | None = None) -> list[ConfigEntry]:
+def describe_client_metrics(configs: Mapping[str, str], *, keys: Collection[str] | None = None) -> list[Entry]:
     """A client metrics subscription by key; as in Kafka, one that does not exist has the defaults."""
     entries = []
     for name, declaration in CLIENT_METRICS.items():
@@ -131,20 +108,20 @@ def describe_client_metrics(configs: Mapping[str, str], *, keys: Collection[str]
             continue
         value = configs.get(name, declaration.default_text)
         source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
-        synonyms = [Synonym(name, value, source)] if name in configs else []
+        synonyms = [Synonym(name=name, value=value, source=source)] if name in configs else []
         entries.append(_entry(declaration, value, synonyms, read_only=False))
     return entries
 
 
-def describe_logger(name: str, level: str) -> ConfigEntry:
+def describe_logger(name: str, level: str) -> Entry:
     """A logger as Kafka's tools see it: its name is the key and its level is the value."""
-    return ConfigEntry(
+    return Entry(
         name=name,
         value=level,
         read_only=False,
-        source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+        config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
         is_sensitive=False,
-        synonyms=(),
+        synonyms=[],
         config_type=Kind.UNKNOWN,
         documentation="",
     )
@@ -160,14 +137,14 @@ def _declaration(name: str) -> Setting:
     return broker_setting(name) or Setting(name=name)
 
 
-def _entry(declaration: Setting, value: str | None, synonyms: Sequence[Synonym], *, read_only: bool) -> ConfigEntry:
-    return ConfigEntry(
+def _entry(declaration: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    return Entry(
         name=declaration.name,
         value=value,
         read_only=read_only,
-        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         is_sensitive=declaration.sensitive,
-        synonyms=tuple(synonyms),
+        synonyms=synonyms,
         config_type=declaration.kind,
         documentation=declaration.doc or declaration.why,
     )
@@ -182,11 +159,13 @@ def _synonyms(settings: Settings, names: Sequence[str], *, described: str, hidde
         (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.cluster),
         (ConfigSource.STATIC_BROKER_CONFIG, layers.static),
     ):
-        found.extend(Synonym(name, None if hidden else layer[name], source) for name in names if name in layer)
+        found.extend(
+            Synonym(name=name, value=None if hidden else layer[name], source=source) for name in names if name in layer
+        )
     for name in names:
         declaration = BROKER.get(name)
         if declaration is not None and (default := declaration.default_text) is not None:
-            found.append(Synonym(name, None if hidden else default, ConfigSource.DEFAULT_CONFIG))
+            found.append(Synonym(name=name, value=None if hidden else default, source=ConfigSource.DEFAULT_CONFIG))
     return list(dropwhile(lambda one: one.name != described, found))
 
 

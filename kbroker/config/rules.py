@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from kbroker.config.catalogue import BROKER, TOPIC, broker_setting, unknown
-from kbroker.config.describe import ConfigEntry, describe_topic
+from kbroker.config.describe import describe_topic
 from kbroker.config.load import Remark, Settings, as_lines, remarks
-from kbroker.config.resources import CLIENT_METRICS, GROUP, validate_client_metrics, validate_group
+from kbroker.config.resources import CLIENT_METRICS, GROUP, refusing, validate_client_metrics, validate_group
 from kbroker.config.server import EVERYBODY_OUT, keeps_everybody_out
 from kbroker.config.settings import Dynamic, Setting
 from kbroker.config.tier_rules import check_local_retention, check_tiered_topic
 from kbroker.config.values import ConfigError, Kind, as_boolean
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.describe_configs import DescribeConfigsResourceResult as Entry
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -41,7 +42,7 @@ class ConfigRules:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._described: tuple[tuple[Mapping[str, str], ...], Sequence[ConfigEntry]] = ((), ())
+        self._described: tuple[tuple[Mapping[str, str], ...], Sequence[Entry]] = ((), ())
 
     def validate_topic(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         """Check a topic's new settings. Unchanged settings are not checked again.
@@ -58,10 +59,8 @@ class ConfigRules:
     def _check_tier(self, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         was_tiered = as_boolean(previous.get("remote.storage.enable", "")) is True
         has_system = self._settings.tier.remote_log_storage_system_enable
-        try:
+        with refusing(ErrorCode.INVALID_CONFIG):
             check_tiered_topic(self._settings.topic_values(configs), was_tiered=was_tiered, has_system=has_system)
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def validate_broker(self, configs: Mapping[str, str], previous: Mapping[str, str], *, per_broker: bool) -> None:
         """Check the new dynamic settings of one broker, or of all brokers.
@@ -80,10 +79,8 @@ class ConfigRules:
             lambda one: one.name.startswith("ssl."),
         )
         for name, text in changed.items():
-            try:
+            with refusing(ErrorCode.INVALID_REQUEST):
                 known[name].parse(text)
-            except ConfigError as error:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
         if not per_broker:
             _refuse_all(
                 "Cannot update these configs at default cluster level, broker id must be specified",
@@ -101,10 +98,8 @@ class ConfigRules:
             raise KafkaError(ErrorCode.INVALID_REQUEST, EVERYBODY_OUT)
         self._check_log_retention(configs, per_broker=per_broker)
         for name, text in changed.items():
-            try:
+            with refusing(ErrorCode.INVALID_CONFIG):
                 list(remarks(name, known[name], text))
-            except ConfigError as error:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def _check_log_retention(self, configs: Mapping[str, str], *, per_broker: bool) -> None:
         """Check that local retention does not exceed retention. Like Kafka, check it with or without a tier."""
@@ -112,11 +107,9 @@ class ConfigRules:
             return
         as_cluster, as_broker = ({}, configs) if per_broker else (configs, {})
         values = self._settings.with_dynamic(as_cluster, as_broker).log_retention()
-        try:
+        with refusing(ErrorCode.INVALID_REQUEST):
             for key in ("retention.ms", "retention.bytes"):
                 check_local_retention(values, key, prefix="log.")
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def validate_group(self, configs: Mapping[str, str]) -> None:
         """Check a group's new settings. Errors: INVALID_CONFIG."""
@@ -136,7 +129,7 @@ class ConfigRules:
         declaration = _declaration(resource_type, key)
         return None if declaration is None else declaration.default_text
 
-    def describe_topic(self, configs: Mapping[str, str], image: DynamicConfigs) -> Sequence[ConfigEntry]:
+    def describe_topic(self, configs: Mapping[str, str], image: DynamicConfigs) -> Sequence[Entry]:
         """A topic's settings by name, over the dynamic settings of an image."""
         cluster, own = image.broker_configs(None), image.broker_configs(self._settings.node_id)
         asked = (configs, cluster, own)
@@ -173,10 +166,8 @@ def _check_topic_setting(name: str, text: str) -> None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}" + (f"; did you mean {hint}" if hint else "")
         )
-    try:
+    with refusing(ErrorCode.INVALID_CONFIG):
         declaration.parse(text)
-    except ConfigError as error:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
 def _check_compaction_lags(configs: Mapping[str, str]) -> None:

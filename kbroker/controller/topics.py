@@ -105,7 +105,7 @@ def _create_topic(
                 name=config.name,
                 value=None if config.is_sensitive else config.value,
                 read_only=config.read_only,
-                config_source=config.source,
+                config_source=config.config_source,
                 is_sensitive=config.is_sensitive,
             )
             for config in context.rules.describe_topic(configs, context.image)

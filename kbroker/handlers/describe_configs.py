@@ -7,17 +7,14 @@ from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.broker.configs import describe_resource
-from kbroker.config.describe import ConfigEntry
 from kbroker.handlers import Context, handles
 from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
-    DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
 )
 
 
@@ -49,15 +46,21 @@ async def describe_configs(
             await broker.turns.next()
         try:
             named = resource.resource_type, resource.resource_name
-            entries = describe_resource(broker.settings, broker.image, named, node_id=broker.node_id, keys=keys)
+            configs = describe_resource(broker.settings, broker.image, named, node_id=broker.node_id, keys=keys)
         except KafkaError as error:
             results.append(_failed(resource, error))
             continue
+        for config in configs:
+            if not request.include_synonyms:
+                config.synonyms = []
+            # Loggers have the documentation "", which Kafka always returns.
+            if config.documentation and not request.include_documentation:
+                config.documentation = None
         result = DescribeConfigsResult(
             error_message="",
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
-            configs=[_result(entry, request) for entry in entries],
+            configs=configs,
         )
         results.append(encoded := encode_element(result, DescribeConfigsResponse, context.api_version))
         size += len(encoded)
@@ -79,22 +82,3 @@ def _each_once(
             keys = None if keys is None or known is None else known | keys
         asked[name] = resource, keys
     return asked.values()
-
-
-def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    # Loggers have the documentation "", which Kafka always returns.
-    omits_documentation = entry.documentation and not request.include_documentation
-    return DescribeConfigsResourceResult(
-        name=entry.name,
-        value=entry.value,
-        read_only=entry.read_only,
-        config_source=entry.source,
-        is_sensitive=entry.is_sensitive,
-        synonyms=[
-            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
-            for synonym in entry.synonyms
-            if request.include_synonyms
-        ],
-        config_type=entry.config_type,
-        documentation=None if omits_documentation else entry.documentation,
-    )

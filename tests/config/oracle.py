@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.config import Settings
-from kbroker.config.describe import ConfigEntry
+from wire.messages.describe_configs import DescribeConfigsResourceResult
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -22,12 +22,12 @@ def described(state: str) -> dict[str, list[Any]]:
     return {entry[0]: entry for entry in recorded("describe_configs_4.3.1.json")["described"][state]}
 
 
-def row(entry: ConfigEntry) -> list[Any]:
+def row(entry: DescribeConfigsResourceResult) -> list[Any]:
     """Our entry in the form of the fixture."""
     return [
         entry.name,
         entry.value,
-        entry.source.name,
+        entry.config_source.name,
         entry.read_only,
         entry.is_sensitive,
         entry.config_type.name,

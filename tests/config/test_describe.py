@@ -9,7 +9,6 @@ import pytest
 
 from kbroker.config import Settings
 from kbroker.config.describe import (
-    ConfigEntry,
     ConfigSource,
     describe_broker,
     describe_cluster_defaults,
@@ -17,6 +16,7 @@ from kbroker.config.describe import (
 )
 from kbroker.config.values import Kind
 from tests.config.oracle import described, row, the_recorded_node
+from wire.messages.describe_configs import DescribeConfigsResourceResult
 
 # Kafka's newest metadata versions store this one for the whole cluster, which kbroker's does not.
 ELIGIBLE_LEADERS = {"min.insync.replicas": "1"}
@@ -76,7 +76,7 @@ NOT_COMPARED = {
 
 def compare(
     state: str,
-    ours: list[ConfigEntry],
+    ours: list[DescribeConfigsResourceResult],
     *,
     other: Mapping[str, Any] | None = None,
     left_out: frozenset[str] = frozenset(),
@@ -163,5 +163,5 @@ def test_a_secret_is_not_shown_anywhere() -> None:
     entries = describe_broker(settings)
     assert "swordfish" not in repr(entries)
     hidden = {entry.name: entry for entry in entries if entry.is_sensitive}
-    assert hidden["ssl.key.password"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert hidden["ssl.key.password"].config_source is ConfigSource.STATIC_BROKER_CONFIG
     assert hidden["rsm.config.key"].config_type is Kind.UNKNOWN
