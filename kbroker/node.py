@@ -32,8 +32,8 @@ from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import ConfigRules, resource_warnings
+from kbroker.controller.context import ControllerSettings
 from kbroker.controller.embedded import open_controller
-from kbroker.controller.from_settings import controller_settings
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
@@ -259,7 +259,7 @@ class Node:
         controller = await open_controller(
             env,
             directory.path,
-            settings=controller_settings(settings, cluster_id),
+            settings=ControllerSettings.of(settings, cluster_id),
             rules=ConfigRules(settings),
             config=settings.metadata,
             clean_shutdown=directory.was_clean,

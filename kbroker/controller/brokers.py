@@ -24,7 +24,8 @@ Source: Kafka's ClusterControlManager, ReplicationControlManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -243,48 +244,37 @@ def _shutting_down(context: Context, broker: BrokerImage) -> list[Any]:
 
 
 def _unfencing(context: Context, broker: BrokerImage) -> list[Any]:
-    brokers = context.image.brokers
-
-    def acceptable(replica: int) -> bool:
-        return replica == broker.id or (replica in brokers and brokers[replica].active)
-
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_UNFENCE)
-    return [change, *_changes(context, acceptable, lambda partition: partition.leader == NO_LEADER, removed=NO_LEADER)]
+    brokers = {**context.image.brokers, broker.id: replace(broker, fenced=False)}
+    return [change, *_changes(context, brokers, lambda partition: partition.leader == NO_LEADER)]
 
 
 def _moves_away_from(context: Context, broker_id: int) -> list[Any]:
-    image = context.image
-
-    def acceptable(replica: int) -> bool:
-        return replica != broker_id and replica in image.brokers and image.brokers[replica].active
-
-    return _changes(context, acceptable, lambda partition: broker_id in partition.isr, removed=broker_id)
+    brokers = {known: broker for known, broker in context.image.brokers.items() if known != broker_id}
+    return _changes(context, brokers, lambda partition: broker_id in partition.isr, removed=broker_id)
 
 
 def _changes(
-    context: Context, acceptable: Callable[[int], bool], concerned: Callable[[PartitionImage], bool], *, removed: int
+    context: Context,
+    brokers: Mapping[int, BrokerImage],
+    concerned: Callable[[PartitionImage], bool],
+    *,
+    removed: int | None = None,
 ) -> list[Any]:
     """The changes of every partition for which `concerned` is true, with `removed` taken out of its ISR."""
-    image = context.image
-    records: list[Any] = []
-    for topic, index, partition in _partitions(image):
-        if not concerned(partition):
-            continue
-
-        def may_lead(replica: int, partition: PartitionImage = partition) -> bool:
-            return acceptable(replica) and image.brokers[replica].has_online_directory(partition.directory(replica))
-
-        record = election.plan_change(
+    changes = (
+        election.plan_change(
             context,
             topic,
             index,
             election=election.allowed_election(context, topic.name),
-            acceptable=may_lead,
-            isr=tuple(replica for replica in partition.isr if replica != removed),
+            brokers=brokers,
+            isr=[replica for replica in partition.isr if replica != removed],
         )
-        if record is not None:
-            records.append(record)
-    return records
+        for topic, index, partition in _partitions(context.image)
+        if concerned(partition)
+    )
+    return [record for record in changes if record is not None]
 
 
 def _partitions(image: Image) -> list[tuple[TopicImage, int, PartitionImage]]:

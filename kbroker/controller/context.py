@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import Image
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from wire.errors import ErrorCode, KafkaError
 
 MAX_RECORDS_PER_DECISION = 10_000
@@ -50,6 +52,25 @@ class ControllerSettings:
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
     undeletable_topics: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings, cluster_id: str) -> ControllerSettings:
+        """The settings of a node's controller."""
+        undeletable_topics = {}
+        if settings.tier.remote_log_storage_system_enable:
+            undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
+                f"{REMOTE_LOG_METADATA_TOPIC} lists what is in the tier: while remote.log.storage.system.enable is "
+                "true, it cannot be deleted, repartitioned or compacted"
+            )
+        return cls(
+            cluster_id=cluster_id,
+            node_id=settings.node_id,
+            num_partitions=settings.log.num_partitions,
+            default_replication_factor=settings.log.default_replication_factor,
+            delete_topic_enable=settings.log.delete_topic_enable,
+            unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
+            undeletable_topics=undeletable_topics,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ metadata.version 21 lacks).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from uuid import UUID
 
@@ -53,31 +53,27 @@ def allowed_election(context: Context, topic: str) -> Election:
     return Election.UNCLEAN if context.settings.unclean_leader_election_enable else Election.ONLINE
 
 
-def can_lead(image: Image, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether the broker is active and the log directory of its replica is online."""
-    broker: BrokerImage | None = image.brokers.get(broker_id)
-    return broker is not None and broker.active and broker.has_online_directory(partition.directory(broker_id))
-
-
 def plan_change(
     context: Context,
     topic: TopicImage,
     index: int,
     *,
     election: Election,
-    acceptable: Callable[[int], bool],
+    brokers: Mapping[int, BrokerImage] | None = None,
     isr: Sequence[int] | None = None,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that gives a partition this ISR and an acceptable leader, or None if nothing changes.
+    """The record that gives a partition this ISR and a leader among these brokers, or None if nothing changes.
 
-    If this ISR completes a reassignment, the same record finishes it. The leader epoch rises when the leader changes or
-    when a replica is removed.
+    A broker can lead if it is active and the log directory of its replica is online. `brokers` says how they will be
+    after the decision; without it, they are those of the image. If this ISR completes a reassignment, the same record
+    finishes it. The leader epoch rises when the leader changes or when a replica is removed.
     """
     before = topic.partitions[index]
     target_isr, replicas, removing, adding = _completed(before, before.isr if isr is None else tuple(isr))
     record = PartitionChangeRecord(partition_id=index, topic_id=topic.id)
-    leader, unclean = _elect(before, replicas, target_isr, election, acceptable)
+    able = _able_replicas(before, replicas, context.image.brokers if brokers is None else brokers)
+    leader, unclean = _elect(before, replicas, target_isr, election, able)
     target_recovery = before.leader_recovery_state if leader_recovery_state is None else leader_recovery_state
     if leader != before.leader:
         record.leader = leader
@@ -105,24 +101,29 @@ def _elect(
     replicas: tuple[int, ...],
     isr: tuple[int, ...],
     election: Election,
-    acceptable: Callable[[int], bool],
+    able: Sequence[int],
 ) -> tuple[int, bool]:
     """The leader and whether the election was unclean."""
-
-    def valid(replica: int) -> bool:
-        return replica in isr and acceptable(replica)
-
     candidates = [before.leader, *replicas]
     if election is Election.PREFERRED:
         candidates.insert(0, replicas[0])
     for candidate in candidates:
-        if valid(candidate):
+        if candidate in isr and candidate in able:
             return candidate, False
-    if election is Election.UNCLEAN:
-        for candidate in replicas:
-            if acceptable(candidate):
-                return candidate, True
+    if election is Election.UNCLEAN and able:
+        return able[0], True
     return NO_LEADER, False
+
+
+def _able_replicas(partition: PartitionImage, replicas: Sequence[int], brokers: Mapping[int, BrokerImage]) -> list[int]:
+    """The replicas that can lead."""
+    return [
+        replica
+        for replica in replicas
+        if (broker := brokers.get(replica)) is not None
+        and broker.active
+        and broker.has_online_directory(partition.directory(replica))
+    ]
 
 
 _Reassigned = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]

@@ -16,6 +16,7 @@ Snapshots are written concurrently with decisions, from an immutable image.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -51,24 +52,16 @@ _SNAPSHOT_CHECK_SECONDS: Final = 60.0
 logger = get_logger(__name__)
 
 
+@dataclass(eq=False, slots=True)
 class _Waiting:
-    """One request and the task that waits for its decision."""
+    """One request and the task that waits for its decision; the response or the error is set before `done`."""
 
-    __slots__ = ("decision", "done", "error", "request", "response", "version")
-
-    def __init__(self, request: Any, decision: Decision[Any, Any], version: int) -> None:
-        self.request = request
-        self.decision = decision
-        self.version = version
-        self.done = trio.Event()
-        self.error: Exception | None = None
-        self.response: Any = None  # set before done
-
-    async def result(self) -> Any:
-        await self.done.wait()
-        if self.error is not None:
-            raise self.error
-        return self.response
+    request: Any
+    decision: Decision[Any, Any]
+    version: int
+    done: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
+    response: Any = None
 
 
 class EmbeddedController:
@@ -207,9 +200,11 @@ class EmbeddedController:
         waiting = _Waiting(request, decision, version)
         self._waiting.append(waiting)
         self._arrived.set()
-        answer = await waiting.result()
-        assert isinstance(answer, response)
-        return answer
+        await waiting.done.wait()
+        if waiting.error is not None:
+            raise waiting.error
+        assert isinstance(waiting.response, response)
+        return waiting.response
 
     async def close(self) -> None:
         """Sync and close the log; `run` must have ended."""

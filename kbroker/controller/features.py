@@ -27,6 +27,8 @@ from wire.messages.update_features import (
 from wire.stored.metadata import FeatureLevelRecord
 
 LOWEST_METADATA_VERSION: Final = 7
+"""3.3-IV3, the lowest level that Kafka 4.x knows."""
+
 METADATA_VERSION: Final = 21
 """3.9-IV0, the level of a new cluster."""
 

@@ -79,7 +79,6 @@ def _alter(
         topic,
         index,
         election=election.allowed_election(context, topic.name),
-        acceptable=lambda replica: election.can_lead(context.image, before, replica),
         isr=[member.broker_id for member in members],
         leader_recovery_state=proposal.leader_recovery_state,
     )

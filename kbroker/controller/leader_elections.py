@@ -9,12 +9,11 @@ Source: KIP-183, KIP-460; Kafka's ReplicationControlManager.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from kbroker.controller.context import Context
 from kbroker.controller.decisions import decides
-from kbroker.controller.election import Election, can_lead, plan_change
+from kbroker.controller.election import Election, plan_change
 from kbroker.metadata.image import NO_LEADER, TopicImage
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -103,7 +102,7 @@ def _elect(context: Context, name: str, index: int, kind: Election) -> Any:
     wanted = partition.replicas[0] if kind is Election.PREFERRED else partition.leader
     if wanted == partition.leader != NO_LEADER:
         raise _NotElected(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
-    record = plan_change(context, topic, index, election=kind, acceptable=partial(can_lead, context.image, partition))
+    record = plan_change(context, topic, index, election=kind)
     if record is None:
         raise _NotElected(*_NO_CANDIDATE[kind])
     return record

@@ -144,15 +144,10 @@ def _check_name(image: Image, name: str, taken: Mapping[str, str]) -> None:
 
 
 def _check_configs(context: Context, topic: CreatableTopic) -> dict[str, str]:
-    configs: dict[str, str] = {}
-    missing = []
-    for config in topic.configs:
-        if config.value is None:
-            missing.append(config.name)
-        else:
-            configs[config.name] = config.value
+    missing = [config.name for config in topic.configs if config.value is None]
     if missing:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
     if configs:
         context.check_topic(topic.name, configs, {})
     return configs

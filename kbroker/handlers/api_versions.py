@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from kbroker.broker import Broker
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.handlers import Context, Handler, handles
 from wire.errors import ErrorCode
 from wire.messages.api_versions import (
@@ -27,29 +29,11 @@ from wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {"metadata.version": (7, 21)}
-"""Feature -> (lowest, highest) level that this broker supports.
-
-7 is 3.3-IV3, the lowest level that Kafka 4.x knows; 21 is 3.9-IV0.
-"""
-
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class _Image(Protocol):
-    @property
-    def offset(self) -> int: ...
-    @property
-    def features(self) -> Mapping[str, int]: ...
-
-
-class _Broker(Protocol):
-    @property
-    def image(self) -> _Image: ...
-
-
 @handles(ApiVersionsRequest, versions="0-4")
-async def api_versions(request: ApiVersionsRequest, broker: _Broker, context: Context) -> ApiVersionsResponse:
+async def api_versions(request: ApiVersionsRequest, broker: Broker, context: Context) -> ApiVersionsResponse:
     """Return the versions of every API served, and the features."""
     if context.api_version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
@@ -61,6 +45,7 @@ async def api_versions(request: ApiVersionsRequest, broker: _Broker, context: Co
         supported_features=[
             SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
             for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+            if highest > 0
         ],
         finalized_features_epoch=image.offset,
         finalized_features=[
