@@ -32,14 +32,6 @@ def _retention(value: int | None) -> str | None:
     return None if value is None or value != 0 else "must be unlimited (-1) or, greater than or equal to 1"
 
 
-def _period(value: int | None) -> str | None:
-    return None if value is None or value >= 1 else "Value must be at least 1"
-
-
-def _length(value: int | None) -> str | None:
-    return None if value is None or value >= 0 else "Value must be at least 0"
-
-
 @settings
 class LogSettings:
     """The data directory and the defaults of topics' logs."""
@@ -112,13 +104,13 @@ class LogSettings:
         "minimum, causes a warning.",
     )
     log_roll_ms: Long | None = setting(
-        check=_period,
+        at_least=1,
         dynamic=CLUSTER_WIDE,
         doc="Age at which the broker rolls a segment. If unset, log.roll.hours applies.",
     )
     log_roll_hours: int = setting(default=168, at_least=1, doc="Age at which the broker rolls a segment, in hours.")
     log_roll_jitter_ms: Long | None = setting(
-        check=_length,
+        at_least=0,
         dynamic=CLUSTER_WIDE,
         doc="Maximum random time by which a segment rolls earlier. If unset, log.roll.jitter.hours applies.",
     )

@@ -36,15 +36,15 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
     return contents
 
 
-def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, metadata_version: int = METADATA_VERSION) -> None:
+def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int) -> None:
     """Write ``bootstrap.checkpoint`` as the format step does, unless it exists."""
     path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
     if not disk.exists(path):
         snapshots.write_snapshot(
             disk,
             path,
-            [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)],
-            metadata_version=metadata_version,
+            [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)],
+            metadata_version=METADATA_VERSION,
             epoch=0,
             last_contained_log_timestamp=0,
             timestamp_ms=timestamp_ms,

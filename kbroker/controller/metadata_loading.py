@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from kbroker.config.metadata import MetadataSettings
@@ -17,7 +18,7 @@ from kbroker.controller import records, snapshots
 from kbroker.controller.metadata_log import DIRECTORY, MetadataLog, log_segments
 from kbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from kbroker.controller.quorum_state import parse_quorum_state
-from kbroker.controller.replay import LogEnd, LogSegment, Replay
+from kbroker.controller.replay import LogSegment, Replay
 from kbroker.controller.snapshots import SnapshotId
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder
@@ -89,19 +90,30 @@ def load_metadata_log(
     if end.torn_at is not None:
         path, position = end.torn_at
         report(f"{path} ends in an unfinished batch at byte {position}; it was never acknowledged and is removed")
+    open_log = partial(
+        Log,
+        directory,
+        disk=disk,
+        config=LogConfig(
+            segment_bytes=config.metadata_log_segment_bytes,
+            segment_ms=config.metadata_log_segment_ms,
+            retention_ms=-1,
+            retention_bytes=-1,
+            max_message_bytes=max_batch_bytes,
+            file_delete_delay_ms=0,
+        ),
+        topic=CLUSTER_METADATA_TOPIC,
+        partition=0,
+        topic_id=CLUSTER_METADATA_TOPIC_ID,
+        clean_shutdown=clean_shutdown,
+        recovery_point=end.end_offset,
+        log_start_offset=0,
+        timestamp_ms=timestamp_ms,
+        pool=FilePool(disk, limit=64),
+        report=report,
+    )
     try:
-        log = reserve.spend_on(
-            lambda: _open_log(
-                directory,
-                disk,
-                config,
-                max_batch_bytes,
-                end,
-                timestamp_ms=timestamp_ms,
-                clean_shutdown=clean_shutdown,
-                report=report,
-            )
-        )
+        log = reserve.spend_on(open_log)
     except KafkaError as error:
         raise UnusableMetadata(f"the metadata log cannot be opened: {error.message}") from error
     if log.log_end_offset < snapshot.end_offset:
@@ -180,37 +192,3 @@ def _check_reach(directory: str, segments: list[LogSegment], snapshot: SnapshotI
             f"{directory} starts at offset {segments[0].base_offset}, but no complete snapshot reaches it "
             f"(the newest ends at {snapshot.end_offset})"
         )
-
-
-def _open_log(
-    directory: str,
-    disk: Disk,
-    config: MetadataSettings,
-    max_batch_bytes: int,
-    end: LogEnd,
-    *,
-    timestamp_ms: int,
-    clean_shutdown: bool,
-    report: Report,
-) -> Log:
-    return Log(
-        directory,
-        disk=disk,
-        config=LogConfig(
-            segment_bytes=config.metadata_log_segment_bytes,
-            segment_ms=config.metadata_log_segment_ms,
-            retention_ms=-1,
-            retention_bytes=-1,
-            max_message_bytes=max_batch_bytes,
-            file_delete_delay_ms=0,
-        ),
-        topic=CLUSTER_METADATA_TOPIC,
-        partition=0,
-        topic_id=CLUSTER_METADATA_TOPIC_ID,
-        clean_shutdown=clean_shutdown,
-        recovery_point=end.end_offset,
-        log_start_offset=0,
-        timestamp_ms=timestamp_ms,
-        pool=FilePool(disk, limit=64),
-        report=report,
-    )

@@ -181,8 +181,6 @@ def offset_delete(context: Context, request: OffsetDeleteRequest, _caller: Calle
 
 
 def _validate_delete(context: Context, group_id: str) -> Group:
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     group = context.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)

@@ -112,16 +112,15 @@ class GroupCoordinator:
 
         `wait` is used if the response depends on other members.
         """
-        try:
-            return await self.runtime.ask(group_id, request, caller, wait=wait)
-        except KafkaError as error:
-            if group_id or type(request) not in _OF_NAMED_GROUPS:
-                return refuse(request, error.code, caller.api_version)
-            # INVALID_GROUP_ID for an empty group id, even on brokers that are not its coordinator.
+        if not group_id and type(request) in _OF_NAMED_GROUPS:
             response = refuse(request, ErrorCode.INVALID_GROUP_ID, caller.api_version)
             if type(request) is JoinGroupRequest:
                 response.member_id = request.member_id
             return response
+        try:
+            return await self.runtime.ask(group_id, request, caller, wait=wait)
+        except KafkaError as error:
+            return refuse(request, error.code, caller.api_version)
 
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""

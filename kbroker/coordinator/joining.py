@@ -56,8 +56,6 @@ class Joining:
 def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> Answer:
     """Add or readmit a member. The response is Parked until the rebalance is prepared."""
     settings = context.settings
-    if not request.group_id:
-        return join_error(ErrorCode.INVALID_GROUP_ID, request.member_id)
     timeout_ms = request.session_timeout_ms
     if not settings.group_min_session_timeout_ms <= timeout_ms <= settings.group_max_session_timeout_ms:
         return join_error(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)

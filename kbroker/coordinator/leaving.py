@@ -19,7 +19,7 @@ SEVERAL_MEMBERS_VERSION: Final = 3
 
 def heartbeat(context: Context, request: HeartbeatRequest, _caller: Caller) -> HeartbeatResponse:
     """Extend the member's session. The response says whether the member has to rejoin."""
-    group = _find(context, request.group_id)
+    group = context.groups.get(request.group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     member = group.validate_member(request.member_id, request.group_instance_id)
@@ -33,13 +33,6 @@ def heartbeat(context: Context, request: HeartbeatRequest, _caller: Caller) -> H
     return HeartbeatResponse()
 
 
-def _find(context: Context, group_id: str) -> Group | None:
-    """A group, or None. Raises INVALID_GROUP_ID."""
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    return context.groups.get(group_id)
-
-
 def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) -> LeaveGroupResponse:
     """Remove members, given by member id or, for static members, by instance id alone."""
     if caller.api_version >= SEVERAL_MEMBERS_VERSION:
@@ -49,7 +42,7 @@ def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) ->
 
 
 def _leave(context: Context, group_id: str, identities: list[MemberIdentity]) -> LeaveGroupResponse:
-    group = _find(context, group_id)
+    group = context.groups.get(group_id)
     answers = [
         MemberResponse(
             member_id=identity.member_id,

@@ -50,16 +50,6 @@ from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-GroupRequest = (
-    JoinGroupRequest
-    | SyncGroupRequest
-    | HeartbeatRequest
-    | LeaveGroupRequest
-    | OffsetCommitRequest
-    | OffsetDeleteRequest
-    | DeleteGroupsRequest
-)
-
 PENDING_BYTES: Final = 1 << 20
 
 _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
@@ -99,7 +89,7 @@ class GroupShard:
 
     # Deciding
 
-    def decide(self, request: GroupRequest, caller: Caller, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
+    def decide(self, request: Any, caller: Caller, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         """Decide a request for groups of this shard.
 
         Errors  in the response, as the protocol defines them; nothing is raised
@@ -301,6 +291,6 @@ class GroupShard:
             self._context.forget_group(group)
 
 
-def _refused(request: GroupRequest, api_version: int, code: ErrorCode) -> Any:
+def _refused(request: Any, api_version: int, code: ErrorCode) -> Any:
     """The response to send if the records of a decision were not stored."""
     return refuse(request, response_code(code), api_version)

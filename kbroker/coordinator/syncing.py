@@ -19,8 +19,6 @@ Answer = SyncGroupResponse | Parked
 
 def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> Answer:
     """Return a member's part of the assignment. Parked until the leader's assignment is stored."""
-    if not request.group_id:
-        return sync_error(ErrorCode.INVALID_GROUP_ID)
     group = context.groups.get(request.group_id)
     if group is None or group.state is EMPTY:
         return sync_error(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -25,7 +25,6 @@ def refused(answer: Any) -> ErrorCode:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"group_id": "", "session_ms": 1}, ErrorCode.INVALID_GROUP_ID),
         ({"session_ms": 5_999, "member_id": "nobody"}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"session_ms": 1_800_001, "member_id": "nobody"}, ErrorCode.INVALID_SESSION_TIMEOUT),
         ({"member_id": "nobody", "protocol_type": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
