@@ -79,33 +79,30 @@ def admin_client(options: argparse.Namespace) -> Iterator[Cluster]:
 
 
 def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The client's settings from flags and properties file. Raises CommandFailed for an unusable file.
+    """The client's settings from flags and properties file; warns on stderr about ignored ones.
 
-    `known` has the defaults of the client's settings beyond those of every connection.
+    `known` has the defaults of the client's settings beyond those of every connection. Raises CommandFailed for
+    unusable settings.
     """
-    settings: dict[str, Any] = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS}
+    from kbroker.config import client_properties  # noqa: PLC0415  (--help must not import this)
+
     properties: dict[str, str] = {}
     if options.command_config is not None:
         properties |= read_properties(options.command_config)
     properties |= dict(getattr(options, "command_property", None) or [])
-    settings |= translate(properties, known=known or {})
     words = options.bootstrap_servers or [properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP_SERVER]
     servers = [server.strip() for word in words for server in word.split(",") if server.strip()]
     if not servers:
         raise CommandFailed("--bootstrap-server is empty")
-    for server in servers:
-        parse_server(server)
-    return settings | {"bootstrap_servers": servers}
-
-
-def parse_server(server: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Errors: CommandFailed."""
-    from kbroker.config import client_properties  # noqa: PLC0415  (--help must not import this)
-
     try:
-        return client_properties.parse_server(server)
+        settings, ignored = client_properties.translate(properties, known=known)
+        for server in servers:
+            client_properties.parse_server(server)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
+    for key in ignored:
+        say(f"kbroker: ignoring the client setting {key}, which has no effect here", file=sys.stderr)
+    return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -117,22 +114,6 @@ def read_properties(path: Path) -> dict[str, str]:
         return parse_properties(path.read_bytes(), file_name=str(path))
     except (OSError, ConfigError) as error:
         raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def translate(properties: Mapping[str, str], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Translate a Java client's properties into settings of the client; warn on stderr about ignored ones.
-
-    Raises CommandFailed. `known` is as in `client_properties.translate`.
-    """
-    from kbroker.config import client_properties  # noqa: PLC0415
-
-    try:
-        settings, ignored = client_properties.translate(properties, known=known)
-    except ValueError as error:
-        raise CommandFailed(str(error)) from error
-    for key in ignored:
-        say(f"kbroker: ignoring the client setting {key}, which has no effect here", file=sys.stderr)
-    return settings
 
 
 def explain(error: KafkaError) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 MAX_INT64: Final = 2**63 - 1
@@ -76,14 +77,10 @@ def integer(text: str, *, at_least: int, at_most: int = MAX_INT64, what: str = "
     return number
 
 
-def count(text: str) -> int:
-    """A count of at least 1."""
-    return integer(text, at_least=1)
-
-
-def any_integer(text: str) -> int:
-    """An integer that fits into Java's long."""
-    return integer(text, at_least=-MAX_INT64)
+count = partial(integer, at_least=1)
+any_integer = partial(integer, at_least=-MAX_INT64)
+partition = partial(integer, at_least=0, at_most=MAX_INT32, what="a partition")
+milliseconds = partial(integer, at_least=1, what="a number of milliseconds")
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -92,16 +89,6 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise ArgumentTypeError(f"{text!r} is not of the form key=value")
     return key.strip(), value.strip()
-
-
-def partition(text: str) -> int:
-    """The index of a partition."""
-    return integer(text, at_least=0, at_most=MAX_INT32, what="a partition")
-
-
-def milliseconds(text: str) -> int:
-    """A duration in ms, at least 1."""
-    return integer(text, at_least=1, what="a number of milliseconds")
 
 
 def position(text: str) -> Position:

@@ -10,13 +10,13 @@ Source: TopicCommand of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import explain_code
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import describe_configs
 from kbroker.config.describe import ConfigSource
@@ -31,8 +31,6 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from wire.types import ZERO_UUID, uuid_to_text
-
-T = TypeVar("T")
 
 DELETE_BY_NAME: Final = 5
 """The last version of DeleteTopics with a list of names."""
@@ -65,22 +63,18 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic: its partitions in order, all of its settings, and those that are not Kafka's defaults."""
+    """One topic: its partitions in order, and its settings that are not Kafka's defaults."""
 
     name: str
     topic_id: str | None
     is_internal: bool
     partitions: list[PartitionState]
-    settings: dict[str, str]
+    min_insync_replicas: int
     changed_settings: dict[str, str]
 
     @property
     def replication_factor(self) -> int:
         return self.partitions[0].replication_factor if self.partitions else 0
-
-    @property
-    def min_insync_replicas(self) -> int:
-        return int(self.settings.get("min.insync.replicas", "1"))
 
 
 Shows = Callable[[TopicState, PartitionState, Container[int]], bool]
@@ -120,15 +114,16 @@ def create_topic(
     (answer,) = client.ask_controller(request).topics
     if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
         return False
-    _raise_for([answer])
+    check(answer.error_code, answer.error_message)
     return True
 
 
 def delete_topics(client: Cluster, names: Sequence[str]) -> None:
-    """Delete topics. Raises CommandFailed with the first error, after deleting all others."""
+    """Delete topics. Errors: KafkaError of the first refused one, after deleting all others."""
     if names:
         request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=client.timeout_ms)
-        _raise_for(client.ask_controller(request, at_most=DELETE_BY_NAME).responses)
+        for answer in client.ask_controller(request, at_most=DELETE_BY_NAME).responses:
+            check(answer.error_code, answer.error_message)
 
 
 def add_partitions(client: Cluster, topics: Iterable[Any], count: int, assignment: Sequence[Sequence[int]]) -> None:
@@ -142,13 +137,8 @@ def add_partitions(client: Cluster, topics: Iterable[Any], count: int, assignmen
             api.CreatePartitionsTopic(name=topic.name, count=count, assignments=assigned if assignment else None)
         )
     request = api.CreatePartitionsRequest(topics=asked, timeout_ms=client.timeout_ms, validate_only=False)
-    _raise_for(client.ask_controller(request).results)
-
-
-def _raise_for(answers: Iterable[Any]) -> None:
-    for answer in answers:
-        if answer.error_code:
-            raise CommandFailed(explain_code(answer.error_code, answer.error_message))
+    for answer in client.ask_controller(request).results:
+        check(answer.error_code, answer.error_message)
 
 
 def matching_topics(client: Cluster, pattern: str | None, *, exclude_internal: bool) -> list[Any]:
@@ -186,7 +176,9 @@ def describe_topics(client: Cluster, names: Sequence[str]) -> list[TopicState]:
     if not names:
         return []
     described = _describe_partitions(client, sorted(names))
-    moves: dict[Partition, Any] = _unless_unknown(lambda: _reassignments(client, described), {})
+    moves: dict[Partition, Any] = {}
+    with _if_known():
+        moves = _reassignments(client, described)
     configs = {
         each.resource_name: each.configs
         for each in describe_configs(client, TOPIC_RESOURCE, [topic.name for topic in described])
@@ -194,6 +186,7 @@ def describe_topics(client: Cluster, names: Sequence[str]) -> list[TopicState]:
     found = []
     for topic in described:
         entries = configs[topic.name]
+        values = {entry.name: entry.value or "" for entry in entries}
         partitions = [_partition_state(topic.name, each, moves) for each in topic.partitions]
         found.append(
             TopicState(
@@ -201,7 +194,7 @@ def describe_topics(client: Cluster, names: Sequence[str]) -> list[TopicState]:
                 topic_id=id_text(topic.topic_id),
                 is_internal=topic.is_internal,
                 partitions=sorted(partitions, key=lambda each: each.partition),
-                settings={entry.name: entry.value or "" for entry in entries},
+                min_insync_replicas=int(values.get("min.insync.replicas", "1")),
                 changed_settings={
                     entry.name: entry.value or ""
                     for entry in entries
@@ -219,8 +212,7 @@ def _describe_partitions(client: Cluster, names: Sequence[str]) -> list[Any]:
         return [topic for topic in client.metadata(names).topics if topic.error_code == 0]
     found: dict[str, Any] = {}
     cursor: api.Cursor | None = None
-    is_last = False
-    while not is_last:
+    while True:
         request = api.DescribeTopicPartitionsRequest(
             topics=[api.TopicRequest(name=name) for name in names], cursor=cursor
         )
@@ -231,8 +223,8 @@ def _describe_partitions(client: Cluster, names: Sequence[str]) -> list[Any]:
             else:
                 found[topic.name] = topic
         cursor = page.next_cursor
-        is_last = cursor is None
-    return [topic for topic in found.values() if topic.error_code == 0]
+        if cursor is None:
+            return [topic for topic in found.values() if topic.error_code == 0]
 
 
 def _reassignments(client: Cluster, topics: Iterable[Any]) -> dict[Partition, Any]:
@@ -270,28 +262,23 @@ def _eligible(partition: Any, name: str) -> list[int] | None:
     return (getattr(partition, name) or []) if hasattr(partition, name) else None
 
 
-def _unless_unknown(ask: Callable[[], T], otherwise: T) -> T:
-    """The result of `ask`, or `otherwise` if the broker does not support the request or does not authorize it."""
+@contextmanager
+def _if_known() -> Iterator[None]:
+    """Skip the block at a request that the broker does not support or does not authorize."""
     try:
-        return ask()
+        yield
     except KafkaError as error:
-        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-            return otherwise
-        raise
+        if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+            raise
 
 
 def controller_epoch(client: Cluster) -> int | None:
     """The epoch of the active controller; None if the broker does not report it."""
     partition = DescribeQuorumRequestPartitionData(partition_index=0)
     topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
-
-    def ask() -> Any:
+    epochs: list[int] = []
+    with _if_known():
         answer = client.ask(DescribeQuorumRequest(topics=[topic]))
         check(answer.error_code, answer.error_message)
-        return answer
-
-    quorum = _unless_unknown(ask, None)
-    if quorum is None:
-        return None
-    epochs = [each.leader_epoch for topic in quorum.topics for each in topic.partitions]
+        epochs = [each.leader_epoch for topic in answer.topics for each in topic.partitions]
     return next((epoch for epoch in epochs if epoch >= 0), None)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed, Commands
-from kbroker.cli._admin import add_connection_flags, client_errors, client_settings, parse_server
+from kbroker.cli._admin import add_connection_flags, client_errors, client_settings
 from kbroker.cli._positions import milliseconds
 from kbroker.cli._say import say, say_json
 
@@ -96,6 +96,7 @@ def _alarm(timeout_ms: int) -> Iterator[None]:
 
 def _ask_any(settings: dict[str, Any]) -> Health:
     from kbroker.client.security import connect, tls_context  # noqa: PLC0415  (--help must not import the client)
+    from kbroker.config.client_properties import parse_server  # noqa: PLC0415
     from wire.client import UnsupportedApi  # noqa: PLC0415
     from wire.errors import Malformed  # noqa: PLC0415
 

@@ -74,11 +74,9 @@ def parse_rules(text: str) -> list[Rule]:
             re.compile(topics)
         except re.error as error:
             raise argparse.ArgumentTypeError(f"{topics} is an invalid regex: {error}") from None
-        if only:
-            rules.append(Rule(topics or ".*", parse.partition(only), parse.partition(only) + 1))
-        else:
-            lowest = parse.partition(first) if first else 0
-            rules.append(Rule(topics or ".*", lowest, parse.partition(end) if end else parse.MAX_INT32))
+        lowest = parse.partition(only or first or "0")
+        end = lowest + 1 if only else parse.partition(end or str(parse.MAX_INT32))
+        rules.append(Rule(topics or ".*", lowest, end))
     return rules
 
 

@@ -60,7 +60,8 @@ class Cluster:
         self.retry_ms = int(settings.get("retry_backoff_ms", RETRY_MS))
         self.timeout_ms = int(settings.get("request_timeout_ms", REQUEST_TIMEOUT_MS))
         self._tls = tls_context(settings)
-        self._nodes: dict[int, tuple[str, int]] = {}
+        self.nodes: dict[int, tuple[str, int]] = {}
+        """Host and port of the known brokers."""
         self._connections: dict[int, Connection] = {}
         bootstrap_ms = int(settings.get("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS))
         try:
@@ -69,9 +70,7 @@ class Cluster:
             self.close()
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
                 raise
-            why = error.message.removeprefix(f"no broker answers at {self.servers}")
-            said = f"no broker answers at {self.servers} within {bootstrap_ms} ms{why}"
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, said) from error
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, error.message) from error
 
     def __enter__(self) -> Self:
         return self
@@ -235,7 +234,7 @@ class Cluster:
         request = FindCoordinatorRequest(key=group)
         found = self.ask(request, at_most=_ONE_KEY)
         check(found.error_code, found.error_message)
-        self._nodes[found.node_id] = found.host, found.port
+        self.nodes[found.node_id] = found.host, found.port
         return int(found.node_id)
 
     def ask_coordinator(
@@ -260,11 +259,6 @@ class Cluster:
             self.metadata([])
         return self.ask(request, ANY if self.controller_id == UNKNOWN_NODE else self.controller_id, at_most=at_most)
 
-    @property
-    def nodes(self) -> Mapping[int, tuple[str, int]]:
-        """Host and port of the known brokers."""
-        return self._nodes
-
     # --- connections --------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int | None) -> int:
@@ -279,7 +273,7 @@ class Cluster:
     def _bootstrap(self, timeout_ms: int) -> int:
         """Connect to one of the bootstrap servers, or of the known brokers. Returns the connection's node id."""
         failure: KafkaError | None = None
-        for address in [*map(parse_server, self.settings["bootstrap_servers"]), *self._nodes.values()]:
+        for address in [*map(parse_server, self.settings["bootstrap_servers"]), *self.nodes.values()]:
             try:
                 with self._errors_of(UNKNOWN_NODE):
                     connection = connect(address, self.settings, timeout_ms=timeout_ms, tls=self._tls)
@@ -290,19 +284,20 @@ class Cluster:
                     raise
                 failure = error
                 continue
-            node_id = next((each for each, place in self._nodes.items() if place == address), UNKNOWN_NODE)
+            node_id = next((each for each, place in self.nodes.items() if place == address), UNKNOWN_NODE)
             if node_id in self._connections:  # it owes a response
                 node_id = UNKNOWN_NODE
             self._connections[node_id] = self._connections.pop(UNKNOWN_NODE)
             return node_id
         why = failure.message if failure is not None else "no address"
-        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answers at {self.servers}: {why}") from failure
+        said = f"no broker answers at {self.servers} within {timeout_ms} ms: {why}"
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, said) from failure
 
     def _connected(self, node_id: int) -> Connection:
         if node_id not in self._connections:
-            if node_id not in self._nodes:
+            if node_id not in self.nodes:
                 self.metadata([])
-            address = self._nodes.get(node_id)
+            address = self.nodes.get(node_id)
             if address is None:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not part of the cluster")
             self._connections[node_id] = connect(address, self.settings, timeout_ms=self.timeout_ms, tls=self._tls)
@@ -334,7 +329,7 @@ class Cluster:
             connection.close()
 
     def _learn(self, found: MetadataResponse) -> None:
-        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in found.brokers}
+        self.nodes = {broker.node_id: (broker.host, broker.port) for broker in found.brokers}
         self.controller_id = found.controller_id
         for topic in found.topics:
             for each in topic.partitions:

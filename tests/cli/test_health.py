@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from kbroker.cli import CommandFailed
-from kbroker.cli._admin import parse_server
+from kbroker.config.client_properties import parse_server
+from kbroker.config.values import ConfigError
 from tests.cli.conftest import Run
 from tests.cli.scripted import Scripted
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -134,7 +134,7 @@ def test_a_server_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> Non
 
 @pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "a:-1", "a:", "[::1", "[::1:5"])
 def test_an_invalid_server_is_refused(text: str) -> None:
-    with pytest.raises(CommandFailed, match="is not of the form host:port"):
+    with pytest.raises(ConfigError, match="is not of the form host:port"):
         parse_server(text)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import kbroker.cli
 from kbroker.cli import CommandFailed
-from kbroker.cli._admin import client_settings, translate
+from kbroker.cli._admin import client_settings
 from kbroker.cli._positions import pair
 from kbroker.cli._topics import FILTERS, PartitionState, TopicState, include_list
 from kbroker.cli.serve import announce
@@ -92,6 +92,13 @@ def settings_for(*servers: str, config: Path | None = None) -> dict[str, object]
     return client_settings(argparse.Namespace(bootstrap_servers=list(servers) or None, command_config=config))
 
 
+def settings_of(tmp_path: Path, properties: dict[str, str]) -> dict[str, object]:
+    """The settings of a file of properties, beyond those of every command."""
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return {key: value for key, value in settings_for(config=config).items() if key not in settings_for()}
+
+
 def test_brokers_come_from_flags_then_the_file_then_the_default(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("bootstrap.servers=c:3\n")
@@ -111,8 +118,9 @@ def test_an_invalid_server_is_one_error_line(run: Run, words: list[str]) -> None
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[str]) -> None:
-    found = translate(
+def test_a_java_clients_properties_are_translated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = settings_of(
+        tmp_path,
         {
             "security.protocol": "sasl_ssl",
             "sasl.mechanism": "SCRAM-SHA-256",
@@ -124,7 +132,7 @@ def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[
             "request.timeout.ms": "5000",
             "sasl_plain_username": "bo",
             "metrics.recording.level": "INFO",
-        }
+        },
     )
     assert found == {
         "security_protocol": "SASL_SSL",
@@ -151,9 +159,9 @@ def test_a_java_clients_properties_are_translated(capsys: pytest.CaptureFixture[
         ({"security.protocol": "SASL-SSL"}, "security.protocol=SASL-SSL is not one of PLAINTEXT, SSL"),
     ],
 )
-def test_unsupported_properties_are_refused(properties: dict[str, str], reason: str) -> None:
+def test_unsupported_properties_are_refused(tmp_path: Path, properties: dict[str, str], reason: str) -> None:
     with pytest.raises(CommandFailed, match=reason):
-        translate(properties)
+        settings_of(tmp_path, properties)
 
 
 def test_a_missing_command_config_is_an_error(run: Run, tmp_path: Path) -> None:
@@ -187,13 +195,13 @@ def state(leader: int, isr: list[int], *, adding: list[int] | None = None) -> Pa
 )
 def test_filters_are_kafkas(chosen: str, leader: int, isr: list[int], is_shown: bool) -> None:
     partition = state(leader, isr)
-    topic = TopicState("t", None, False, [partition], {"min.insync.replicas": "2"}, {})
+    topic = TopicState("t", None, False, [partition], 2, {})
     assert FILTERS[chosen](topic, partition, {1, 2}) is is_shown
 
 
 def test_replicas_being_added_do_not_count_as_missing() -> None:
     moving = state(1, [1, 2], adding=[3])
-    topic = TopicState("t", None, False, [moving], {}, {})
+    topic = TopicState("t", None, False, [moving], 1, {})
     assert topic.replication_factor == 2
     assert not FILTERS["under_replicated_partitions"](topic, moving, set())
 
