@@ -55,7 +55,7 @@ class Planner:
     def batch_range(self) -> Range:
         """The offsets where a batch query begins and ends."""
         extent = self.extent()
-        start, end = self.starting(extent), self._ending(extent)
+        start, end = self.starting(extent), self._resolved("ending", self.options.ending, extent.bounds)
         is_by_offsets = isinstance(self.options.starting, AtOffsets) and isinstance(self.options.ending, AtOffsets)
         for partition in start:
             if start[partition] > end[partition]:
@@ -70,58 +70,43 @@ class Planner:
 
     def starting(self, extent: Extent) -> Offsets:
         """The offsets where reading begins, by the options."""
-        assert self.options.starting is not None
-        found = self._resolved(self.options.starting, extent, "starting")
-        start: Offsets = {}
-        for partition, offset in found.items():
-            if offset is None and not self.options.latest_without_match:
-                raise OffsetsOutOfRange(
-                    "no record is at or after the starting timestamp",
-                    remedy="give an earlier one, or set startingOffsetsByTimestampStrategy=latest",
-                    at=partition,
-                )
-            start[partition] = extent.bounds[partition].end_offset if offset is None else offset
-        return start
+        return self._resolved("starting", self.options.starting, extent.bounds)
 
-    def _ending(self, extent: Extent) -> Offsets:
-        assert self.options.ending is not None
-        found = self._resolved(self.options.ending, extent, "ending")
-        return {
-            partition: extent.bounds[partition].end_offset if offset is None else offset
-            for partition, offset in found.items()
-        }
+    def _resolved(self, edge: str, position: Position | None, bounds: Mapping[Partition, Bounds]) -> Offsets:
+        match position:
+            case AtTimestamp(timestamp_ms):
+                return self._at(edge, dict.fromkeys(bounds, timestamp_ms), bounds)
+            case AtTimestamps(timestamps_ms):
+                _check_all(timestamps_ms, bounds, f"{edge}OffsetsByTimestamp")
+                return self._at(edge, timestamps_ms, bounds)
+            case AtOffsets(offsets):
+                _check_all(offsets, bounds, f"{edge}Offsets")
+                return {each: self._within(each, offsets[each], bounds[each], f"{edge}Offsets") for each in bounds}
+        assert position is not None, "for_batch and for_streaming add the defaults"
+        return {each: _edge(position, there) for each, there in bounds.items()}
 
-    def _resolved(self, position: Position, extent: Extent, edge: str) -> dict[Partition, int | None]:
-        """An offset for each partition; None if no record is at or after the timestamp."""
-        bounds = extent.bounds
-        if isinstance(position, Edge):
-            return {partition: _edge(position, found) for partition, found in bounds.items()}
-        if isinstance(position, AtTimestamp):
-            return self._at(dict.fromkeys(bounds, position.timestamp_ms), bounds)
-        if isinstance(position, AtTimestamps):
-            _check_all(position.timestamps_ms, bounds, f"{edge}OffsetsByTimestamp")
-            return self._at({partition: position.timestamps_ms[partition] for partition in bounds}, bounds)
-        _check_all(position.offsets, bounds, f"{edge}Offsets")
-        found: dict[Partition, int | None] = {}
-        for partition, there in bounds.items():
-            offset = position.offsets[partition]
-            found[partition] = _edge(offset, there) if isinstance(offset, Edge) else self._within(
-                partition, offset, there, f"{edge}Offsets"
-            )  # fmt: skip
-        return found
-
-    def _at(
-        self, timestamps_ms: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]
-    ) -> dict[Partition, int | None]:
+    def _at(self, edge: str, timestamps_ms: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> Offsets:
+        """The first offset at or after the time in each partition; the end if there is none."""
         found = self._inventory.offsets_at(timestamps_ms)
-        # Records that arrived after the ends were looked up are not part of this read.
-        return {
-            partition: None if offset is None or offset >= bounds[partition].end_offset else offset
-            for partition, offset in found.items()
-        }
+        offsets: Offsets = {}
+        for partition, there in bounds.items():
+            offset = found[partition]
+            # Records that arrived after the ends were looked up are not part of this read.
+            if offset is None or offset >= there.end_offset:
+                offset = there.end_offset
+                if edge == "starting" and not self.options.latest_without_match:
+                    raise OffsetsOutOfRange(
+                        "no record is at or after the starting timestamp",
+                        remedy="give an earlier one, or set startingOffsetsByTimestampStrategy=latest",
+                        at=partition,
+                    )
+            offsets[partition] = offset
+        return offsets
 
-    def _within(self, partition: Partition, offset: int, there: Bounds, what: str) -> int:
+    def _within(self, partition: Partition, offset: int | Edge, there: Bounds, what: str) -> int:
         """The offset, checked to exist. Errors: OffsetsOutOfRange, unless failOnDataLoss=false."""
+        if isinstance(offset, Edge):
+            return _edge(offset, there)
         if there.log_start_offset <= offset <= there.end_offset:
             return offset
         nearest = min(max(offset, there.log_start_offset), there.end_offset)

@@ -80,10 +80,7 @@ def export(
     struct named `into` if that is given. `progress` is called with each Step.
     Errors  ExportConflict, KbrokerSourceError, OSError from the file system
     """
-    job = Export(
-        spark, topic=topic, output=output, options=options, decoding=decoding, into=into,
-        max_records_per_batch=max_records_per_batch,
-    )  # fmt: skip
+    job = Export(spark, topic, output, options, decoding, into, max_records_per_batch)
     try:
         while True:
             for step in job.steps():
@@ -98,55 +95,47 @@ def export(
     return job.summary
 
 
+@dataclass
 class Export:
     """One export. `steps` exports everything up to the topic's current end, and may be called again."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        *,
-        topic: str,
-        output: str,
-        options: Mapping[str, str],
-        decoding: Decoding | None,
-        into: str | None,
-        max_records_per_batch: int | None,
-    ) -> None:
-        self._spark = spark
-        self._topic = topic
-        self._options = {name: str(value) for name, value in options.items()}
-        self._decoding = decoding
-        self._into = into
-        self._max_records = max_records_per_batch
-        self._env = RealEnv()
-        self._in_place: int | None = None
-        self.directory = HadoopDirectory.for_writing(spark, output)
-        self.summary = ExportSummary(topic, self.directory.path)
-        if subscribed := [name for name in options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
+    spark: SparkSession
+    topic: str
+    output: str
+    options: Mapping[str, str]
+    decoding: Decoding | None = None
+    into: str | None = None
+    max_records_per_batch: int | None = None
+    _in_place: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.directory = HadoopDirectory.for_writing(self.spark, self.output)
+        self.summary = ExportSummary(self.topic, self.directory.path)
+        if subscribed := [name for name in self.options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
             raise InvalidOption(f"{subscribed[0]} is given in addition to the topic", remedy="remove it")
 
     def steps(self) -> Iterator[Step]:
         """Run the export; each step is done when it is yielded."""
         # Check the columns first, so that an invalid schema is reported before anything is read.
-        schema = identity_schema(self._decoding, self._into)
+        schema = identity_schema(self.decoding, self.into)
         last = self._last_commit()
-        if last is not None and last.identity.topic == self._topic and last.number != self._in_place:
+        if last is not None and last.identity.topic == self.topic and last.number != self._in_place:
             # Complete the committed batch, even if the topic or the broker no longer exists.
             yield from self._finish(last, is_earlier=True)
         # After the first batch the starting offsets no longer matter, and they may have expired.
         bounds = self._bounds(from_earliest=last is not None)
-        identity = Identity(self._topic, bounds.topic_id, schema, self._identity_options())
+        identity = Identity(self.topic, bounds.topic_id, schema, self._identity_options())
         if last is not None:
             export_log.refuse_another(last.identity, identity, output=self.directory.path)
         begins = self._begins(bounds, last)
         while True:
-            batch = export_log.next_batch(begins, bounds.ends, max_records=self._max_records)
+            batch = export_log.next_batch(begins, bounds.ends, max_records=self.max_records_per_batch)
             if not any(each.end > each.start for each in batch.values()):
                 break
             number = 0 if last is None else last.number + 1
             self.summary.is_complete = False
             yield Step("planned", f"batch {number}: {sum(each.end - each.start for each in batch.values())} offsets")
-            staging = f"{STAGING}/{number:020d}-{self._env.new_uuid().hex}"
+            staging = f"{STAGING}/{number:020d}-{RealEnv().new_uuid().hex}"
             with self._detect_overtaking(number):
                 commit = yield from self._write(identity, number, batch, staging)
             self._same_topic(identity)
@@ -168,7 +157,7 @@ class Export:
     # --- current state ---
 
     def _bounds(self, *, from_earliest: bool = False) -> Bounds:
-        return find_bounds(self._options, self._topic, from_earliest=from_earliest)
+        return find_bounds(self.options, self.topic, from_earliest=from_earliest)
 
     def _same_topic(self, identity: Identity) -> None:
         """The source checked the topic while it read; this check covers the time after that."""
@@ -178,12 +167,12 @@ class Export:
         )
 
     def _identity_options(self) -> dict[str, Any]:
-        lowered = {name.lower(): text for name, text in self._options.items()}
+        lowered = {name.lower(): text for name, text in self.options.items()}
         found: dict[str, Any] = {name: lowered[name.lower()] for name in STARTING if name.lower() in lowered}
-        if self._decoding is not None:
-            options = {name: value for name, value in asdict(self._decoding).items() if value is not None}
+        if self.decoding is not None:
+            options = {name: value for name, value in asdict(self.decoding).items() if value is not None}
             del options["schema"]  # compared by itself
-            found |= {**options, "into": self._into}
+            found |= {**options, "into": self.into}
         return found
 
     def _begins(self, bounds: Bounds, last: Commit | None) -> dict[int, int]:
@@ -194,7 +183,7 @@ class Export:
             raise ExportConflict(
                 f"the topic has no partition {gone[0]}, which was exported before",
                 remedy="check that this is the right cluster",
-                at=(self._topic, gone[0]),
+                at=(self.topic, gone[0]),
             )
         begins = {partition: last.ends.get(partition, start) for partition, start in bounds.starts.items()}
         for partition, begin in begins.items():
@@ -204,14 +193,14 @@ class Export:
                     "exported",
                     remedy="keep this directory, and export the remaining records into another one; "
                     "export more often, or raise the topic's retention",
-                    at=(self._topic, partition),
+                    at=(self.topic, partition),
                     offset=begin,
                 )
             if begin > bounds.ends[partition] and bounds.is_up_to_latest:
                 raise ExportConflict(
                     f"the partition ends at offset {bounds.ends[partition]}, but was exported up to here",
                     remedy="check for lost records, and that this is the right cluster; export into another directory",
-                    at=(self._topic, partition),
+                    at=(self.topic, partition),
                     offset=begin,
                 )
         return begins
@@ -242,17 +231,17 @@ class Export:
     def _write(
         self, identity: Identity, number: int, batch: Mapping[int, Range], staging: str
     ) -> Generator[Step, None, Commit]:
-        records = read_ranges(self._spark, self._topic, self._options, batch)
-        rows = rows_of(records, self._decoding, self._into)
-        save(self.directory, good_rows(rows, self._decoding), f"{staging}/data")
+        records = read_ranges(self.spark, self.topic, self.options, batch)
+        rows = rows_of(records, self.decoding, self.into)
+        save(self.directory, good_rows(rows, self.decoding), f"{staging}/data")
         yield Step("written", f"the rows of batch {number} are written")
-        counted = counted_rows(self._spark, self.directory, f"{staging}/data", batch)
+        counted = counted_rows(self.spark, self.directory, f"{staging}/data", batch)
         bad: dict[int, int] = {}
         expected = sum(each.end - each.start for each in batch.values())
-        if self._decoding is not None and sum(counted.values()) < expected:
+        if self.decoding is not None and sum(counted.values()) < expected:
             # Control records and compaction also leave gaps, so read again to find bad records.
             save(self.directory, bad_rows(rows), f"{staging}/bad")
-            bad = counted_rows(self._spark, self.directory, f"{staging}/bad", batch)
+            bad = counted_rows(self.spark, self.directory, f"{staging}/bad", batch)
             yield Step("bad-written", f"{sum(bad.values())} records of batch {number} could not be decoded")
         files = [
             *staged_files(self.directory, f"{staging}/data", "", number),
@@ -265,7 +254,7 @@ class Export:
             files=files,
             rows=counted,
             bad_rows=bad,
-            timestamp_ms=self._env.timestamp_ms(),
+            timestamp_ms=RealEnv.timestamp_ms(),
         )
 
     # --- committing ---
@@ -301,7 +290,7 @@ class Export:
         return self._conflict("another export has committed this batch", "run one export at a time", path)
 
     def _conflict(self, what: str, remedy: str, path: str = "") -> ExportConflict:
-        return ExportConflict(what, remedy=remedy, at=self._topic, object_name=self.directory.path + path)
+        return ExportConflict(what, remedy=remedy, at=self.topic, object_name=self.directory.path + path)
 
     def _finish(self, commit: Commit, *, is_earlier: bool = False) -> Iterator[Step]:
         """Move all files of a committed batch into place. Repeatable, also by several exports."""
