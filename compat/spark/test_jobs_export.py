@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from compat.clients.samples import Sample, samples
 from compat.spark.jobs import (
@@ -36,6 +37,7 @@ from compat.waiting import until
 from kbroker.cli import main
 from kbroker.spark.errors import ExportConflict, InvalidOption, UnknownTopic
 from kbroker.spark.jobs.export import Export, export
+from kbroker.spark.jobs.export_rows import identity_schema
 from kbroker.spark.jobs.schemas import decoding_of
 
 COUNT = 400
@@ -380,3 +382,10 @@ def test_a_directory_with_other_contents_is_refused(
     with pytest.raises(ExportConflict, match="created again since the last export"):
         run()
     assert len(exported(output)) == 3
+
+
+def test_a_field_named_like_a_column_needs_a_struct() -> None:
+    decoding = decoding_of("json", StructType().add("Offset", "long"))
+    with pytest.raises(InvalidOption, match="the schema's field 'Offset' has the name of another column"):
+        identity_schema(decoding, None)
+    assert identity_schema(decoding, "value")["fields"][-1]["type"] == decoding.schema

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from kbroker.spark.client import EARLIEST, LATEST, BrokerClient
-from kbroker.spark.inventory import Bounds, Extent, chosen
+from kbroker.spark.inventory import Bounds, Extent, by_partition, chosen
 from kbroker.spark.metadata_fetching import CatalogueFollower
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
@@ -46,12 +46,9 @@ class BrokerInventory:
         return {each: None if answer.offset < 0 else answer.offset for each, answer in found.items()}
 
     def states(self, partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]) -> list[PartitionState]:
-        segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
-        if self._catalogue is not None and partitions:
-            for segment in self._catalogue.read().segments.values():
-                segments.setdefault(segment.remote_log_segment_id.topic_id_partition, []).append(segment)
+        known = () if self._catalogue is None or not partitions else self._catalogue.read().segments.values()
         ids = [TopicIdPartition(self._ids[topic], topic, index) for topic, index in partitions]
-        return self.states_of(ids, bounds, segments)
+        return self.states_of(ids, bounds, by_partition(known))
 
     def states_of(
         self,

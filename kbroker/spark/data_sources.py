@@ -15,9 +15,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from kbroker.spark.readers import KbrokerReader, KbrokerStreamReader
     from kbroker.spark.segments_source import SegmentsReader, SegmentsStreamReader
-    from kbroker.spark.source import KbrokerReader
-    from kbroker.spark.streaming import KbrokerStreamReader
 
 TOPICS: Final = "kbroker"
 SEGMENTS: Final = "kbroker-segments"
@@ -41,12 +40,12 @@ class KbrokerDataSource(DataSource):
         return default_schema(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> KbrokerReader:
-        from kbroker.spark.source import KbrokerReader  # noqa: PLC0415
+        from kbroker.spark.readers import KbrokerReader  # noqa: PLC0415
 
         return KbrokerReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> KbrokerStreamReader:  # noqa: N802  (PySpark's name)
-        from kbroker.spark.streaming import KbrokerStreamReader  # noqa: PLC0415
+        from kbroker.spark.readers import KbrokerStreamReader  # noqa: PLC0415
 
         return KbrokerStreamReader(self.options, schema)
 

@@ -7,7 +7,7 @@ segment of a partition has the leader epochs up to its end, which is then the en
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -17,6 +17,7 @@ from kbroker.spark.options import SourceOptions, Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.positions import Partition
 from kbroker.spark.stores import open_store
+from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 
 
 class Bounds(NamedTuple):
@@ -59,6 +60,16 @@ def chosen(subscription: Subscription, existing: Collection[Partition]) -> list[
         if each not in existing:
             raise unknown_topic(*each)
     return sorted(subscription.partitions or (each for each in existing if subscription.matches(each[0])))
+
+
+def by_partition(
+    segments: Iterable[RemoteLogSegmentMetadata],
+) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+    """The segments of each partition."""
+    found: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
+    for each in segments:
+        found.setdefault(each.remote_log_segment_id.topic_id_partition, []).append(each)
+    return found
 
 
 def open_inventory(options: SourceOptions, stack: ExitStack) -> Inventory:

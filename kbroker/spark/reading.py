@@ -87,7 +87,7 @@ def _look_again(
     """The rows of a piece whose segment is gone, from their current location."""
     from kbroker.spark.plan import Hole, tile  # noqa: PLC0415
 
-    state = _state_now(options, piece)
+    state, gone = _state_now(options, piece), piece.segment.remote_log_segment_id
     start = piece.start_offset
     if state is None:
         _skip(options, piece, start, piece.end_offset, missing)
@@ -97,15 +97,11 @@ def _look_again(
         _skip(options, piece, start, state.log_start_offset, error)
         start = state.log_start_offset
     for found in tile(state, start, piece.end_offset):
-        is_same = isinstance(found, SegmentPiece) and _is_same(found, piece)
+        is_same = isinstance(found, SegmentPiece) and found.segment.remote_log_segment_id == gone
         if isinstance(found, Hole) or is_same or looks <= 1:
             _skip(options, piece, found.start_offset, found.end_offset, missing)
         else:
             yield from _read(options, found, columns, looks - 1)
-
-
-def _is_same(one: SegmentPiece, other: SegmentPiece) -> bool:
-    return one.segment.remote_log_segment_id == other.segment.remote_log_segment_id
 
 
 def _state_now(options: SourceOptions, piece: SegmentPiece) -> PartitionState | None:

@@ -8,7 +8,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic, store_unavailable
-from kbroker.spark.inventory import Bounds, Extent, chosen
+from kbroker.spark.inventory import Bounds, Extent, by_partition, chosen
 from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.spark.positions import Partition
@@ -61,9 +61,7 @@ class StoreInventory:
                 by_topic.setdefault(found.topic, {}).setdefault(found.topic_id, []).append(segment)
         self._states = {}
         for topic, incarnations in by_topic.items():
-            segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
-            for segment in incarnations[self._newest(topic, incarnations)]:
-                segments.setdefault(segment.remote_log_segment_id.topic_id_partition, []).append(segment)
+            segments = by_partition(incarnations[self._newest(topic, incarnations)])
             self._states |= {each[1:]: self._state(each, segments[each]) for each in segments}
         states = {each: self._states[each] for each in chosen(subscription, self._states.keys())}
         ids = {topic: state.id.topic_id for (topic, _), state in states.items()}

@@ -22,8 +22,9 @@ from uuid import UUID
 from kbroker.runtime.env import RealEnv
 from kbroker.spark.client import BrokerClient
 from kbroker.spark.errors import InvalidOption, KbrokerSourceError, store_unavailable, unknown_topic
+from kbroker.spark.inventory import by_partition
 from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
-from kbroker.spark.jobs.audit_sites import BrokerSite, StoreSite, by_partition
+from kbroker.spark.jobs.audit_sites import BrokerSite, StoreSite
 from kbroker.spark.jobs.coverage import check_coverage
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.plan import PartitionState, usable_segments
@@ -38,7 +39,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     TopicIdPartition,
 )
-from kbroker.tiered.catalogue import FINISHED, Catalogue, id_text, partition_of
+from kbroker.tiered.catalogue import DELETED, FINISHED, Catalogue, id_text, partition_of
 from kbroker.tiered.layout import parse_object_name, topic_in_names
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile, read_inside
 from wire.types import uuid_to_text
@@ -89,7 +90,8 @@ def audit(
             _take(report, _without_manifest(orphans, damaged, topics))
         except RemoteStorageError as error:
             raise store_unavailable(storage, error) from error
-        states = site.states(by_partition(after, wanted), local_starts)
+        segments = by_partition(each for each in after.of(wanted) if each.state is not DELETED)
+        states = site.states(segments, local_starts)
         for state in states:
             # The local log start offset of a partition that was created during the audit is not known.
             if state.id in local_starts or not state.has_broker:
@@ -100,7 +102,10 @@ def audit(
             tell(f"reading {len(whole)} segments")
             _take(report, _read_all(spark, asked.store, whole))
         _forget_deleted(report, site)
-    _describe(report, storage, check, listed, after, wanted=wanted, states=states, local_starts=local_starts)
+    report.segments, report.bytes = check.segments, check.bytes
+    report.objects, report.object_bytes = listed.count, listed.size
+    report.warnings += after.warnings()
+    _describe(report, storage, segments, {state.id: state for state in states}, local_starts)
     return report
 
 
@@ -224,36 +229,27 @@ def _first_timestamp(storage: RemoteStorageManager, segment: RemoteLogSegmentMet
 def _describe(
     report: AuditReport,
     storage: RemoteStorageManager,
-    check: Scrub,
-    listed: Listed,
-    catalogue: Catalogue,
-    *,
-    wanted: Sequence[tuple[str, int]] | None,
-    states: Sequence[PartitionState],
+    segments: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]],
+    states: Mapping[TopicIdPartition, PartitionState],
     local_starts: Mapping[TopicIdPartition, int],
 ) -> None:
-    report.segments, report.bytes = check.segments, check.bytes
-    report.objects, report.object_bytes = listed.count, listed.size
-    report.warnings += catalogue.warnings()
     problems: dict[UUID, list[str]] = {}
     for each in report.findings:
         if each.segment is not None:
             problems.setdefault(each.segment.remote_log_segment_id.id, []).append(each.text)
-    known = {state.id: state for state in states}
-    for id_, segments in sorted(by_partition(catalogue, wanted).items(), key=lambda item: item[0][1:]):
-        state = known.get(id_)
-        used = {each.remote_log_segment_id.id for each in usable_segments(state)} if state is not None else set()
-        is_live = state is not None and state.has_broker
+    for id_ in sorted(segments, key=lambda each: each[1:]):
+        state = states.get(id_)
+        used = {each.remote_log_segment_id.id for each in usable_segments(state)} if state else set()
         report.partitions.append(
             PartitionView(
                 id_.topic,
                 uuid_to_text(id_.topic_id),
                 id_.partition,
                 exists=state is not None,
-                log_start_offset=None if state is None else state.log_start_offset,
-                local_log_start_offset=None if state is None else local_starts.get(id_),
-                end_offset=state.end_offset if state is not None and is_live else None,
-                first_timestamp_ms=_first_timestamp(storage, segments[0]),
+                log_start_offset=state.log_start_offset if state else None,
+                local_log_start_offset=local_starts.get(id_) if state else None,
+                end_offset=state.end_offset if state and state.has_broker else None,
+                first_timestamp_ms=_first_timestamp(storage, segments[id_][0]),
                 segments=tuple(
                     SegmentView(
                         id_text(each), each.start_offset, each.end_offset, each.segment_size_in_bytes,
@@ -261,7 +257,7 @@ def _describe(
                         each.state is FINISHED and each.remote_log_segment_id.id in used,
                         tuple(problems.get(each.remote_log_segment_id.id, ())),
                     )
-                    for each in segments
+                    for each in segments[id_]
                 ),
             )
         )  # fmt: skip

@@ -13,7 +13,7 @@ from kbroker.spark.options import Subscription
 from kbroker.spark.plan import PartitionState
 from kbroker.spark.store_inventory import StoreInventory
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageManager, TopicIdPartition
-from kbroker.tiered.catalogue import DELETED, Catalogue
+from kbroker.tiered.catalogue import Catalogue
 from kbroker.tiered.layout import parse_object_name
 
 EVERYTHING: Final = Subscription(pattern=".*")
@@ -100,14 +100,3 @@ class StoreSite:
         """The states as of the last `catalogue`."""
         del others
         return self._inventory.states([(each.topic, each.partition) for each in segments], {})
-
-
-def by_partition(
-    catalogue: Catalogue, wanted: Sequence[tuple[str, int]] | None
-) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-    """The segments that are not deleted, by partition."""
-    found: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
-    for each in catalogue.of(wanted):
-        if each.state is not DELETED:
-            found.setdefault(each.remote_log_segment_id.topic_id_partition, []).append(each)
-    return found

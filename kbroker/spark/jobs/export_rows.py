@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructField, StructType
 
 from kbroker.spark.errors import InvalidOption
 from kbroker.spark.jobs.decoding import Decoder, Decoding
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from kbroker.spark.schema import ALL_COLUMNS
 
 BASE: Final = ("key", "topic", "offset", "timestamp", "timestampType", "headers", "date", "partition")
 RAW: Final = "_kbroker_value"
@@ -32,23 +33,13 @@ DATE: Final = (
 )
 
 
-def _field(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
-
-
-_HEADER: Final = {"type": "struct", "fields": [_field("key", "string"), _field("value", "binary")]}
-_COLUMNS: Final[tuple[tuple[str, Any], ...]] = (
-    ("key", "binary"), ("value", "binary"), ("topic", "string"), ("offset", "long"), ("timestamp", "timestamp"),
-    ("timestampType", "integer"), ("headers", {"type": "array", "elementType": _HEADER, "containsNull": True}),
-)  # fmt: skip
-
-
 def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, Any]:
     """The schema of the files, without the directories.
 
     Errors  InvalidOption if a field has the name of another column, or a type that cannot be decoded
     """
-    columns = [_field(name, kind) for name, kind in _COLUMNS if decoding is None or name != "value"]
+    omitted = {"partition"} if decoding is None else {"partition", "value"}
+    columns = [each.jsonValue() for each in ALL_COLUMNS if each.name not in omitted]
     if decoding is not None:
         Decoder(decoding)
         added = _added(decoding, into)
@@ -66,25 +57,19 @@ def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, An
 
 def _added(decoding: Decoding, into: str | None) -> list[dict[str, Any]]:
     if into is not None:
-        return [_field(into, dict(decoding.schema))]
+        return [{"name": into, "type": dict(decoding.schema), "nullable": True, "metadata": {}}]
     return [dict(each) for each in decoding.schema["fields"]]
 
 
 def rows_of(records: DataFrame, decoding: Decoding | None, into: str | None) -> DataFrame:
     """One row for each record. With decoding it also has the raw value, and the reason if it could not be decoded."""
-    from pyspark.sql.functions import expr  # noqa: PLC0415
-    from pyspark.sql.types import StructType  # noqa: PLC0415
-
-    dated = records.withColumn("date", expr(DATE))
+    dated = records.withColumn("date", F.expr(DATE))
     if decoding is None:
         return dated.select(*BASE[:1], "value", *BASE[1:])
     given = dated.select(*BASE, dated["value"].alias(RAW))
-    reason = _field(REASON, "string")
     # Rows that could not be decoded have none of the fields, so each of them is nullable.
-    added = StructType.fromJson(
-        {"type": "struct", "fields": [*({**each, "nullable": True} for each in _added(decoding, into)), reason]}
-    )
-    schema = StructType([*given.schema.fields, *added.fields])
+    added = [StructField.fromJson({**each, "nullable": True}) for each in _added(decoding, into)]
+    schema = StructType([*given.schema.fields, *added, StructField(REASON, StringType())])
     return given.mapInArrow(partial(decoded_batches, decoding=decoding, into=into), schema)
 
 
@@ -95,10 +80,8 @@ def good_rows(rows: DataFrame, decoding: Decoding | None) -> DataFrame:
 
 def bad_rows(rows: DataFrame) -> DataFrame:
     """The other rows, with their raw values and the reason."""
-    from pyspark.sql.functions import col  # noqa: PLC0415
-
     chosen = rows.where(f"{REASON} IS NOT NULL")
-    return chosen.select(*BASE, col(RAW).alias("value"), col(REASON).alias("reason"))
+    return chosen.select(*BASE, F.col(RAW).alias("value"), F.col(REASON).alias("reason"))
 
 
 def decoded_batches(

@@ -126,19 +126,16 @@ def _incomplete(directory: HadoopDirectory) -> IncompleteExport:
 def _typed(frame: DataFrame, path: str) -> DataFrame:
     """The columns with the types of the data source. Errors: InvalidOption for types that cannot be cast exactly."""
     kinds = {field_.name: field_.dataType.simpleString() for field_ in frame.schema.fields}
-    wanted = {
+    allowed = {
         "key": ("binary", "string", "void"), "value": ("binary", "string"), "partition": ("int", "bigint", "smallint"),
         "offset": ("bigint", "int"), "timestamp": ("timestamp",),
     }  # fmt: skip
-    for name, allowed in wanted.items():
-        if kinds[name] not in allowed:
+    for name, types in allowed.items():
+        if kinds[name] not in types:
             raise InvalidOption(
-                f"the column {name} of {path} is {kinds[name]}", remedy=f"write it as {' or '.join(allowed)}"
+                f"the column {name} of {path} is {kinds[name]}", remedy=f"write it as {' or '.join(types)}"
             )
-    chosen = [
-        "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "CAST(partition AS INT) AS partition",
-        "CAST(offset AS BIGINT) AS offset", "timestamp",
-    ]  # fmt: skip
+    chosen = [f"CAST({name} AS {types[0]}) AS {name}" for name, types in allowed.items()]
     if kinds.get("headers") == "array<struct<key:string,value:binary>>":
         chosen.append("headers")
     elif "headers" in kinds:

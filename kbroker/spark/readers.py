@@ -1,4 +1,6 @@
-"""The streaming part of `format("kbroker")`: the stream's position, the end of its next batch, and the batch's pieces.
+"""The readers of `format("kbroker")`, one for batch queries and one for streams.
+
+Spark's planning process asks a reader for pieces; its workers call `read` with one of them.
 
 Spark 4.0 tells a Python source the stream's position only indirectly. It asks for the latest offset without passing the
 last one. But it plans each batch here before it runs it, and after a restart it first plans an empty batch at the last
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.spark.admission import Pace, admitted
@@ -35,8 +37,29 @@ if TYPE_CHECKING:
     from kbroker.spark.planning import Planner
 
 
+class KbrokerReader(DataSourceReader):
+    """Plans once on the driver; executors read. Errors: KbrokerSourceError."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.parse(options).for_batch()
+        self._columns = columns_of(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each piece."""
+        from kbroker.spark.planning import batch_pieces  # noqa: PLC0415  (executors do not plan)
+
+        return [InputPartition(piece) for piece in batch_pieces(self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece; Spark passes None if there are no pieces."""
+        settle()
+        if partition is None:
+            return iter(())
+        return read_piece(self._options, partition.value, self._columns)
+
+
 class KbrokerStreamReader(DataSourceStreamReader):
-    """See the module docstring. One instance per query lives in a driver process; workers get copies for `read`."""
+    """A stream. One instance per query lives in a driver process; workers get copies for `read`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_streaming()
@@ -156,7 +179,12 @@ class KbrokerStreamReader(DataSourceStreamReader):
         for partition in sorted({*known, *extent.bounds} if only is None else only):
             there = extent.bounds.get(partition)
             if there is None:
-                self._options.lose(_gone(partition))
+                error = UnknownTopic(
+                    "the stream has read this partition, which does not exist any more",
+                    remedy="start with another checkpoint; failOnDataLoss=false continues without it",
+                    at=partition,
+                )
+                self._options.lose(error)
                 continue
             offset = known.get(partition)
             if offset is None:
@@ -198,14 +226,6 @@ def _now_ms() -> int:
     from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (workers need no clock)
 
     return RealEnv.now_ns() // 1_000_000
-
-
-def _gone(partition: Partition) -> UnknownTopic:
-    return UnknownTopic(
-        "the stream has read this partition, which does not exist any more",
-        remedy="start with another checkpoint; failOnDataLoss=false continues without it",
-        at=partition,
-    )
 
 
 def _cut_off(partition: Partition, offset: int, end_offset: int) -> OffsetsOutOfRange:
