@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.client.operations import Committed
 from kbroker.spark.errors import ExportConflict, ReplayConflict
 from kbroker.spark.jobs.coverage import check_coverage
 from kbroker.spark.jobs.export_log import (
@@ -103,20 +104,16 @@ def test_batches_tile_the_offsets_and_starve_no_partition(found: dict[int, tuple
 PLAN = ReplayPlan("job", "copy", "idOfCopy", "the topic orders", False, {0: Range(1, 5), 4: Range(0, 9)}, {0: 7, 1: 0})
 
 
-def committed(plan: ReplayPlan) -> dict[int, tuple[int, str]]:
-    return {partition: (plan.bases[partition], text) for partition, text in plan.metadata().items()}
-
-
 def test_a_plan_round_trips_through_committed_offsets() -> None:
-    assert parse_plan("job", "copy", committed(PLAN)) == PLAN
-    assert parse_plan("job", "copy", committed(replace(PLAN, is_done=True))).is_done
+    assert parse_plan("job", "copy", PLAN.offsets()) == PLAN
+    assert parse_plan("job", "copy", replace(PLAN, is_done=True).offsets()).is_done
 
 
 def test_offsets_of_another_group_are_refused() -> None:
     for text in ("", "{}", "null", '{"replay": 2}'):
         with pytest.raises(ReplayConflict, match="copy-0: the group 'job' has committed an offset that is not of"):
-            parse_plan("job", "copy", {0: (3, text)})
-    mixed = committed(PLAN) | {1: committed(replace(PLAN, source="another"))[1]}
+            parse_plan("job", "copy", {0: Committed(3, text)})
+    mixed = PLAN.offsets() | {1: replace(PLAN, source="another").offsets()[1]}
     with pytest.raises(ReplayConflict, match="belong to different replays"):
         parse_plan("job", "copy", mixed)
 
@@ -124,7 +121,7 @@ def test_offsets_of_another_group_are_refused() -> None:
 def test_too_many_ranges_are_refused_before_writing() -> None:
     many = replace(PLAN, ranges={at: Range(1 << 40, 1 << 41) for at in range(300)})
     with pytest.raises(ReplayConflict, match="300 partitions do not fit into the offsets of 2"):
-        many.metadata()
+        many.offsets()
 
 
 @pytest.mark.parametrize(

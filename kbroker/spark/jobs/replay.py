@@ -20,7 +20,7 @@ from kbroker.spark.client import LATEST
 from kbroker.spark.errors import InvalidOption, ReplayConflict, unknown_topic
 from kbroker.spark.jobs.replay_plan import ReplayPlan, parse_plan, refuse_another
 from kbroker.spark.jobs.replay_sources import ParquetSource, TopicSource
-from kbroker.spark.jobs.replay_task import RESULT, Assignment, replay_rows
+from kbroker.spark.jobs.replay_task import RESULT, TARGET, Assignment, replay_rows
 from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 from kbroker.spark.jobs.target import TargetClient, foreign_writer
 from kbroker.spark.options import SourceOptions
@@ -28,7 +28,6 @@ from wire.compression import Codec
 from wire.partitioner import partition_of_key
 from wire.types import uuid_from_text, uuid_to_text
 
-TARGET: Final = "_kbroker_target"
 SLOT: Final = "_kbroker_slot"
 BATCH_BYTES: Final = 256 << 10
 
@@ -97,12 +96,12 @@ def replay(
         tell("writing")
         rows = _placed(spark, source.rows(plan.ranges), partitions=sorted(plan.bases), by_key=by_key)
         target_id = uuid_from_text(plan.target_id)
-        assignment = Assignment(client, target, target_id, plan.bases, TARGET, codec, _batch_bytes(settings))
+        assignment = Assignment(client, target, target_id, plan.bases, codec, _batch_bytes(settings))
         for index, before, written in _written(rows, assignment):
             summary.before[index], summary.written[index] = before, written
         tell("counting")
         _count(connection, plan, {at: summary.before[at] + written for at, written in summary.written.items()})
-        connection.commit(job_id, target, _offsets(replace(plan, is_done=True)))
+        connection.commit(job_id, target, replace(plan, is_done=True).offsets())
     return summary
 
 
@@ -139,12 +138,8 @@ def _plan(
     ends = connection.offsets({(target, each): LATEST for each in partitions})
     bases = {index: each.offset for (_, index), each in ends.items()}
     plan = ReplayPlan(job_id, target, target_id, source.name, by_key, ranges, bases)
-    connection.commit(job_id, target, _offsets(plan))
+    connection.commit(job_id, target, plan.offsets())
     return plan, False, settings
-
-
-def _offsets(plan: ReplayPlan) -> dict[int, tuple[int, str]]:
-    return {partition: (plan.bases[partition], text) for partition, text in plan.metadata().items()}
 
 
 def _check_settings(settings: Mapping[str, str], target: str) -> None:

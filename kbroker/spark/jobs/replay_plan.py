@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kbroker.client.operations import Committed
 from kbroker.spark.errors import ReplayConflict
 from kbroker.spark.jobs.export_log import Range
 
@@ -41,40 +42,40 @@ class ReplayPlan:
     bases: Mapping[int, int]
     is_done: bool = False
 
-    def metadata(self) -> dict[int, str]:
-        """The metadata for each target partition. Errors: ReplayConflict if there are too many ranges."""
+    def offsets(self) -> dict[int, Committed]:
+        """What the group commits for each target partition. Errors: ReplayConflict if there are too many ranges."""
         count = len(self.bases)
-        texts = {}
-        for place, partition in enumerate(sorted(self.bases)):
+        found = {}
+        for place, (partition, base) in enumerate(sorted(self.bases.items())):
             own = {str(at): list(each) for at, each in sorted(self.ranges.items()) if at % count == place}
             header: dict[str, Any] = {
                 "replay": VERSION, "target_id": self.target_id, "source": self.source, "by_key": self.is_by_key,
                 "done": self.is_done, "ranges": own,
             }  # fmt: skip
-            texts[partition] = json.dumps(header, separators=(",", ":"))
-            if len(texts[partition].encode()) > MAX_METADATA_BYTES:
+            found[partition] = Committed(base, json.dumps(header, separators=(",", ":")))
+            if len(found[partition].metadata.encode()) > MAX_METADATA_BYTES:
                 raise ReplayConflict(
                     f"the ranges of {len(self.ranges)} partitions do not fit into the offsets of {count} partitions",
                     remedy="replay some partitions at a time, each with a --job-id of its own",
                     at=self.target,
                 )
-        return texts
+        return found
 
 
-def parse_plan(job_id: str, target: str, committed: Mapping[int, tuple[int, str]]) -> ReplayPlan:
-    """The plan from the committed offsets of a group: offset and metadata by partition.
+def parse_plan(job_id: str, target: str, committed: Mapping[int, Committed]) -> ReplayPlan:
+    """The plan from the committed offsets of a group, by partition.
 
     Errors  ReplayConflict if another program uses the group
     """
     ranges: dict[int, Range] = {}
     headings = []
-    for partition, (_, text) in sorted(committed.items()):
+    for partition, each in sorted(committed.items()):
         try:
-            found = json.loads(text)
+            found = json.loads(each.metadata)
             if found["replay"] != VERSION:
                 raise ValueError(found["replay"])
             headings.append((found["target_id"], found["source"], found["by_key"], found["done"]))
-            ranges |= {int(at): Range(*each) for at, each in found["ranges"].items()}
+            ranges |= {int(at): Range(*bounds) for at, bounds in found["ranges"].items()}
         except (ValueError, KeyError, TypeError) as error:
             raise ReplayConflict(
                 f"the group {job_id!r} has committed an offset that is not of a replay",
@@ -86,7 +87,7 @@ def parse_plan(job_id: str, target: str, committed: Mapping[int, tuple[int, str]
             f"the offsets of the group {job_id!r} belong to different replays", remedy=AGAIN, at=target
         )
     target_id, source, is_by_key, is_done = headings[0]
-    bases = {partition: offset for partition, (offset, _) in committed.items()}
+    bases = {partition: each.offset for partition, each in committed.items()}
     return ReplayPlan(job_id, target, target_id, source, bool(is_by_key), ranges, bases, bool(is_done))
 
 

@@ -8,7 +8,10 @@ something else wrote to the partition, or the source has changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from threading import Event
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -24,18 +27,21 @@ from wire.record_batch import Record
 
 SETTLED_SECONDS: Final = 1.0
 """Requests of a killed attempt may still arrive: the end of a log counts when it has not moved for this long."""
+TARGET: Final = "_kbroker_target"
+"""The column with the target partition."""
 RESULT: Final = "partition int, before bigint, written bigint"
+COUNTS: Final = pa.schema([("partition", pa.int32()), ("before", pa.int64()), ("written", pa.int64())])
+"""RESULT in Arrow's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a task needs besides its rows. Shape: bases by target partition; column names the target partition."""
+    """What a task needs besides its rows. Shape: bases by target partition."""
 
     client: Mapping[str, Any] = field(repr=False)
     target: str
     target_id: UUID
     bases: Mapping[int, int]
-    column: str
     codec: Codec
     batch_bytes: int
 
@@ -51,34 +57,21 @@ class Row(NamedTuple):
 
 def replay_rows(batches: Iterator[pa.RecordBatch], assignment: Assignment) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task. Returns for each partition how many existed before and how many were written."""
-    done: list[tuple[int, int, int]] = []
-    progress: _Partition | None = None
-    client: TargetClient | None = None
-    try:
-        for row in _rows(batches, assignment.column):
-            if progress is None or progress.index != row.target:
-                if progress is not None:
-                    done.append(progress.finish())
-                client = client or TargetClient(assignment.client)
-                progress = _Partition(client, assignment, row.target)
-            progress.take(row)
-        if progress is not None:
-            done.append(progress.finish())
-    finally:
-        if client is not None:
-            client.close()
-    names = ("partition", "before", "written")
-    columns = list(zip(*done, strict=True)) or [(), (), ()]
-    kinds = (pa.int32(), pa.int64(), pa.int64())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+    done = []
+    with closing(TargetClient(assignment.client)) as client:
+        for index, rows in groupby(_rows(batches), key=attrgetter("target")):
+            partition = _Partition(client, assignment, index)
+            for row in rows:
+                partition.take(row)
+            done.append(partition.finish())
+    yield pa.RecordBatch.from_pylist(done, schema=COUNTS)
 
 
-def _rows(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[Row]:
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         for target, partition, offset, timestamp_ms, key, value, headers in zip(
-            *(columns[name] for name in (column, "partition", "offset", "_kbroker_ms", "key", "value", "headers")),
+            *(columns[name] for name in (TARGET, "partition", "offset", "_kbroker_ms", "key", "value", "headers")),
             strict=True,
         ):
             pairs = tuple((each["key"], each["value"]) for each in headers or ())
@@ -87,7 +80,7 @@ def _rows(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[Row]:
 
 class _Partition:
     def __init__(self, client: TargetClient, assignment: Assignment, index: int) -> None:
-        self.index = index
+        self._index = index
         self._client = client
         self._assignment = assignment
         self._partition: Partition = (assignment.target, index)
@@ -102,7 +95,7 @@ class _Partition:
                 offset=self._base,
             )
         self._seen = 0
-        self._writer: PartitionWriter | None = None
+        self._writer = PartitionWriter(client, self._partition, end, assignment.codec, assignment.batch_bytes)
 
     def _settled_end(self) -> int:
         end = self._end()
@@ -120,20 +113,10 @@ class _Partition:
     def take(self, row: Row) -> None:
         """Write the next row, unless an earlier attempt wrote it."""
         self._seen += 1
-        if self._seen < self._before:
-            return
         if self._seen == self._before:
             self._compare(row)
-            return
-        if self._writer is None:
-            self._writer = PartitionWriter(
-                self._client,
-                self._partition,
-                next_offset=self._base + self._before,
-                codec=self._assignment.codec,
-                batch_bytes=self._assignment.batch_bytes,
-            )
-        self._writer.write(row.record, source_offset=row.offset)
+        elif self._seen > self._before:
+            self._writer.write(row.record, source_offset=row.offset)
 
     def _compare(self, row: Row) -> None:
         at = self._base + self._before - 1
@@ -143,18 +126,17 @@ class _Partition:
                 "the last written record cannot be read back: it was compacted or has expired",
                 remedy="give the target retention.ms=-1 and cleanup.policy=delete until the replay is done, and replay "
                 "into an empty topic with another --job-id",
-                at=(self._assignment.target, self.index),
+                at=(self._assignment.target, self._index),
                 offset=at,
             )
         if found._replace(offset=-1) != row.record._replace(offset=-1):
             what = f"its record differs from the source's partition {row.partition} at offset {row.offset}"
             raise foreign_writer(self._partition, at, what)
 
-    def finish(self) -> tuple[int, int, int]:
+    def finish(self) -> dict[str, int]:
         """Write the last rows. Errors: ReplayConflict if the log has more records than the source."""
         if self._seen < self._before:
             what = f"the log has {self._before} records since the replay began, but the source has only {self._seen}"
             raise foreign_writer(self._partition, self._base + self._seen, what)
-        if self._writer is not None:
-            self._writer.flush()
-        return self.index, self._before, self._writer.written if self._writer is not None else 0
+        self._writer.flush()
+        return {"partition": self._index, "before": self._before, "written": self._writer.written}

@@ -10,6 +10,7 @@ Source  KIP-98; Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.client.operations import (
@@ -50,17 +51,16 @@ class TargetClient(BrokerClient):
 
     # --- committed offsets ---
 
-    def committed(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
-        """The offsets that a group committed for a topic, with their metadata."""
+    def committed(self, group: str, topic: str) -> dict[int, Committed]:
+        """The offsets that a group committed for a topic, by partition."""
         with self._errors(f"the offsets of {group!r}"):
             found = committed_offsets(self.cluster, group)
-        return {index: (each.offset, each.metadata) for (name, index), each in found.items() if name == topic}
+        return {index: each for (name, index), each in found.items() if name == topic}
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
+    def commit(self, group: str, topic: str, offsets: Mapping[int, Committed]) -> None:
         """Commit all offsets in one request."""
-        wanted = {(topic, at): Committed(*each) for at, each in offsets.items()}
         with self._errors(f"the commit for {group!r}"):
-            codes = commit_offsets(self.cluster, group, wanted)
+            codes = commit_offsets(self.cluster, group, {(topic, at): each for at, each in offsets.items()})
         for (_, partition), code in codes.items():
             if code:
                 raise BrokerUnavailable(
@@ -88,7 +88,6 @@ class TargetClient(BrokerClient):
 
     def producer_id(self) -> tuple[int, int]:
         """A new producer id and epoch."""
-
         with self._errors("a producer id"):
             return new_producer_id(self.cluster)
 
@@ -112,31 +111,30 @@ class TargetClient(BrokerClient):
         return self._until(look, f"the write to {partition[0]}-{partition[1]}", partition)
 
 
+@dataclass
 class PartitionWriter:
     """Writes records to one partition in order, in batches, and checks their offsets.
 
     Errors  ReplayConflict if another producer writes to the partition
     """
 
-    def __init__(
-        self, client: TargetClient, partition: Partition, *, next_offset: int, codec: Codec, batch_bytes: int
-    ) -> None:
-        self._client = client
-        self._partition = partition
-        self._codec = codec
-        self._batch_bytes = batch_bytes
-        self._producer_id, self._epoch = client.producer_id()
-        self._sequence = 0
+    client: TargetClient
+    partition: Partition
+    next_offset: int
+    codec: Codec
+    batch_bytes: int
+    written: int = 0
+
+    def __post_init__(self) -> None:
+        self._producer_id, self._epoch = self.client.producer_id()
+        self._sequence = self._size = 0
         self._held: list[Record] = []
-        self._size = 0
         self._first = -1
-        self.next_offset = next_offset
-        self.written = 0
 
     def write(self, record: Record, *, source_offset: int) -> None:
         """Add a record. It is written together with others, or alone if it is too large."""
         size = most_bytes(record)
-        if self._size + size > self._batch_bytes:
+        if self._size + size > self.batch_bytes:
             self.flush()
         if not self._held:
             self._first = source_offset
@@ -148,12 +146,12 @@ class PartitionWriter:
         if not self._held:
             return
         batch = build_batch(
-            self._held, codec=self._codec, producer_id=self._producer_id, producer_epoch=self._epoch,
+            self._held, codec=self.codec, producer_id=self._producer_id, producer_epoch=self._epoch,
             base_sequence=self._sequence,
         )  # fmt: skip
-        found = self._client.produce(self._partition, batch, offset=self._first)
+        found = self.client.produce(self.partition, batch, offset=self._first)
         if found != self.next_offset:
-            raise foreign_writer(self._partition, self.next_offset, f"the batch was written at offset {found}")
+            raise foreign_writer(self.partition, self.next_offset, f"the batch was written at offset {found}")
         self._sequence = (self._sequence + len(self._held)) & MAX_SEQUENCE
         self.next_offset += len(self._held)
         self.written += len(self._held)
