@@ -230,12 +230,12 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
     """The flags as options of `format("kbroker")`. Raises CommandFailed if settings cannot be read."""
     found = client_options(options.bootstrap_servers, options.command_config)
     if options.data_dir is not None or options.config is not None or options.override:
-        settings = load_settings(options)
-        if settings.tier.remote_log_storage_manager_class_name:
-            found["remote.log.storage.manager.class.name"] = settings.tier.remote_log_storage_manager_class_name
-        found |= {f"rsm.config.{key}": value for key, value in settings.tier.rsm_configs.items()}
-        if settings.tier.is_directory:
-            found.setdefault("rsm.config.log.dir", settings.data_directory)
+        from kbroker.spark.stores import store_of  # noqa: PLC0415  (--help must not import it)
+
+        store = store_of(load_settings(options))
+        if store.class_name:
+            found["remote.log.storage.manager.class.name"] = store.class_name
+        found |= {f"rsm.config.{key}": value for key, value in store.configs.items()}
     return {**found, **dict(options.option)}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
-from kbroker.config import client_properties
+from kbroker.config import Settings, client_properties
 from kbroker.config.values import ConfigError, as_boolean
 from kbroker.spark.errors import InvalidOption, KbrokerSourceError
 from kbroker.spark.positions import (
@@ -30,7 +30,7 @@ from kbroker.spark.positions import (
     parse_assignment,
     parse_positions,
 )
-from kbroker.spark.stores import StoreOptions
+from kbroker.spark.stores import StoreOptions, store_of
 
 T = TypeVar("T")
 
@@ -290,18 +290,15 @@ class _Given:
         class_name, file = self._texts.get(STORE_CLASS), self._texts.get("kbroker.config")
         if file is not None:
             found = _from_broker_settings(file)
-            if class_name is not None and class_name != found.class_name:
-                return StoreOptions(class_name, dict(self._store))
-            return StoreOptions(found.class_name, {**found.configs, **self._store})
-        if class_name is None and not self._store:
+            if class_name in (None, found.class_name):
+                return StoreOptions(found.class_name, {**found.configs, **self._store})
+        elif class_name is None and not self._store:
             return None
-        return StoreOptions(class_name, dict(self._store))
+        return StoreOptions(class_name, self._store)
 
 
 def _from_broker_settings(path: str) -> StoreOptions:
     """The store named by a broker's properties file."""
-    from kbroker.config import Settings  # noqa: PLC0415  (imports all settings; only needed for such a file)
-
     try:
         with open(path, "rb") as file:
             settings = Settings.load(file.read(), file_name=path)
@@ -309,10 +306,7 @@ def _from_broker_settings(path: str) -> StoreOptions:
         _refuse(f"kbroker.config={path}: {error.strerror or error}", "name a file that the driver can read")
     except ConfigError as error:
         _refuse(f"kbroker.config={path}: {error}", "name a file that a broker starts with")
-    configs = dict(settings.tier.rsm_configs)
-    if settings.tier.is_directory:
-        configs = {"log.dir": settings.data_directory, **configs}
-    return StoreOptions(settings.tier.remote_log_storage_manager_class_name, configs)
+    return store_of(settings)
 
 
 def _time_ms(name: str, time_ms: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from kbroker.config import Settings
 from kbroker.spark.errors import InvalidOption
 from kbroker.tiered.api import RemoteStorageManager
 from kbroker.tiered.plugins import PluginError, storage_manager
@@ -21,6 +22,14 @@ class StoreOptions:
 
     class_name: str | None
     configs: Mapping[str, str] = field(repr=False)
+
+
+def store_of(settings: Settings) -> StoreOptions:
+    """The store of a broker with these settings."""
+    configs = dict(settings.tier.rsm_configs)
+    if settings.tier.is_directory:
+        configs.setdefault("log.dir", settings.data_directory)
+    return StoreOptions(settings.tier.remote_log_storage_manager_class_name, configs)
 
 
 def open_store(options: StoreOptions) -> RemoteStorageManager:
