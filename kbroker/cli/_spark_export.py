@@ -69,19 +69,17 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse flags that the chosen format ignores."""
-    kind = options.decode
-    given = {
-        "--into": options.into, "--refuse-unknown-fields": options.refuse_unknown_fields,
-        "--csv-delimiter": options.csv_delimiter != ",", "--csv-null": options.csv_null,
-        "--confluent-header": options.confluent_header, "--schema-id": options.schema_id is not None,
-    }  # fmt: skip
-    formats = {
-        "--into": ("json", "csv", "avro"), "--refuse-unknown-fields": ("json",), "--csv-delimiter": ("csv",),
-        "--csv-null": ("csv",), "--confluent-header": ("avro",), "--schema-id": ("avro",),
-    }  # fmt: skip
-    for flag, is_given in given.items():
-        if is_given and kind not in formats[flag]:
-            parser.error(f"{flag} requires --decode {' or '.join(formats[flag])}")
+    flags = {
+        "--into": (options.into, ("json", "csv", "avro")),
+        "--refuse-unknown-fields": (options.refuse_unknown_fields, ("json",)),
+        "--csv-delimiter": (options.csv_delimiter != ",", ("csv",)),
+        "--csv-null": (options.csv_null, ("csv",)),
+        "--confluent-header": (options.confluent_header, ("avro",)),
+        "--schema-id": (options.schema_id is not None, ("avro",)),
+    }
+    for flag, (is_given, formats) in flags.items():
+        if is_given and options.decode not in formats:
+            parser.error(f"{flag} requires --decode {' or '.join(formats)}")
     if options.schema_id is not None and not options.confluent_header:
         parser.error("--schema-id requires --confluent-header")
 

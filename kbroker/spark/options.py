@@ -56,6 +56,7 @@ KNOWN: Final = (
 )  # fmt: skip
 """All options except those that begin with `kafka.` and `rsm.config.`."""
 
+SUBSCRIPTIONS: Final = KNOWN[:3]
 _NAMES: Final = {name.lower(): name for name in KNOWN}
 _UNITS_MS: Final = {
     "ms": 1, "msec": 1, "millisecond": 1, "milliseconds": 1,
@@ -180,6 +181,11 @@ class SourceOptions:
         logger.warning("%s (failOnDataLoss=false)", error)
 
 
+def subscriptions_in(options: Mapping[str, str]) -> list[str]:
+    """The names of the given options that subscribe to topics."""
+    return [name for name in options if _NAMES.get(name.lower()) in SUBSCRIPTIONS]
+
+
 class _Given:
     """The given options as text, by their canonical names."""
 
@@ -219,7 +225,7 @@ class _Given:
         return flag
 
     def subscription(self) -> Subscription:
-        given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self._texts]
+        given = [name for name in SUBSCRIPTIONS if name in self._texts]
         if len(given) != 1:
             said = f"{' and '.join(given)} are given together" if given else "no topic is named"
             _refuse(said, "set exactly one of subscribe, subscribePattern and assign")

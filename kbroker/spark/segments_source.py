@@ -31,7 +31,7 @@ from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, same_topics, unknown_topic
 from kbroker.spark.fetching import check_topic, offset_now
 from kbroker.spark.metadata_fetching import CatalogueFollower, fetch_events, tell_skipped
-from kbroker.spark.options import SourceOptions, Subscription
+from kbroker.spark.options import SourceOptions, Subscription, subscriptions_in
 from kbroker.spark.pieces import TailPiece
 from kbroker.spark.positions import Edge
 from kbroker.spark.schema import struct_of
@@ -66,8 +66,6 @@ SCHEMA: Final = struct_of(
     metadata_offset=LongType(),
 )
 TOPIC_ID: Final = "topic id"
-SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
-NO_BROKER: Final = "a stream of segments needs a broker"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,9 +74,8 @@ SegmentRow = tuple[Any, ...]
 
 def options_of(options: Mapping[str, str]) -> SourceOptions:
     """Errors: InvalidOption."""
-    if any(name.lower() in SUBSCRIPTIONS for name in options):
-        return SourceOptions.parse(options)
-    return SourceOptions.parse({**options, "subscribePattern": ".*"})
+    everything = {} if subscriptions_in(options) else {"subscribePattern": ".*"}
+    return SourceOptions.parse({**options, **everything})
 
 
 def refuse_other(schema: StructType) -> None:
@@ -168,7 +165,7 @@ class SegmentsStreamReader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         found = options_of(options)
         if found.client is None:
-            raise InvalidOption(NO_BROKER, remedy="set kafka.bootstrap.servers")
+            raise InvalidOption("a stream of segments needs a broker", remedy="set kafka.bootstrap.servers")
         if not isinstance(found.starting, Edge | None) or found.ending is not None:
             raise InvalidOption(
                 "a stream of segments cannot begin at an offset or a time, and cannot have an end",

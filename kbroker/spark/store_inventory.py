@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final, cast
 from uuid import UUID
 
@@ -143,19 +144,13 @@ class StoreInventory:
             epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
         except (RemoteStorageError, ValueError) as error:
             raise store_unavailable(self._storage, error, (id_.topic, id_.partition), newest.start_offset) from error
-        state = PartitionState(
-            id_,
-            log_start_offset=0,
-            end_offset=newest.end_offset + 1,
-            leader_epochs=tuple((epoch, start) for epoch, start in epochs),
-            segments=tuple(segments),
-            has_broker=False,
-        )
+        end = newest.end_offset + 1
+        state = PartitionState(id_, 0, end, tuple(epochs), tuple(segments), has_broker=False)
         usable = usable_segments(state)
         start = min((one.start_offset for one in usable), default=newest.start_offset)
         # The checkpoint does not say which history the offsets below its first entry belong to: exclude them.
         start = max(start, epochs[0][1]) if epochs else start
-        return PartitionState(id_, start, state.end_offset, state.leader_epochs, state.segments, has_broker=False)
+        return replace(state, log_start_offset=start)
 
     def offsets_at(self, timestamps_ms: Mapping[Partition, int]) -> dict[Partition, int | None]:
         found: dict[Partition, int | None] = {}

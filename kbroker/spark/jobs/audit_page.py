@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from typing import Final, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
+from jinja2.filters import do_filesizeformat
 
 from kbroker.spark.jobs.audit_report import AuditReport, PartitionView, SegmentView
 from kbroker.tiered.catalogue import name_of
@@ -30,7 +32,7 @@ KINDS: Final = {
     "unused": "not in the log's history, or unfinished",
 }
 """The CSS classes of bars, with their meaning."""
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+size_text: Final = partial(do_filesizeformat, binary=True)
 _STEPS_MS: Final = (
     1, 10, 100, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 3 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
     86_400_000, 2 * 86_400_000, 7 * 86_400_000, 30 * 86_400_000, 91 * 86_400_000, 365 * 86_400_000, 3650 * 86_400_000,
@@ -101,15 +103,6 @@ class _Scale:
     def bar(self, kind: str, start: float, end: float, title: str, *, top: int = 7, height: int = 16) -> Bar:
         # Leaves space between neighbours, and keeps the smallest bar visible.
         return Bar(kind, self(start), max(self(end) - self(start) - 1, 1.5), title, top, height)
-
-
-def size_text(size: float) -> str:
-    """A size in readable units."""
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError(size)
 
 
 def time_text(timestamp_ms: int) -> str:

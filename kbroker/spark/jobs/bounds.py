@@ -63,11 +63,15 @@ def read_ranges(
     wanted = {partition: each for partition, each in ranges.items() if each.end > each.start}
     if not wanted:
         return spark.createDataFrame([], ALL_COLUMNS)
-    kept = {name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))}
     own = {
         "assign": json.dumps({topic: sorted(wanted)}),
         "startingOffsets": json.dumps({topic: {str(at): each.start for at, each in wanted.items()}}),
         "endingOffsets": json.dumps({topic: {str(at): each.end for at, each in wanted.items()}}),
         "includeHeaders": "true",
     }
-    return load(spark, {**kept, **own})
+    return load(spark, {**without_positions(options), **own})
+
+
+def without_positions(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that do not say where reading begins or ends."""
+    return {name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))}

@@ -55,8 +55,8 @@ def catalog(
     Deleted segments are omitted unless `all_states`.
     Errors  KbrokerSourceError, InvalidOption for an output that contains other files
     """
-    if progress is not None:
-        progress("reading the metadata")
+    tell = progress or (lambda _text: None)
+    tell("reading the metadata")
     frame = segments(spark, options=options, topics=topics)
     if not all_states:
         frame = frame.where("state <> 'DELETE_SEGMENT_FINISHED'")
@@ -74,8 +74,7 @@ def catalog(
             if show is not None:
                 show(row)
         if output is not None:
-            if progress is not None:
-                progress(f"writing {output}")
+            tell(f"writing {output}")
             ordered.coalesce(1).write.mode("overwrite").parquet(output)
     return summary
 

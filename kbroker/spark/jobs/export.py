@@ -29,6 +29,7 @@ from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
 from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
 from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
 from kbroker.spark.jobs.files import Claimed, HadoopDirectory
+from kbroker.spark.options import subscriptions_in
 
 DEFAULT_POLL_SECONDS: Final = 10.0
 STARTING: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -111,7 +112,7 @@ class Export:
     def __post_init__(self) -> None:
         self.directory = HadoopDirectory.for_writing(self.spark, self.output)
         self.summary = ExportSummary(self.topic, self.directory.path)
-        if subscribed := [name for name in self.options if name.lower() in {"subscribe", "subscribepattern", "assign"}]:
+        if subscribed := subscriptions_in(self.options):
             raise InvalidOption(f"{subscribed[0]} is given in addition to the topic", remedy="remove it")
 
     def steps(self) -> Iterator[Step]:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kbroker.spark.errors import IncompleteExport, InvalidOption, ReplayConflict
-from kbroker.spark.jobs.bounds import find_bounds, read_ranges
+from kbroker.spark.jobs.bounds import find_bounds, read_ranges, without_positions
 from kbroker.spark.jobs.export_log import COMMITS, SUCCESS, Range
 from kbroker.spark.jobs.files import HadoopDirectory
 
@@ -25,7 +25,7 @@ class TopicSource:
         self._topic = topic
         self._options = dict(options)
         # Positions in the options apply to new replays only; the plan of a resumed one has its ranges.
-        self._bounds = find_bounds(_without_ends(options), topic)
+        self._bounds = find_bounds(without_positions(options), topic)
         self.short_name = topic
         self.name = f"the topic {topic} {self._bounds.topic_id or ''}".rstrip()
 
@@ -47,10 +47,6 @@ class TopicSource:
                     offset=each.start,
                 )
         return read_ranges(self._spark, self._topic, self._options, ranges)
-
-
-def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in options.items() if not name.lower().startswith(("starting", "ending"))}
 
 
 class ParquetSource:
