@@ -103,11 +103,11 @@ def base_of_listener_key(name: str) -> Setting | None:
     return BROKER.get(key) or BROKER.get(key.partition(".")[2])
 
 
-def unknown(name: str, where: Iterable[str], *, what: str = "setting") -> ConfigError:
+def unknown(name: str, where: Iterable[str], *, what: str = "setting", prefix: str = "") -> ConfigError:
     """The error for an unknown key: it suggests the nearest known key, or says that Kafka removed this one."""
     if name.startswith(_REMOVED):
         return ConfigError(f"{name}: this {what} was removed in Apache Kafka 4.0; delete it")
     from difflib import get_close_matches  # noqa: PLC0415  (slow import, needed only for an error)
 
     near = get_close_matches(name, list(where), n=1, cutoff=0.6)
-    return ConfigError(f"Unknown {what} {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return ConfigError(f"Unknown {what} {prefix}{name}" + (f"; did you mean {prefix}{near[0]}?" if near else ""))

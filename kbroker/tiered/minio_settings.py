@@ -8,14 +8,17 @@ to the store. Keys come from the first of these sources that has them: the setti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kbroker.config.values import as_boolean
+from kbroker.config.catalogue import unknown
+from kbroker.config.settings import DAY, Long, declarations, setting, settings
+from kbroker.config.values import ConfigError
 from kbroker.tiered.api import RemoteStorageError
 
+PREFIX: Final = "rsm.config."
 MIB: Final = 1 << 20
 SMALLEST_PART: Final = 5 * MIB  # S3's minimum for all parts but the last
 LARGEST_PART: Final = 5 << 30
@@ -38,89 +41,67 @@ class MinioConfigError(RemoteStorageError, ValueError):
     """An invalid setting; the message names it, but never shows the value of a secret one."""
 
 
-def _boolean(text: str) -> bool:
-    if (flag := as_boolean(text)) is None:
-        raise ValueError("expected true or false")
-    return flag
+def _prefix_fault(text: str) -> str | None:
+    """Some servers normalize `..` and empty parts."""
+    names = text.strip("/")
+    return (
+        "expected names with single slashes between them" if {"", ".", ".."} & set(names.split("/")) and names else None
+    )
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise ValueError(f"expected {least} to {most}")
-        return value
-
-    return parse
-
-
-def _prefix(text: str) -> str:
-    """Strip slashes at both ends; `..` and empty parts, which some servers normalize, are refused."""
-    parts = text.strip("/").split("/") if text.strip("/") else []
-    if any(part in {"", ".", ".."} for part in parts):
-        raise ValueError("expected names with single slashes between them")
-    return "/".join(parts)
-
-
-def _setting(parse: Callable[[str], Any], default: Any, doc: str, *, secret: bool = False) -> Any:
-    metadata = {"parse": parse, "doc": doc, "secret": secret}
-    return field(default=default, repr=not secret, metadata=metadata)
-
-
-_TIME = _number(1, 24 * 3600 * 1000)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings
 class MinioSettings:
     """How to reach the store, and the limits of a call. Units: *_ms, *_bytes; keys have dots instead of underscores."""
 
-    endpoint: str = _setting(str, "", "Host and port of the store, or its URL; no default.")
-    bucket: str = _setting(str, "", "The bucket; no default.")
-    bucket_create: bool = _setting(_boolean, False, "Create the bucket if it is missing, instead of failing.")
-    prefix: str = _setting(_prefix, "", "A prefix of all object names; a slash follows it.")
-    region: str = _setting(str, "us-east-1", "The region that requests are signed for.")
-    secure: bool = _setting(_boolean, True, "Use TLS; the scheme of a URL in `endpoint` sets it too.")
-    ca_file: str = _setting(str, "", "Trusted certificates (PEM), instead of the system's.")
-    access_key: str = _setting(str, "", "The access key.", secret=True)
-    secret_key: str = _setting(str, "", "The secret key.", secret=True)
-    session_token: str = _setting(str, "", "The token of temporary keys.", secret=True)
-    credentials_file: str = _setting(str, "", "A file with the keys, read again when it changes.")
-    credentials_profile: str = _setting(str, "default", "The section of that file.")
-    sign_payload: bool = _setting(
-        _boolean, False, "Sign the stored data (SHA-256) in addition to their CRC-32C: a CPU second per gigabyte."
+    endpoint: str = setting("", doc="Host and port of the store, or its URL; no default.")
+    bucket: str = setting("", doc="The bucket; no default.")
+    bucket_create: bool = setting(False, doc="Create the bucket if it is missing, instead of failing.")
+    prefix: str = setting("", check=_prefix_fault, doc="A prefix of all object names; a slash follows it.")
+    region: str = setting("us-east-1", doc="The region that requests are signed for.")
+    secure: bool = setting(True, doc="Use TLS; the scheme of a URL in `endpoint` sets it too.")
+    ca_file: str = setting("", doc="Trusted certificates (PEM), instead of the system's.")
+    access_key: str = setting("", doc="The access key.")
+    secret_key: str = setting("", doc="The secret key.")
+    session_token: str = setting("", doc="The token of temporary keys.")
+    credentials_file: str = setting("", doc="A file with the keys, read again when it changes.")
+    credentials_profile: str = setting("default", doc="The section of that file.")
+    sign_payload: bool = setting(
+        False, doc="Sign the stored data (SHA-256) in addition to their CRC-32C: a CPU second per gigabyte."
     )
-    part_size_bytes: int = _setting(
-        _number(SMALLEST_PART, LARGEST_PART), 128 * MIB, "Larger segments are sent in parts of this size."
+    part_size_bytes: Long = setting(
+        128 * MIB, at_least=SMALLEST_PART, at_most=LARGEST_PART, doc="Larger segments are sent in parts of this size."
     )
-    parallel_uploads: int = _setting(_number(1, 64), 4, "The number of parts and indexes sent in parallel, in total.")
-    connections_max: int = _setting(_number(1, 1024), 32, "The maximum number of open connections.")
-    connect_timeout_ms: int = _setting(_TIME, 5_000, "The timeout for a new connection.")
-    read_timeout_ms: int = _setting(_TIME, 15_000, "The timeout if the store sends nothing.")
-    call_timeout_ms: int = _setting(_TIME, 60_000, "The timeout of a call, including retries.")
-    call_min_bytes_per_second: int = _setting(
-        _number(1, 1 << 40), MIB, "Calls that move data get additional time for them at this rate."
+    parallel_uploads: int = setting(
+        4, at_least=1, at_most=64, doc="The number of parts and indexes sent in parallel, in total."
     )
-    retries: int = _setting(_number(0, 100), 3, "The maximum number of retries of a request in one call.")
-    retry_backoff_ms: int = _setting(_TIME, 100, "The wait before the first retry; it doubles.")
-    retry_backoff_max_ms: int = _setting(_TIME, 3_000, "The maximum wait between two retries.")
+    connections_max: int = setting(32, at_least=1, at_most=1024, doc="The maximum number of open connections.")
+    connect_timeout_ms: int = setting(5_000, at_least=1, at_most=DAY, doc="The timeout for a new connection.")
+    read_timeout_ms: int = setting(15_000, at_least=1, at_most=DAY, doc="The timeout if the store sends nothing.")
+    call_timeout_ms: int = setting(60_000, at_least=1, at_most=DAY, doc="The timeout of a call, including retries.")
+    call_min_bytes_per_second: Long = setting(
+        MIB, at_least=1, at_most=1 << 40, doc="Calls that move data get additional time for them at this rate."
+    )
+    retries: int = setting(3, at_least=0, at_most=100, doc="The maximum number of retries of a request in one call.")
+    retry_backoff_ms: int = setting(100, at_least=1, at_most=DAY, doc="The wait before the first retry; it doubles.")
+    retry_backoff_max_ms: int = setting(3_000, at_least=1, at_most=DAY, doc="The maximum wait between two retries.")
+
+    def __repr__(self) -> str:
+        return f"MinioSettings(endpoint={self.endpoint!r}, bucket={self.bucket!r}, prefix={self.prefix!r})"
 
     @classmethod
     def parse(cls, configs: Mapping[str, str]) -> MinioSettings:
         """Parse settings without the prefix `rsm.config.`. Errors: MinioConfigError."""
+        known = {one.name: one for one in declarations(cls)}
         values: dict[str, Any] = {}
-        for key, text in configs.items():
-            if key in FROM_BROKER:
-                continue
-            declared = cls.__dataclass_fields__.get(key.replace(".", "_")) if "_" not in key else None
-            if declared is None:
-                raise MinioConfigError(f"Unknown setting rsm.config.{key}{_nearest(key)}")
-            try:
-                values[declared.name] = declared.metadata["parse"](text)
-            except ValueError as error:
-                detail = "" if declared.metadata["secret"] else f" {text!r}: {error}"
-                raise MinioConfigError(f"Invalid value of rsm.config.{key}{detail}") from None
+        try:
+            for key in sorted(configs.keys() - FROM_BROKER):
+                if key not in known:
+                    raise unknown(key, known, prefix=PREFIX)
+                values[known[key].attribute] = replace(known[key], name=PREFIX + key).parse(configs[key])
+        except ConfigError as error:
+            raise MinioConfigError(str(error)) from None
         _take_scheme(values)
-        found = cls(**values)
+        found = cls(**values | {"prefix": values.get("prefix", "").strip("/")})
         found._check()
         return found
 
@@ -141,22 +122,6 @@ class MinioSettings:
         """The size of the parts of an object of `size` bytes, large enough to respect the limit of 10,000 parts."""
         least = -(-size // (MOST_PARTS * MIB)) * MIB
         return max(self.part_size_bytes, least)
-
-
-def setting_names() -> dict[str, str]:
-    """The description of each key without its prefix, for documentation."""
-    return {_key(name): declared.metadata["doc"] for name, declared in MinioSettings.__dataclass_fields__.items()}
-
-
-def _key(name: str) -> str:
-    return name.replace("_", ".")
-
-
-def _nearest(key: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  (only needed for an error)
-
-    near = get_close_matches(key, [_key(name) for name in MinioSettings.__dataclass_fields__], n=1, cutoff=0.6)
-    return f"; did you mean rsm.config.{near[0]}?" if near else ""
 
 
 def _take_scheme(values: dict[str, Any]) -> None:

@@ -11,9 +11,10 @@ from kbroker.config import ConfigError, Settings
 from kbroker.config.catalogue import TOPIC
 from kbroker.config.describe import describe_broker
 from kbroker.config.rules import ConfigRules
+from kbroker.config.settings import declarations
 from kbroker.config.tier_rules import KEPT_REMOTE_DATA, NO_SYSTEM, WRONG_POLICY
 from kbroker.storage.log_config import LogConfig
-from kbroker.tiered.minio_settings import setting_names
+from kbroker.tiered.minio_settings import MinioSettings
 from wire.errors import ErrorCode, KafkaError
 
 TIERED = {"remote.storage.enable": "true"}
@@ -216,7 +217,7 @@ def test_the_log_config_has_the_tier_settings() -> None:
 
 def test_the_documentation_has_every_key_of_the_tier() -> None:
     page = (Path(__file__).parents[2] / "docs" / "tiered-storage.md").read_text()
-    keys = [f"`{key}`" for key in setting_names()]
+    keys = [f"`{one.name}`" for one in declarations(MinioSettings)]
     of_topics = [name for name in TOPIC if name.startswith(("remote.", "local."))]
     assert len(of_topics) == 5
     assert [key for key in (*keys, *(f"`{name}`" for name in of_topics)) if key not in page] == []

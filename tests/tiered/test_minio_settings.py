@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.config.settings import declarations
 from kbroker.runtime.disk import RealDisk
 from kbroker.tiered.api import RetriableRemoteStorageError
 from kbroker.tiered.minio import MinioRemoteStorage
@@ -20,7 +21,6 @@ from kbroker.tiered.minio_settings import (
     SMALLEST_PART,
     MinioConfigError,
     MinioSettings,
-    setting_names,
 )
 
 LEAST = {"endpoint": "127.0.0.1:9000", "bucket": "tier"}
@@ -123,7 +123,7 @@ def test_a_prefix_has_no_slash_at_its_ends(given: str, prefix: str) -> None:
     ],
 )
 def test_an_invalid_value_is_refused_with_its_key(key: str, value: str) -> None:
-    with pytest.raises(MinioConfigError, match=rf"Invalid value of rsm\.config\.{re.escape(key)} "):
+    with pytest.raises(MinioConfigError, match=rf"Invalid value .* for configuration rsm\.config\.{re.escape(key)}: "):
         MinioSettings.parse({**LEAST, key: value})
 
 
@@ -135,9 +135,9 @@ def test_no_object_has_more_parts_than_s3_takes(size: int) -> None:
 
 
 def test_every_setting_has_a_name_with_dots_and_a_text() -> None:
-    names = setting_names()
-    assert len(names) == len(fields(MinioSettings))
-    assert all(re.fullmatch(r"[a-z]+(\.[a-z]+)*", name) and text.endswith(".") for name, text in names.items())
+    declared = declarations(MinioSettings)
+    assert len(declared) == len(fields(MinioSettings))
+    assert all(re.fullmatch(r"[a-z]+(\.[a-z]+)*", one.name) and one.doc.endswith(".") for one in declared)
 
 
 def test_keys_from_the_settings_come_first() -> None:
