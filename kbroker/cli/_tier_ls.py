@@ -9,16 +9,8 @@ from collections.abc import Sequence
 from kbroker.cli._say import note, say_json
 from kbroker.cli._table import print_rows
 from kbroker.cli._tier_sources import Offsets, Source, choose, open_source
-from kbroker.tiered.api import RemoteLogSegmentMetadata
-from kbroker.tiered.catalogue import (
-    DELETED,
-    FINISHED,
-    Catalogue,
-    Partition,
-    as_json,
-    id_text,
-    partition_of,
-)
+from kbroker.tiered.api import DELETED, FINISHED, RemoteLogSegmentMetadata
+from kbroker.tiered.catalogue import Catalogue, Partition, as_json, id_text, partition_of
 
 SEGMENT_COLUMNS = ("TOPIC", "PARTITION", "START", "END", "EPOCHS", "STATE", "BYTES", "SEGMENT")
 OFFSET_COLUMNS = ("TOPIC", "PARTITION", "LOG-START", "LOCAL-START", "TIERED-TO", "END", "SEGMENTS", "TIERED-BYTES")

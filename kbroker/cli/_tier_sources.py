@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import admin_client, client_settings
-from kbroker.tiered.catalogue import FINISHED, Catalogue, Partition
+from kbroker.tiered.api import FINISHED
+from kbroker.tiered.catalogue import Catalogue, Partition
 
 if TYPE_CHECKING:
     from kbroker.cli._positions import TopicPartitions

@@ -17,7 +17,7 @@ from itertools import islice, pairwise, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
-from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.plan import Lineage, clipped_epochs, without_empty_epochs
 
@@ -54,9 +54,7 @@ class Hole(NamedTuple):
 def usable_segments(state: PartitionState) -> list[RemoteLogSegmentMetadata]:
     """The finished segments of the log's history, by start offset."""
     lineage = Lineage(state.leader_epochs, log_end_offset=state.end_offset)
-    found = [
-        one for one in state.segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and one in lineage
-    ]
+    found = [one for one in state.segments if one.state is FINISHED and one in lineage]
     return sorted(found, key=lambda one: (one.start_offset, one.end_offset, one.event_timestamp_ms))
 
 

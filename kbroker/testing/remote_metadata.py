@@ -38,10 +38,7 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 
-STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 START_MS = 1_700_000_000_000
 BROKER_ID = 1
 _numbers = itertools.count()

@@ -19,11 +19,11 @@ from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
 from kbroker.storage.segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment, file_name
 from kbroker.tiered.api import (
+    FINISHED,
     IndexType,
     LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
     TopicIdPartition,
 )
 from wire.record_batch import Record, build_batch
@@ -46,7 +46,7 @@ class WrittenSegment:
     @property
     def finished(self) -> RemoteLogSegmentMetadata:
         """The metadata after the copy."""
-        return replace(self.metadata, state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        return replace(self.metadata, state=FINISHED)
 
 
 def partition_named(topic: str = "orders", partition: int = 0, *, incarnation: int = 1) -> TopicIdPartition:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from kbroker.storage.log import Log
-from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def complaints_about(state: TierState) -> Iterator[str]:
 
 
 def _complaints_about_cover(state: TierState, first: int, last: int, why: str) -> Iterator[str]:
-    finished = [one for one in state.segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    finished = [one for one in state.segments if one.state is FINISHED]
     for offset in range(first, last + 1):
         epoch = epoch_at(state.leader_epochs, offset)
         if not any(
@@ -104,7 +104,7 @@ def complaints_about_bytes(
     Shape  stored: the bytes of segments by id; written: each batch of the log that ever was committed, by base_offset
     """
     for one in segments:
-        if one.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        if one.state is not FINISHED:
             continue
         data = stored.get(one.remote_log_segment_id.id)
         if data is None:

@@ -48,6 +48,9 @@ class RemoteLogSegmentState(IntEnum):
     DELETE_SEGMENT_FINISHED = 3
 
 
+STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
     """The metadata of one segment in the tier.
@@ -67,7 +70,7 @@ class RemoteLogSegmentMetadata:
     event_timestamp_ms: int
     segment_leader_epochs: tuple[tuple[int, int], ...]
     segment_size_in_bytes: int
-    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    state: RemoteLogSegmentState = STARTED
     custom_metadata: bytes | None = None
     txn_index_empty: bool = False
 

@@ -12,21 +12,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.tiered.api import (
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-)
+from kbroker.tiered.api import FINISHED, STARTED, RemoteLogSegmentMetadata
 from kbroker.tiered.lifecycle import NEXT_STATES, MetadataEvent, updated
 from kbroker.tiered.metadata_topic import decode_event
 from wire.errors import Malformed
 from wire.types import uuid_to_text
 
 METADATA_TOPIC: Final = REMOTE_LOG_METADATA_TOPIC
-
-STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-DELETING: Final = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETED: Final = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 Partition = tuple[str, int]
 

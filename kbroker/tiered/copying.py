@@ -27,6 +27,8 @@ from kbroker.storage.sealing import SealedSegment, seal
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
+    FINISHED,
+    STARTED,
     IndexType,
     LogSegmentData,
     RemoteLogSegmentId,
@@ -35,7 +37,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.plan import FINISHED, STARTED, CopyCandidate
+from kbroker.tiered.plan import CopyCandidate
 from kbroker.tiered.tools import Held, TierTools
 from wire.errors import KafkaError
 

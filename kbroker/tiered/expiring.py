@@ -21,6 +21,9 @@ from typing import Final
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.retention import local_limits
 from kbroker.tiered.api import (
+    DELETED,
+    DELETING,
+    FINISHED,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -31,8 +34,6 @@ from kbroker.tiered.api import (
 from kbroker.tiered.calls import plugin_errors
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import (
-    DELETE_STARTED,
-    FINISHED,
     DoomedSegment,
     ExpiryPlan,
     ExpiryReason,
@@ -254,8 +255,8 @@ async def delete_segments(
 
 async def delete_segment(tools: TierTools, counters: TierCounters, metadata: RemoteLogSegmentMetadata) -> None:
     """Delete one segment. Errors: RemoteStorageError; the caller has to retry."""
-    if metadata.state is not DELETE_STARTED:
-        await _update(tools, metadata, DELETE_STARTED)
+    if metadata.state is not DELETING:
+        await _update(tools, metadata, DELETING)
     counters.delete_requests += 1
     try:
         await tools.delete_threads.run_blocking(_delete_data, tools, metadata)
@@ -263,7 +264,7 @@ async def delete_segment(tools: TierTools, counters: TierCounters, metadata: Rem
         if not isinstance(error, RetriableRemoteStorageError):
             counters.delete_errors += 1
         raise
-    await _update(tools, metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    await _update(tools, metadata, DELETED)
 
 
 def _delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:

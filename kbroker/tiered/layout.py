@@ -26,11 +26,11 @@ from urllib.parse import quote
 from uuid import UUID
 
 from kbroker.tiered.api import (
+    FINISHED,
     IndexType,
     LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
     RemoteStorageError,
     StoredObject,
     TopicIdPartition,
@@ -192,7 +192,7 @@ class Manifest:
                     (int(epoch), int(start)) for epoch, start in document["segment_leader_epochs"]
                 ),
                 segment_size_in_bytes=int(document["segment_size_in_bytes"]),
-                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                state=FINISHED,
                 txn_index_empty=bool(document["txn_index_empty"]),
             )
             files = {

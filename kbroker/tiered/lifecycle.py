@@ -28,6 +28,10 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from kbroker.tiered.api import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    STARTED,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -36,14 +40,12 @@ from kbroker.tiered.api import (
 
 MetadataEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 
-_STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
-
 NEXT_STATES: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
-    None: frozenset({_STARTED}),
-    _STARTED: frozenset({_STARTED, _FINISHED, _DELETING}),
-    _FINISHED: frozenset({_FINISHED, _DELETING}),
-    _DELETING: frozenset({_DELETING, _DELETED}),
-    _DELETED: frozenset({_DELETED}),
+    None: frozenset({STARTED}),
+    STARTED: frozenset({STARTED, FINISHED, DELETING}),
+    FINISHED: frozenset({FINISHED, DELETING}),
+    DELETING: frozenset({DELETING, DELETED}),
+    DELETED: frozenset({DELETED}),
 }
 """The states that may follow a state of a segment; None is that of an unknown one."""
 
@@ -126,7 +128,7 @@ class RemoteLogMetadataCache:
         elif existing is None:
             partition = event.remote_log_segment_id.topic_id_partition
             raise RemoteResourceNotFound(f"no remote segment {segment_id} of {partition.name}")
-        elif event.state is _STARTED:
+        elif event.state is STARTED:
             raise ValueError(f"remote segment {segment_id}: an update cannot begin a copy")
         state = None if existing is None else existing.state
         if event.state not in NEXT_STATES[state]:
@@ -144,7 +146,7 @@ class RemoteLogMetadataCache:
             self._unlist(existing)
         if isinstance(event, RemoteLogSegmentMetadata):
             self.put(event)
-        elif event.state is not _DELETED:
+        elif event.state is not DELETED:
             assert existing is not None
             self.put(updated(existing, event))
         return None
@@ -153,7 +155,7 @@ class RemoteLogMetadataCache:
         """Add a segment in any state, without checks."""
         segment_id = metadata.remote_log_segment_id.id
         self.segments[segment_id] = metadata
-        is_finished = metadata.state is _FINISHED
+        is_finished = metadata.state is FINISHED
         for leader_epoch, start, end in ranges(metadata):
             epoch = self._epochs.setdefault(leader_epoch, _EpochSegments())
             if is_finished and end >= start:

@@ -30,9 +30,9 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from kbroker.tiered.api import (
+    STARTED,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
     RemoteStorageError,
     RetriableRemoteStorageError,
     TopicIdPartition,
@@ -242,7 +242,7 @@ class TopicRemoteLogMetadataManager:
 
         Errors  ValueError if the state is not COPY_SEGMENT_STARTED; RetriableRemoteStorageError
         """
-        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+        if metadata.state is not STARTED:
             raise ValueError(f"a copy begins as COPY_SEGMENT_STARTED, not as {metadata.state.name}")
         await self._publish(metadata)
 

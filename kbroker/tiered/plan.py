@@ -23,19 +23,12 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from kbroker.storage.retention import LocalSegment
-from kbroker.tiered.api import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-)
+from kbroker.tiered.api import DELETING, FINISHED, STARTED, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from kbroker.tiered.lifecycle import ranges
 from kbroker.tiered.partition import NOTHING
 
 Epochs: TypeAlias = Sequence[tuple[int, int]]
 """(leader_epoch, start_offset), both ascending."""
-
-STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
 Local = TypeVar("Local", bound=LocalSegment)
@@ -257,11 +250,11 @@ def plan_expiry(
     that is not under way that it will never be finished. A retention of -1 is no limit.
     """
     known = {one.remote_log_segment_id: one for one in segments}.values()
-    held = [one for one in known if one.state in (FINISHED, DELETE_STARTED)]
+    held = [one for one in known if one.state in (FINISHED, DELETING)]
     doomed = [
         DoomedSegment(one, ExpiryReason.AGAIN)
         for one in known
-        if one.state is DELETE_STARTED and one.remote_log_segment_id not in copying
+        if one.state is DELETING and one.remote_log_segment_id not in copying
     ]
     doomed += [
         DoomedSegment(one, ExpiryReason.ABANDONED)

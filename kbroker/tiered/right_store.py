@@ -11,6 +11,7 @@ from typing import Final
 
 from kbroker.runtime.event_log import get_logger
 from kbroker.tiered.api import (
+    FINISHED,
     RemoteLogSegmentMetadata,
     RemoteResourceNotFound,
     RemoteStorageError,
@@ -18,7 +19,6 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.plan import FINISHED
 from kbroker.tiered.tools import TierTools
 
 MAX_ASKED: Final = 5

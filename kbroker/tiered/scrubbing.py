@@ -16,6 +16,9 @@ from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 from kbroker.tiered.api import (
+    DELETED,
+    DELETING,
+    FINISHED,
     DescribedRemoteStorageManager,
     IndexType,
     RemoteLogSegmentMetadata,
@@ -26,7 +29,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
     StoredObject,
 )
-from kbroker.tiered.catalogue import DELETED, DELETING, FINISHED, Catalogue, Partition, id_text, name_of, partition_of
+from kbroker.tiered.catalogue import Catalogue, Partition, id_text, name_of, partition_of
 from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, kind_of, object_name
 from kbroker.tiered.scrubbing_inside import check_segment
 from wire.types import uuid_to_text

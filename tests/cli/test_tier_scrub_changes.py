@@ -15,8 +15,8 @@ from kafka.admin import KafkaAdminClient
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.spark.client import BrokerClient
 from kbroker.spark.metadata_fetching import CatalogueFollower
-from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, StoredObject
-from kbroker.tiered.catalogue import DELETED, partition_of
+from kbroker.tiered.api import DELETED, IndexType, RemoteLogSegmentMetadata, StoredObject
+from kbroker.tiered.catalogue import partition_of
 from kbroker.tiered.local import LocalRemoteStorage
 from tests.cli.conftest import Run
 from tests.cli.directories import flip, starts

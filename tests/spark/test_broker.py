@@ -22,7 +22,8 @@ from kbroker.spark.plan import tile
 from kbroker.spark.positions import Partition
 from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.tail_reading import read_tail
-from kbroker.tiered.catalogue import METADATA_TOPIC, STARTED, Catalogue
+from kbroker.tiered.api import STARTED
+from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.metadata_topic import encode_event
 from tests.spark.segments import rows_of

@@ -10,13 +10,17 @@ import pytest
 
 from kbroker.testing.remote_segments import partition_named, write_segment
 from kbroker.tiered.api import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    STARTED,
     IndexType,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RetriableRemoteStorageError,
     StoredObject,
 )
-from kbroker.tiered.catalogue import DELETED, DELETING, FINISHED, STARTED, Catalogue
+from kbroker.tiered.catalogue import Catalogue
 from kbroker.tiered.layout import object_name
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile

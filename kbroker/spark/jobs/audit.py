@@ -32,6 +32,8 @@ from kbroker.spark.store_inventory import MANIFEST_REMEDY
 from kbroker.spark.stores import StoreOptions, open_store
 from kbroker.storage.index import TIME_ENTRY
 from kbroker.tiered.api import (
+    DELETED,
+    FINISHED,
     IndexType,
     ListingRemoteStorageManager,
     RemoteLogSegmentMetadata,
@@ -39,7 +41,7 @@ from kbroker.tiered.api import (
     RemoteStorageManager,
     TopicIdPartition,
 )
-from kbroker.tiered.catalogue import DELETED, FINISHED, Catalogue, id_text, partition_of
+from kbroker.tiered.catalogue import Catalogue, id_text, partition_of
 from kbroker.tiered.layout import parse_object_name, topic_in_names
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile, read_inside
 from wire.types import uuid_to_text

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbroker.spark.plan import PartitionState, usable_segments
-from kbroker.tiered.api import RemoteLogSegmentMetadata
-from kbroker.tiered.catalogue import FINISHED, id_text
+from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata
+from kbroker.tiered.catalogue import id_text
 from kbroker.tiered.scrubbing import Finding
 
 
