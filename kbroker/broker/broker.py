@@ -16,9 +16,8 @@ from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
 from kbroker.broker.configs import alter_loggers
 from kbroker.broker.internal_records import Check
-from kbroker.broker.lifecycle import BrokerLifecycle
+from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
 from kbroker.broker.locks import PartitionLocks
-from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
 from kbroker.controller.port import ControllerPort

@@ -1,9 +1,9 @@
-"""This broker's registration and heartbeats, through which the controller knows its state.
+"""This broker's registration, heartbeats and block of producer ids: what it asks the controller for itself.
 
 A broker starts fenced and leads nothing. It asks to be unfenced once it has replayed its registration, and asks to shut
 down before it stops. See kbroker/controller/brokers.py for what the controller does.
 
-Source: KIP-631; Kafka's BrokerLifecycleManager.
+Source: KIP-631, KIP-730; Kafka's BrokerLifecycleManager.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+import trio
+
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.parts import feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse, Endpoint
 
@@ -68,3 +71,25 @@ class BrokerLifecycle:
             want_shut_down=want_shut_down,
         )
         return await self._controller.ask(request, BrokerHeartbeatResponse)
+
+
+class ProducerIds:
+    """Producer ids that this cluster has never used. The controller allocates blocks; ids left at a stop are lost."""
+
+    def __init__(self, controller: ControllerPort, lifecycle: BrokerLifecycle) -> None:
+        self._controller = controller
+        self._lifecycle = lifecycle
+        self._lock = trio.Lock()
+        self._next = self._end = 0
+
+    async def next(self) -> int:
+        """The next id, from this broker's block or a new one."""
+        async with self._lock:
+            if self._next == self._end:
+                broker = self._lifecycle
+                request = AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=broker.epoch)
+                block = await self._controller.ask(request, AllocateProducerIdsResponse)
+                self._next = block.producer_id_start
+                self._end = block.producer_id_start + block.producer_id_len
+            taken, self._next = self._next, self._next + 1
+            return taken

@@ -19,6 +19,7 @@ Source  KIP-405; `BrokerMetadataPublisher`, `RemoteLogManager` of Apache Kafka 4
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -269,17 +270,15 @@ class Tier:
             logger.error("the tier cannot be started", why=self.failure)
             task_status.started()
             return
-        self._make(self._storage)
+        manager, reader, indexes = self._make(self._storage)
         async with trio.open_nursery() as nursery:
-            assert self.manager is not None
-            assert self.reader is not None
             if (run := getattr(self._metadata, "run", None)) is not None:
                 await nursery.start(run)
-            await nursery.start(self.reader.cache.run)
-            await nursery.start(self.manager.run)
-            nursery.start_soon(self._expire_indexes)
-            nursery.start_soon(self._end_idle_workers)
-            await self._follow(self.manager, task_status)
+            await nursery.start(reader.cache.run)
+            await nursery.start(manager.run)
+            nursery.start_soon(self._repeat, indexes.expire, EXPIRY_INTERVAL_MS)
+            nursery.start_soon(self._repeat, self._workers.end_idle, IDLE_WORKERS_INTERVAL_MS)
+            await self._follow(manager, task_status)
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
         """Pass the tiered partitions to the manager, now and after each image."""
@@ -297,17 +296,10 @@ class Tier:
             task_status = trio.TASK_STATUS_IGNORED
             await self._changed.wait()
 
-    async def _expire_indexes(self) -> None:
-        assert self.indexes is not None
+    async def _repeat(self, task: Callable[[], None], interval_ms: int) -> None:
         while True:
-            await self._broker.env.sleep_ms(EXPIRY_INTERVAL_MS)
-            await self._broker.env.run_blocking(self.indexes.expire)
-
-    async def _end_idle_workers(self) -> None:
-        while True:
-            await self._broker.env.sleep_ms(IDLE_WORKERS_INTERVAL_MS)
-            if self._workers.pids:
-                await self._broker.env.run_blocking(self._workers.end_idle)
+            await self._broker.env.sleep_ms(interval_ms)
+            await self._broker.env.run_blocking(task)
 
     def _make_storage(self) -> RemoteStorageManager:
         """The configured plug-in. Blocking, because of the import. Errors: TierRefused."""
@@ -353,7 +345,7 @@ class Tier:
         except PluginError as error:
             raise TierRefused(str(error)) from error
 
-    def _make(self, storage: RemoteStorageManager) -> None:
+    def _make(self, storage: RemoteStorageManager) -> tuple[RemoteLogManager, RemoteReader, RemoteIndexCache]:
         from kbroker.tiered.index_cache import RemoteIndexCache  # noqa: PLC0415
         from kbroker.tiered.manager import RemoteLogManager  # noqa: PLC0415
         from kbroker.tiered.plugins import metadata_manager_class  # noqa: PLC0415
@@ -390,6 +382,7 @@ class Tier:
         quota = self.manager.fetch_quota
         self.reader = RemoteReader(env, tier, storage=storage, metadata=metadata, indexes=indexes, quota=quota)
         self._metadata, self.indexes = metadata, indexes
+        return self.manager, self.reader, indexes
 
     def _as_made(self, tier: TierSettings) -> TierSettings:
         """The settings with the topic's actual number of partitions, by which the manager assigns partitions."""

@@ -10,8 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.broker.lifecycle import BrokerLifecycle
-from kbroker.broker.producer_ids import ProducerIds
+from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
 from kbroker.config.metadata import MetadataSettings
 from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.metadata_log import DIRECTORY
