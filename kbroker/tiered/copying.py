@@ -94,12 +94,8 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         producer_snapshot_index=sealed.producer_snapshot,
         leader_epoch_index=format_epochs(epochs.entries).encode(),
     )
-    held.copying.add(metadata.remote_log_segment_id)
-    try:
-        with tools.finishing():
-            await _copy(tools, held, metadata, data)
-    finally:
-        held.copying.discard(metadata.remote_log_segment_id)
+    with tools.finishing():
+        await _copy(tools, held, metadata, data)
     await tools.env.sleep_ms(0)  # a checkpoint: a cancellation during the shielded copy takes effect here
 
 
@@ -203,12 +199,10 @@ def _expect_answer(tools: TierTools, attempt: RemoteLogSegmentMetadata) -> None:
 
 def find_unfinished(tools: TierTools, held: Held) -> None:
     """Find the unfinished copies of an earlier process of this broker in the metadata."""
-    if not held.is_unfinished_known:
-        known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
-        held.unfinished |= {
-            one.remote_log_segment_id for one in known if one.state is STARTED and one.broker_id == tools.broker_id
-        }
-        held.is_unfinished_known = True
+    known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+    held.unfinished |= {
+        one.remote_log_segment_id for one in known if one.state is STARTED and one.broker_id == tools.broker_id
+    }
 
 
 async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] | None) -> None:
@@ -219,7 +213,6 @@ async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] |
     """
     if not held.unfinished:
         return
-    assert not held.copying, "one copy of a partition at a time"
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
     left = [one for one in known if one.remote_log_segment_id in held.unfinished]
     held.unfinished = {one.remote_log_segment_id for one in left}

@@ -42,6 +42,7 @@ from kbroker.tiered.plan import (
     lowest_remote_offset,
     plan_expiry,
 )
+from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.tools import Held, TierTools
 
 logger = get_logger(__name__)
@@ -76,7 +77,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         retention_ms=config.retention_ms if config.is_deleting else -1,
         retention_bytes=config.retention_bytes if config.is_deleting else -1,
         timestamp_ms=timestamp_ms,
-        copying=held.copying | held.unfinished,
+        copying=held.unfinished,
         is_abandoned=is_abandoned,
     )
     # This takes tens of milliseconds for ten thousand segments: too long for the event loop.
@@ -104,7 +105,7 @@ async def expire(tools: TierTools, held: Held) -> None:
     if not plan.doomed:
         return
     if plan.log_start_offset is not None:
-        await raise_log_start(tools, held, plan.log_start_offset)
+        await raise_log_start(tools, held.partition, plan.log_start_offset)
     elif any(one.reason in (ExpiryReason.LOG_START, ExpiryReason.EPOCHS) for one in plan.doomed):
         # Something else raised it; make it durable, so that a crash does not reset it.
         await tools.partitions.write_log_starts()
@@ -134,18 +135,20 @@ def _may_go(one: DoomedSegment, held: Held) -> bool:
     return one.metadata.state is not FINISHED or one.metadata.end_offset < log_start_offset
 
 
-async def raise_log_start(tools: TierTools, held: Held, offset: int) -> None:
-    """Raise the log start offset to at least `offset`, durably, and mark it as known.
+async def raise_log_start(tools: TierTools, partition: PartitionReader, offset: int | None) -> None:
+    """Raise the log start offset to at least `offset`, or to the local log's start, durably, and mark it as known.
 
     Errors  KAFKA_STORAGE_ERROR
     """
-    log = held.partition.log
+    log = partition.log
     async with tools.partitions.locked(log):
         if not log.is_closed:
-            log.raise_log_start_offset(min(offset, held.partition.known_high_watermark))
+            log.raise_log_start_offset(
+                log.local_log_start_offset if offset is None else min(offset, partition.known_high_watermark)
+            )
             log.is_log_start_known = True
     await tools.partitions.write_log_starts()
-    tools.partitions.wake(held.partition.key)
+    tools.partitions.wake(partition.key)
 
 
 async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
@@ -181,7 +184,7 @@ async def find_log_start(tools: TierTools, held: Held, *, is_new: bool) -> None:
                 known_from=log.local_log_start_offset if lowest is None else lowest,
             )
     if start > log.log_start_offset or log.persisted_log_start_offset != log.log_start_offset:
-        await raise_log_start(tools, held, start)
+        await raise_log_start(tools, held.partition, start)
 
 
 def _tell_of_loss(tools: TierTools, held: Held) -> None:

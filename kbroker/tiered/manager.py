@@ -45,13 +45,14 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.outage import Outage
 from kbroker.tiered.partition import TierCounters
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.registry import RemotePartitions
 from kbroker.tiered.right_store import has_none_of_its_segments
-from kbroker.tiered.tools import Indexes, TierTools, id_of, new_remote
+from kbroker.tiered.tools import TierTools, id_of, new_remote
 
 logger = get_logger(__name__)
 
@@ -77,7 +78,7 @@ class RemoteLogManager:
         *,
         storage: RemoteStorageManager,
         metadata: RemoteLogMetadataManager,
-        indexes: Indexes,
+        indexes: RemoteIndexCache,
         partitions: PartitionWriter,
         broker_id: int,
         directory: str,

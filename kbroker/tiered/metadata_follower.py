@@ -89,21 +89,16 @@ class FollowedPartition:
         self._snapshot_position = 0
         self._writing = trio.Lock()  # serializes the snapshots of the follower and of close
         self._targets: dict[TopicIdPartition, int] = {}
-        self._late: set[TopicIdPartition] = set()
 
     # --- held partitions ----------------------------------------------------------------------------------------------
 
     def hold(self, partition: TopicIdPartition) -> None:
         """Hold a user partition; it is ready once everything in the log at this time is read."""
-        if partition not in self._targets:
-            self._targets[partition] = 0 if self._log is None else self._log.log_end_offset
-            if self._log is None or self.position < self._targets[partition]:
-                self._late.add(partition)
+        self._targets.setdefault(partition, 0 if self._log is None else self._log.log_end_offset)
 
     def let_go(self, partition: TopicIdPartition) -> None:
         """Stop holding a user partition; its cache is dropped if it has no segments."""
         self._targets.pop(partition, None)
-        self._late.discard(partition)
         if not self.cache(partition).segments:
             self.caches.pop(partition, None)
 
@@ -112,17 +107,14 @@ class FollowedPartition:
         return not self._targets
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        return partition in self._targets and partition not in self._late
+        if self._log is None or partition not in self._targets:
+            return False
+        # The log may have been truncated below the target.
+        return self.position >= min(self._targets[partition], self._log.log_end_offset)
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """The cache of a user partition; an empty one if it is unknown."""
         return self.caches.get(partition) or RemoteLogMetadataCache()
-
-    def _note_progress(self, log: Log) -> None:
-        # The log may have been truncated below the target.
-        position, end_offset = self.position, log.log_end_offset
-        self._late = {key for key in self._late if position < min(self._targets[key], end_offset)}
-        self._progress.unpark_all()
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -149,7 +141,6 @@ class FollowedPartition:
         if self._log is not None:
             logger.warning("the log of the tier's metadata was replaced or truncated", partition=self.index)
         self._log = None
-        self._late = set(self._targets)
         self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
         loaded = await self._env.run_blocking(self._load, found)
         if loaded is not None:
@@ -158,7 +149,7 @@ class FollowedPartition:
         self._snapshot_position, self._events_since_snapshot = self.position, 0
         self._log = found
         self._targets = dict.fromkeys(self._targets, found.log_end_offset)
-        self._note_progress(found)
+        self._progress.unpark_all()
 
     def _load(self, found: Log) -> tuple[Snapshot, Caches] | None:
         try:
@@ -190,7 +181,7 @@ class FollowedPartition:
             await self._env.sleep_ms(self._retry_ms)  # the rest of a batch is not committed yet
             return
         self._take_in(events)
-        self._note_progress(found)
+        self._progress.unpark_all()
         if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
             await self.write_snapshot()
 

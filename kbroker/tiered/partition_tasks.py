@@ -31,7 +31,7 @@ from kbroker.tiered.copying import CustomMetadataTooLarge, copy_segment, expect_
 from kbroker.tiered.partition import NOTHING
 from kbroker.tiered.plan import CopyCandidate, plan_copies
 from kbroker.tiered.ports import PartitionReader
-from kbroker.tiered.tools import Held, TierTools, new_remote
+from kbroker.tiered.tools import Held, new_remote
 from wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -83,12 +83,10 @@ class PartitionTasks:
                 await trio.lowlevel.checkpoint()
             try:
                 await do_round()
-            except CustomMetadataTooLarge as error:
-                # Every other segment would fail the same way: stop copying until the next start or leadership.
-                self._is_given_up = True
-                remote.counters.copy_errors += 1
-                self._report_error(number, error)
             except (RemoteStorageError, KafkaError) as error:
+                if isinstance(error, CustomMetadataTooLarge):
+                    # Every other segment would fail the same way: stop copying until the next start or leadership.
+                    self._is_given_up = True
                 delay_ms = back_off.next_ms(interval_ms)
                 if number == 0 and not isinstance(error, RetriableRemoteStorageError):
                     remote.counters.copy_errors += 1
@@ -224,7 +222,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
         try:
             partition = tools.partitions.find_partition((gone.topic, gone.partition))
             if partition is not None and partition.topic_id == gone.topic_id:
-                await _give_up_remote_part(tools, partition)
+                await expiring.raise_log_start(tools, partition, None)
             await _delete_all(manager, gone, stuck)
             with plugin_errors("on_stop_partitions"):
                 await tools.metadata.on_stop_partitions([gone])
@@ -246,15 +244,6 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             manager.outage.ended(gone)
             logger.info("a partition was deleted from the tier", topic=gone.topic, partition=gone.partition)
             return
-
-
-async def _give_up_remote_part(tools: TierTools, partition: PartitionReader) -> None:
-    log = partition.log
-    async with tools.partitions.locked(log):
-        if not log.is_closed:
-            log.raise_log_start_offset(log.local_log_start_offset)
-    await tools.partitions.write_log_starts()
-    tools.partitions.wake(partition.key)
 
 
 async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]) -> None:

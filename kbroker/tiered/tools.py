@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
-from uuid import UUID
 
 from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.cautious_clock import CautiousClock
@@ -22,17 +20,10 @@ from kbroker.tiered.api import (
     TopicIdPartition,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.partition import NOTHING, RemotePartition
 from kbroker.tiered.plan import Lineage, copy_lag, covered_end, highest_remote_offset
 from kbroker.tiered.ports import PartitionReader, PartitionWriter
-
-
-class Indexes(Protocol):
-    """The local copies of the indexes of remote segments."""
-
-    def remove(self, segment_id: UUID) -> None:
-        """Remove the indexes of a segment that is being deleted. Blocking."""
-        ...
 
 
 @dataclass(slots=True)
@@ -49,7 +40,7 @@ class TierTools:
     settings: TierSettings
     storage: RemoteStorageManager
     metadata: RemoteLogMetadataManager
-    indexes: Indexes
+    indexes: RemoteIndexCache
     partitions: PartitionWriter
     broker_id: int
     copy_threads: Threads
@@ -77,10 +68,9 @@ class TierTools:
 class Held:
     """A tiered partition on this broker, with the state of the tier's tasks.
 
-    Shape  copying are the segments being copied now (at most one); leader_epoch is the epoch in which `remote` was
-           computed
-    Shape  unfinished are failed copies of this broker: their data must be deleted before another copy starts;
-           is_unfinished_known says whether those of earlier processes are included
+    Shape  leader_epoch is the epoch in which `remote` was computed
+    Shape  unfinished are the copy in progress and failed copies of this broker, whose data must be deleted before
+           another copy starts
     Shape  attempt is the unfinished copy that is retried under its own id, so that a store that is full for a long time
            costs no further records
     Note   stuck are remote segments whose last deletion failed: other segments are deleted first
@@ -89,8 +79,6 @@ class Held:
     partition: PartitionReader
     remote: RemotePartition
     leader_epoch: int = -1
-    is_unfinished_known: bool = False
-    copying: set[RemoteLogSegmentId] = field(default_factory=set)
     unfinished: set[RemoteLogSegmentId] = field(default_factory=set)
     attempt: RemoteLogSegmentMetadata | None = None
     stuck: set[RemoteLogSegmentId] = field(default_factory=set)
