@@ -55,7 +55,7 @@ from kbroker.tiered.layout import (
     sources,
     stored_object,
 )
-from kbroker.tiered.moving import Publication, move_files, publish_files, unlink_files
+from kbroker.tiered.moving import move_files, publish_files, unlink_files
 from kbroker.tiered.streams import FileStream
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
@@ -213,15 +213,11 @@ class LocalRemoteStorage:
             )
         manifest = Manifest(metadata, self._cluster_id, sent)
         moved |= move_files(self._disk, {paths[MANIFEST]: manifest.to_bytes()})
-        replaced = [MANIFEST, *(kind for kind in KINDS if kind not in paths)]
-        publication = Publication(
-            self._directory(metadata),
-            moved,
-            names=tuple((paths[kind], self._path(metadata, kind)) for kind in [*sources, MANIFEST]),
-            replaced=tuple(self._path(metadata, kind) for kind in replaced),
-        )
+        kinds = [MANIFEST, *(kind for kind in KINDS if kind not in paths)]
+        replaced = [self._path(metadata, kind) for kind in kinds]
+        names = [(paths[kind], self._path(metadata, kind)) for kind in [*sources, MANIFEST]]
         # Not repeatable: after a failed sync another sync would succeed without making anything durable.
-        self._run(publish_files, self._disk, publication, may_repeat=False)
+        self._run(publish_files, self._disk, self._directory(metadata), moved, names, replaced, may_repeat=False)
 
     def _make_directories(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Create missing directories from the root down, and make their names durable. The name of an existing

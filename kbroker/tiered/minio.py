@@ -76,6 +76,7 @@ class MinioRemoteStorage:
         self._keys = KeySource(settings, environment=self._environment, disk=self._disk)
         self._settings = settings
         self._cluster_id = configs.get("cluster.id", "")
+        self._threads = ThreadPoolExecutor(settings.parallel_uploads, thread_name_prefix="kbroker-minio")
 
     def check_store(self) -> None:
         """See CheckedRemoteStorageManager."""
@@ -101,14 +102,14 @@ class MinioRemoteStorage:
         return None
 
     def _copy(self, metadata: RemoteLogSegmentMetadata, files: dict[str, File | bytes]) -> None:
-        objects, settings = self._store(), self._configured()
+        objects = self._store()
         segment, name = files[SEGMENT], object_name(metadata, SEGMENT)
         assert not isinstance(segment, bytes)
         size = segment.size()
         deadline = objects.deadline(f"copying {name}", size=size)
         upload = None
         steps: list[Callable[[], object]] = []
-        if size > settings.part_size(size):
+        if size > objects.settings.part_size(size):
             files = {kind: source for kind, source in files.items() if kind != SEGMENT}
             upload = objects.upload(name, segment, deadline)
             steps = [partial(upload.send, part) for part in upload.parts]
@@ -133,10 +134,7 @@ class MinioRemoteStorage:
         with self._lock:
             if self._closed:
                 raise RemoteStorageError("closed")
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(
-                    self._configured().parallel_uploads, thread_name_prefix="kbroker-minio"
-                )
+            assert self._threads is not None, "configure comes first"
             running = [self._threads.submit(step) for step in steps]
         ended, others = wait(running, return_when=FIRST_EXCEPTION)
         for future in others:
@@ -190,17 +188,13 @@ class MinioRemoteStorage:
         if threads is not None:
             threads.shutdown(wait=True, cancel_futures=True)
 
-    def _configured(self) -> MinioSettings:
-        assert self._settings is not None, "configure comes first"
-        return self._settings
-
     def _store(self) -> Objects:
         """The S3 client, created on first use."""
-        settings = self._configured()
+        assert self._settings is not None, "configure comes first"
         assert self._keys is not None
         with self._lock:
             if self._closed:
                 raise RemoteStorageError("closed")
             if self._made is None:
-                self._made = Objects(settings, self._keys, clock=self._clock, wall_clock=self._wall_clock)
+                self._made = Objects(self._settings, self._keys, clock=self._clock, wall_clock=self._wall_clock)
             return self._made

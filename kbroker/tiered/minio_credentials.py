@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kbroker.runtime.ports import Disk
 from kbroker.tiered.api import StoreMisconfigured
@@ -43,11 +42,6 @@ class Keys:
         return text
 
 
-class _Seen(NamedTuple):
-    modified_ms: int
-    size: int
-
-
 class KeySource:
     """The current keys for signing.
 
@@ -57,7 +51,7 @@ class KeySource:
 
     def __init__(self, settings: MinioSettings, *, environment: Mapping[str, str], disk: Disk) -> None:
         self._file, self._profile, self._disk = settings.credentials_file, settings.credentials_profile, disk
-        self._seen: _Seen | None = None
+        self._seen: tuple[int, int] | None = None  # modification time and size of the file
         self._keys: Keys | None = None
         self.origin = "rsm.config.credentials.file"
         if settings.access_key:
@@ -87,7 +81,7 @@ class KeySource:
 
     def _read_if_changed(self) -> None:
         try:
-            seen = _Seen(self._disk.modified_ms(self._file), self._disk.size(self._file))
+            seen = self._disk.modified_ms(self._file), self._disk.size(self._file)
             if seen == self._seen:
                 return
             file = self._disk.open(self._file, writable=False)

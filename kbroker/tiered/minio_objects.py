@@ -37,14 +37,14 @@ class Objects:
     def __init__(
         self, settings: MinioSettings, keys: KeySource, *, clock: Callable[[], int], wall_clock: Callable[[], int]
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._prefix = f"{settings.prefix}/" if settings.prefix else ""
         self.client = Client(settings, keys, clock=clock, wall_clock=wall_clock)
         self.deadline = self.client.deadline
 
     def put(self, name: str, source: File | bytes, deadline: Deadline) -> Body:
         """Store one object with one PUT and one HEAD request. Returns its body."""
-        body = Body(source, sign=self._settings.sign_payload)
+        body = Body(source, sign=self.settings.sign_payload)
         full_name, checksum = self._prefix + name, checksum_text(body.crc32c)
 
         def store() -> None:
@@ -57,7 +57,7 @@ class Objects:
 
     def upload(self, name: str, source: File, deadline: Deadline) -> Upload:
         """Start to store an object in parts."""
-        return Upload(self.client, self._settings, self._prefix + name, source, deadline)
+        return Upload(self.client, self.settings, self._prefix + name, source, deadline)
 
     def read(self, name: str, start: int, end: int, size: int) -> RangeStream:
         """A stream of the bytes from `start` to `end`, inclusive, of an object of `size` bytes."""

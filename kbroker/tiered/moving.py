@@ -14,9 +14,9 @@ one commits the journal, which delays appends too.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
@@ -54,34 +54,24 @@ def move_files(disk: Disk, sources: Mapping[str, str | bytes]) -> dict[str, Sum]
     return sent
 
 
-class Publication(NamedTuple):
-    """Files with temporary names that get their final names.
+def publish_files(
+    disk: Disk, directory: str, moved: Mapping[str, Sum], names: Sequence[tuple[str, str]], replaced: Sequence[str]
+) -> None:
+    """Make files durable, read them back, and rename them; all are in `directory`. Not repeatable.
 
-    Shape  `moved` has size and checksum of each path; `names` are pairs of path and final name, in order; the last file
-           validates the others and is renamed after their names are durable; `replaced` is removed before the renames;
-           all are in `directory`
-    """
-
-    directory: str
-    moved: Mapping[str, Sum]
-    names: tuple[tuple[str, str], ...]
-    replaced: tuple[str, ...]
-
-
-def publish_files(disk: Disk, publication: Publication) -> None:
-    """Make files durable, read them back, and rename them. Not repeatable.
-
+    Shape   `moved` has size and checksum of each path; `names` are pairs of path and final name, in order; the last
+            file validates the others and is renamed after their names are durable; `replaced` is removed before the
+            renames
     Errors  OSError: EIO if the content of a file is wrong. After an error the validating file is not renamed, unless
             it cannot be removed; others may be renamed, or exist from before
     """
-    for path, found in _settled(disk, publication.moved).items():
-        if found != (sent := publication.moved[path]):
+    for path, found in _settled(disk, moved).items():
+        if found != (sent := moved[path]):
             raise OSError(errno.EIO, f"{path} does not hold what was written: {found}, expected {sent}")
-    directory, names = publication.directory, publication.names
     published: list[str] = []
     try:
         # Files of an earlier copy may have these names; its manifest must not validate the new files.
-        if unlink_files(disk, publication.replaced):
+        if unlink_files(disk, replaced):
             disk.sync_directory(directory)
         for pairs in (names[:-1], names[-1:]):
             for path, name in pairs:
