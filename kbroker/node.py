@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, ParamSpec
 
@@ -85,14 +84,8 @@ _WARNED_OF: Final = {TOPIC_RESOURCE: "topic", GROUP_RESOURCE: "group", CLIENT_ME
 """Resource types whose changed settings can cause a warning -> field of the log line that names the resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundListener:
-    """A bound address, and the address that is advertised to clients for it."""
-
-    name: str
-    listeners: list[Listener]
-    advertised_host: str
-    advertised_port: int
+BoundListener = tuple[Endpoint, list[Listener]]
+"""The address that is advertised to clients, and the bound addresses for which it stands."""
 
 
 def run_node(
@@ -316,10 +309,7 @@ class Node:
             await nursery.start(broker.groups.run)
             await broker.lifecycle.register(
                 incarnation_id=env.new_uuid(),
-                endpoints=[
-                    Endpoint(name=one.name, host=one.advertised_host, port=one.advertised_port, security_protocol=0)
-                    for one in bound
-                ],
+                endpoints=[endpoint for endpoint, _ in bound],
                 log_dirs=[directory.identity.directory_id],
                 rack=settings.server.broker_rack,
             )
@@ -327,12 +317,12 @@ class Node:
             await broker.tier.start(nursery)
             self._start_log_tasks(nursery, directory, broker)
             await nursery.start(server.run)
-            for one in bound:
-                for listener in one.listeners:
+            for endpoint, listeners in bound:
+                for listener in listeners:
                     listener.listen()
-                    server.add(listener, name=one.name)
+                    server.add(listener, name=endpoint.name)
             self.is_serving = True
-            first = bound[0].listeners[0]
+            first = bound[0][1][0]
             on_ready(first.host, first.port)
             await self._stop.wait()
             if directory.state.failure is not None:
@@ -381,10 +371,11 @@ class Node:
                     cleanup.callback(listener.close)
                 endpoint = advertised.get(one.name, one)
                 port = endpoint.port or listeners[0].port
-                bound.append(BoundListener(one.name, listeners, _advertised_host(endpoint.host), port))
+                host = _advertised_host(endpoint.host)
+                bound.append((Endpoint(name=one.name, host=host, port=port, security_protocol=0), listeners))
         except OSError as error:
             raise NodeFailed(f"cannot listen on {one}: {error}") from error
-        if any(not is_loopback(one.listeners[0].host) for one in bound):
+        if any(not is_loopback(listeners[0].host) for _, listeners in bound):
             logger.warning(
                 "clients on other machines can connect without authentication: TLS and SASL are not supported"
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -66,12 +67,6 @@ class Lines:
         self._write = write or partial(print, flush=True)  # a pipe shows each line at once
         self._last = Scene()
 
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def show(self, scene: Scene) -> None:
         """Print the scene if a line is due."""
         if scene.title != self._last.title or scene.elapsed_ms - self._last.elapsed_ms >= LINE_MS:
@@ -86,19 +81,8 @@ class Lines:
 class Picture:
     """Draws the picture in place."""
 
-    def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415  (slow import)
-        from rich.live import Live  # noqa: PLC0415
-
-        self._console = Console()
-        self._live: Live = Live(console=self._console, auto_refresh=False)
-
-    def __enter__(self) -> Picture:
-        self._live.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.__exit__(None, None, None)
+    def __init__(self, live: Live) -> None:
+        self._live = live
 
     def show(self, scene: Scene) -> None:
         """Draw the scene."""
@@ -106,15 +90,22 @@ class Picture:
 
     def tell(self, text: str) -> None:
         """Print a sentence above the picture."""
-        self._console.print(text, highlight=False, markup=False)
+        self._live.console.print(text, highlight=False, markup=False)
 
 
 Stage: TypeAlias = Lines | Picture
 
 
-def stage(*, plain: bool) -> Stage:
+@contextmanager
+def stage(*, plain: bool) -> Iterator[Stage]:
     """A picture on a terminal, lines elsewhere."""
-    return Lines() if plain or not sys.stdout.isatty() else Picture()
+    if plain or not sys.stdout.isatty():
+        yield Lines()
+        return
+    from rich.live import Live  # noqa: PLC0415  (slow import)
+
+    with Live(auto_refresh=False) as live:
+        yield Picture(live)
 
 
 def _drawn(scene: Scene) -> Group:

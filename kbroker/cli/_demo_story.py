@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from kbroker.cli import EXIT_FAILED, CommandFailed
+from kbroker.cli import CommandFailed
 from kbroker.cli import _configs as configs
 from kbroker.cli._admin import connected
 from kbroker.cli._demo_broker import broker
@@ -38,10 +38,6 @@ READ_BYTES_PER_MS: Final = 6 << 10
 EXIT_TERMINATED: Final = 143
 
 
-class StepFailed(Exception):
-    """A step of the demo failed."""
-
-
 class _Terminated(BaseException):
     """SIGTERM or SIGHUP was received: clean up and exit."""
 
@@ -59,9 +55,6 @@ def run(*, mib: int, plain: bool, patience_ms: int) -> int:
             records = mib * (1 << 20) // VALUE_BYTES
             with connected({"bootstrap_servers": [address]}) as cluster:
                 Story(cluster, Path(name), shown, records=records, patience_ms=patience_ms).tell()
-    except (CommandFailed, StepFailed) as failure:
-        print(f"kbroker demo: failed: {failure}")
-        return EXIT_FAILED
     except _Terminated:
         return EXIT_TERMINATED
     finally:
@@ -75,7 +68,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 class Story:
-    """One run against one broker. Errors: StepFailed."""
+    """One run against one broker. Errors: CommandFailed."""
 
     def __init__(self, cluster: Cluster, directory: Path, shown: Stage, *, records: int, patience_ms: int) -> None:
         self._cluster = cluster
@@ -94,7 +87,7 @@ class Story:
         try:
             self._fill()
         except NotStored as error:
-            raise StepFailed(f"record {error.number} was not stored: {error.reason}") from error
+            raise CommandFailed(f"record {error.number} was not stored: {error.reason}") from error
         most = self._scene.local_bytes
         self._move()
         self._shrink(most)
@@ -148,7 +141,7 @@ class Story:
             f"the local disk never shrank from {most} to {LOCAL_BYTES} bytes",
         )
         if self._scene.log_start != 0:
-            raise StepFailed(f"the log begins at offset {self._scene.log_start}, not at 0")
+            raise CommandFailed(f"the log begins at offset {self._scene.log_start}, not at 0")
 
     def _read_back(self) -> None:
         """Read all records from offset 0 and compare them."""
@@ -160,12 +153,12 @@ class Story:
         number = 0
         while number < self._records:
             if self._env.now_ms() > deadline:
-                raise StepFailed(
+                raise CommandFailed(
                     f"only {number} of {self._records} records could be read within {self._patience_ms} ms"
                 )
             for record in consumer.poll(timeout_ms=LOOK_MS):
                 if (record.offset, record.key) != (number, b"%d" % number) or record.value != record_value(number):
-                    raise StepFailed(
+                    raise CommandFailed(
                         f"the record at offset {record.offset} is not the one that was written as {number}"
                     )
                 number += 1
@@ -185,7 +178,7 @@ class Story:
         self._look(now=True)
         while not condition():
             if self._env.now_ms() > deadline:
-                raise StepFailed(f"{failure} ({self._scene.line().strip()})")
+                raise CommandFailed(f"{failure} ({self._scene.line().strip()})")
             self._cluster.wait(LOOK_MS)
             self._look(now=True)
 

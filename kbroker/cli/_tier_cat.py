@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._dump_logs import LogOptions, dump_log
@@ -17,6 +17,7 @@ from kbroker.cli._say import note, records_out
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
 from kbroker.cli._tier_store import open_store
+from kbroker.client.consuming import Received
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.segment import LOG_SUFFIX, file_name
@@ -27,19 +28,6 @@ from kbroker.tiered.segment_files import FETCH_BYTES, RemoteFile
 from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch
-
-
-class Printed(NamedTuple):
-    """A record with the attributes of a client's record."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -126,7 +114,7 @@ def _dump(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> i
     return 1 if problems.count else 0
 
 
-def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> Iterator[Printed]:
+def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, first: int) -> Iterator[Received]:
     """The records from an offset on. Raises CommandFailed at damage, after the records before it."""
     topic, partition = partition_of(segment)
     reader = BatchReader(_file(storage, segment), _position(storage, segment, first))
@@ -140,7 +128,7 @@ def _records(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, f
                 if offset >= first:
                     at = batch.max_timestamp if batch.is_log_append_time else timestamp
                     kind = int(batch.is_log_append_time)
-                    yield Printed(topic, partition, offset, at, kind, key, value, headers)
+                    yield Received(topic, partition, offset, at, kind, key, value, tuple(headers))
         except Malformed as error:
             where = f"{name_of(segment)}: the batch at offset {batch.base_offset}"
             raise CommandFailed(f"{where} cannot be read: {error}") from error

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Final
 from uuid import UUID
 
-from kbroker.cli._verify_partition import Extent, PartitionCheck, log_bytes
+from kbroker.cli._verify_partition import Extent, PartitionCheck
 from kbroker.cli._verify_report import Report
 from kbroker.controller import records, snapshots
 from kbroker.controller.metadata_log import DIRECTORY as METADATA_DIRECTORY
@@ -44,6 +44,7 @@ from kbroker.storage.checkpoint import (
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, PARTITION, STRAY
 from kbroker.storage.formatting import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.reserve import FILE_NAME as RESERVE
+from kbroker.storage.segment import LOG_SUFFIX
 from kbroker.storage.verifying import Progress
 from kbroker.tiered import local, registry
 from wire.errors import Malformed
@@ -74,7 +75,8 @@ class DirectoryCheck:
     def extent(self) -> tuple[int, int]:
         """The number of partitions to check, and of bytes to read."""
         paths = self._partition_paths().values()
-        return len(paths), sum(log_bytes(self._disk, path, self._disk.list(path)) for path in paths)
+        logs = [f"{path}/{name}" for path in paths for name in self._disk.list(path) if name.endswith(LOG_SUFFIX)]
+        return len(paths), sum(map(self._disk.size, logs))
 
     def _partition_paths(self) -> dict[TopicPartition, str]:
         found = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -162,8 +161,3 @@ class PartitionCheck:
             # The last character of an id has unused bits.
             self._report.add(path, f"has the topic id {uuid_to_text(topic_id)} in a form that no broker writes")
         return topic_id
-
-
-def log_bytes(disk: Disk, path: str, names: Sequence[str]) -> int:
-    """The number of log bytes in a partition's directory."""
-    return sum(disk.size(f"{path}/{name}") for name in names if name.endswith(LOG_SUFFIX))

@@ -50,13 +50,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     site.add_argument("--data-dir", type=Path, metavar="DIR", help="data directory of a broker, whose tier is below it")
     add_store_flags(site)
     site.add_argument(
-        "--option", action="append", default=[], type=_pair, metavar="NAME=VALUE",
+        "--option", action="append", default=[], type=parse.pair, metavar="NAME=VALUE",
         help="an option of format('kbroker'), such as startingTimestamp=0; repeatable",
     )  # fmt: skip
     engine = parser.add_argument_group("Spark")
     engine.add_argument("--master", default="local[*]", metavar="URL", help="Spark master (default local[*])")
     engine.add_argument(
-        "--conf", action="append", default=[], type=_pair, metavar="KEY=VALUE",
+        "--conf", action="append", default=[], type=parse.pair, metavar="KEY=VALUE",
         help="a Spark setting, such as spark.driver.memory=4g; repeatable",
     )  # fmt: skip
     engine.add_argument(
@@ -66,13 +66,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="file for Spark's log (default: kept only if the job fails)",
     )
     parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
-    return key.strip(), value
 
 
 def _local_file(text: str) -> Path:
