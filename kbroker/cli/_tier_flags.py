@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 HOUR_MS: Final = 3_600_000
-Flags = argparse._ActionsContainer
-"""A parser or an argument group."""
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,18 +26,7 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_store_flags(parser: Flags) -> None:
-    """Declare the flags that locate the store."""
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings file of the broker, for the settings of the store"
-    )
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE",
-        help="a setting of the broker, such as rsm.config.dir=/tier; overrides the file; repeatable",
-    )  # fmt: skip
-
-
-def add_min_age_flag(parser: Flags) -> None:
+def add_min_age_flag(parser: argparse.ArgumentParser) -> None:
     """Declare the flag for the age below which unreferenced objects are ignored."""
     parser.add_argument(
         "--min-age-ms", type=partial(parse.integer, at_least=0), default=HOUR_MS, metavar="MS",

@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
         help="run a broker",
         description="Run a broker until SIGTERM or SIGINT; docs/configuration.md lists all settings.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in Kafka's properties format")
+    add_settings_flags(parser)
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"data directory (default {default_data_dir()})")
     parser.add_argument(
         "--listen",
@@ -47,13 +47,6 @@ def add_parser(commands: Commands) -> None:
         "--http",
         metavar="HOST:PORT",
         help="address of /metrics, /health and /state; the default host is loopback (default: off)",
-    )
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting; overrides the file; repeatable",
     )
     parser.add_argument(
         "--profile",
@@ -77,6 +70,17 @@ def add_parser(commands: Commands) -> None:
         "--log-level", choices=["debug", "info", "warning", "error"], help="level of the log (default info)"
     )
     parser.set_defaults(run=serve)
+
+
+def add_settings_flags(parser: argparse._ActionsContainer) -> None:
+    """Declare the flags that `load_settings` reads, except --data-dir."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings of the broker in Kafka's properties format"
+    )
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE",
+        help="a setting of the broker, such as rsm.config.dir=/tier; overrides the file; repeatable",
+    )  # fmt: skip
 
 
 def default_data_dir() -> Path:

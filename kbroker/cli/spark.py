@@ -21,7 +21,8 @@ from typing import Final
 
 from kbroker.cli import Commands, add_part
 from kbroker.cli import _positions as parse
-from kbroker.cli._tier_flags import add_min_age_flag, add_store_flags
+from kbroker.cli._tier_flags import add_min_age_flag
+from kbroker.cli.serve import add_settings_flags
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -48,7 +49,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--command-config", type=Path, metavar="FILE", help="client settings in Kafka's properties format"
     )
     site.add_argument("--data-dir", type=Path, metavar="DIR", help="data directory of a broker, whose tier is below it")
-    add_store_flags(site)
+    add_settings_flags(site)
     site.add_argument(
         "--option", action="append", default=[], type=parse.pair, metavar="NAME=VALUE",
         help="an option of format('kbroker'), such as startingTimestamp=0; repeatable",

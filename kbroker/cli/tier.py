@@ -23,7 +23,8 @@ from kbroker.cli import Commands, add_part
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags
 from kbroker.cli._records import unescape
-from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_store_flags, add_topic_flag, segment_id
+from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_topic_flag, segment_id
+from kbroker.cli.serve import add_settings_flags
 
 FLUSH_TIMEOUT_MS: Final = 120_000
 INDEX_KINDS: Final = ("index", "timeindex", "snapshot", "txnindex", "leader-epoch-checkpoint")
@@ -69,7 +70,7 @@ def _cat(parts: Commands) -> None:
         "Print the records or the bytes of one segment from the store.",
     )
     add_source_flags(parser)
-    add_store_flags(parser)
+    add_settings_flags(parser)
     parser.add_argument("-t", "--topic", metavar="NAME", help="topic; requires --offset")
     parser.add_argument("-p", "--partition", type=parse.partition, default=0, metavar="N", help="partition (default 0)")
     parser.add_argument(
@@ -122,7 +123,7 @@ def _scrub(parts: Commands) -> None:
         "Compare the store with the metadata. Exit codes: 0 no findings, 1 the check failed, 3 findings.",
     )
     add_source_flags(parser)
-    add_store_flags(parser)
+    add_settings_flags(parser)
     add_topic_flag(parser)
     parser.add_argument(
         "--deep", action="store_true", help="also read every segment, and check offsets, CRCs and indexes"
@@ -147,10 +148,7 @@ def _why(parts: Commands) -> None:
     )
     parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR", help="data directory of a broker")
     add_topic_flag(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file of the broker")
-    parser.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker; repeatable"
-    )
+    add_settings_flags(parser)
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",

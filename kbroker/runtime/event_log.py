@@ -15,9 +15,10 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from textwrap import indent
 from typing import Any, Final, TextIO
 
-from kbroker.runtime.visible import visible
+from kbroker.runtime.visible import visible, visible_lines
 
 ROOT: Final = "root"
 ROOT_NAME: Final = "kbroker"
@@ -134,7 +135,9 @@ class TerminalFormatter(logging.Formatter):
         words = [f"{self.formatTime(record)} {record.levelname:<5} {visible(record.getMessage())}"]
         words += [f"{key}={escape(value)}" for key, value in _fields(record).items()]
         line = " ".join(words)
-        return f"{line}\n{_escaped_lines(self.formatException(record.exc_info))}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        return f"{line}\n{indent(visible_lines(self.formatException(record.exc_info)), '    ')}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -156,10 +159,3 @@ class JsonFormatter(logging.Formatter):
 
 def _json_value(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float) else _cut(value)
-
-
-def _escaped_lines(text: str) -> str:
-    """The lines of a traceback, indented, with control characters escaped."""
-    return "\n".join(
-        "    " + line.encode("unicode_escape", "backslashreplace").decode("ascii") for line in text.splitlines()
-    )

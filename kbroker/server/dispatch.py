@@ -30,8 +30,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
-from kbroker.server.error_codes import finder
-from kbroker.server.weight import weigher
+from kbroker.server.responses import finder, weigher
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame

@@ -1,7 +1,8 @@
-"""Finds the error codes of a response, so that the metrics page can count errors by API and code.
+"""What the dispatcher reads from a response: its error codes, and whether encoding it takes long.
 
-A response can have a top-level code, one for each topic, and one for each partition. The fields are found in the
-declaration of the response class, once for each API.
+The metrics page counts errors by API and code. A response can have a top-level code, one for each topic, and one for
+each partition. A response with many array elements is encoded in a thread. The fields are found in the declaration of
+the response class, once for each API.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 from wire.schema import Schema, is_struct, response_class, schema_of
 
 Find: TypeAlias = Callable[[Any], Iterator[int]]
+Weigh: TypeAlias = Callable[[Any, int], bool]
 
 _NAME = "error_code"
 # Do not count partitions without a leader one by one: there may be ten thousand. Count only the topics' codes.
@@ -56,3 +58,44 @@ def _finder(schema: Schema, *, levels: int | None) -> Find | None:
                         yield from inner(one)
 
     return find
+
+
+@cache
+def weigher(api_key: int) -> Weigh | None:
+    """A function that checks whether a response of this API has more array elements than a limit.
+
+    It stops counting at the limit. None for an API whose responses have no arrays.
+    """
+    response = response_class(api_key)
+    count = None if response is None else _counter(schema_of(response))
+    return None if count is None else lambda message, limit: count(message, limit) > limit
+
+
+def _counter(schema: Schema) -> Callable[[Any, int], int] | None:
+    arrays = [
+        (
+            field.name,
+            _counter(schema_of(field.kind)) if isinstance(field.kind, type) and is_struct(field.kind) else None,
+        )
+        for field in schema.fields
+        if field.is_array
+    ]
+    if not arrays:
+        return None
+
+    def count(message: Any, limit: int) -> int:
+        found = 0
+        for name, inner in arrays:
+            value = getattr(message, name)
+            if not value:
+                continue
+            found += len(value)
+            if inner is not None:
+                for one in value:
+                    if found > limit:
+                        break
+                    if one.__class__ is not bytes:
+                        found += inner(one, limit - found)
+        return found
+
+    return count

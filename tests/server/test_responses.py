@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.runtime.metrics import Histogram
-from kbroker.server.error_codes import finder
+from kbroker.server.responses import finder
 from kbroker.testing.broker import memory_broker
 from tests.server.serving import heart, serving
 from wire.errors import ErrorCode
