@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
-RETRY_MS: Final = 100
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:

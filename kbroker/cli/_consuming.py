@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Final
+from typing import Any, Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, connected, explain
@@ -26,20 +26,13 @@ POLL_MS: Final = 200
 def read(options: argparse.Namespace, reading: Range, render: Render) -> None:
     """Print records up to the end that the flags set. Errors: CommandFailed."""
     settings = client_settings(options, known=SETTINGS)
-    reset = EARLIEST if reading.start.anchor == "beginning" else LATEST
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(settings))
         member = None
         if options.group is not None:
             topics = [each.topic for each in options.topic]
             member = stack.enter_context(closing(Member(settings, options.group, topics)))
-        consumer = Consumer(
-            cluster,
-            settings,
-            is_committed_only=options.isolation_level == "read_committed",
-            reset=None if member is None else reset,
-        )
-        Reader(cluster, consumer, member, options, render, reset=reset).read(reading)
+        Reader(cluster, member, settings, options, reading=reading, render=render).read()
 
 
 class Reader:
@@ -52,26 +45,32 @@ class Reader:
     def __init__(
         self,
         cluster: Cluster,
-        consumer: Consumer,
         member: Member | None,
+        settings: Mapping[str, Any],
         options: argparse.Namespace,
-        render: Render,
         *,
-        reset: int,
+        reading: Range,
+        render: Render,
     ) -> None:
         self._cluster = cluster
-        self._consumer = consumer
         self._member = member
         self._options = options
+        self._reading = reading
+        # Where a member begins without an offset of the group, or if its offset is not in the log.
+        self._reset = EARLIEST if reading.start.anchor == "beginning" else LATEST
+        self._consumer = Consumer(
+            cluster,
+            settings,
+            is_committed_only=options.isolation_level == "read_committed",
+            reset=None if member is None else self._reset,
+        )
         self._out = records_out(is_json=options.format == "json")
         self._render = render
-        self._reset = reset
         self._ends: dict[Partition, int] = {}
-        self._end_ms: int | None = None
         self._done: set[Partition] = set()
         self._printed: dict[Partition, int] = {}
 
-    def read(self, reading: Range) -> None:
+    def read(self) -> None:
         """Print records up to the end. Errors: CommandFailed, KafkaError."""
         only = self._options.partition
         topics = [
@@ -79,12 +78,11 @@ class Reader:
         ]
         partitions = expand(self._cluster, topics)
         if self._member is None:
-            self._begin(partitions, reading.start)
-            self._end_ms = reading.end_ms
+            self._begin(partitions, self._reading.start)
             if self._options.exit_at_end:
                 self._ends = self._consumer.ends(partitions, LATEST)
-            if reading.end_ms is not None:
-                self._ends |= self._offsets_at(partitions, reading.end_ms)
+            if self._reading.end_ms is not None:
+                self._ends |= self._offsets_at(partitions, self._reading.end_ms)
         try:
             self._loop(self._options.count, self._options.timeout_ms)
         finally:
@@ -133,7 +131,8 @@ class Reader:
     def _is_after_end(self, record: Received) -> bool:
         partition = record.topic, record.partition
         end = self._ends.get(partition)
-        if self._end_ms is not None and end is None and record.timestamp >= self._end_ms:
+        end_ms = self._reading.end_ms
+        if end_ms is not None and end is None and record.timestamp >= end_ms:
             # At the start, no record had this timestamp, so this is the first one.
             self._done.add(partition)
         return partition in self._done or (end is not None and record.offset >= end)

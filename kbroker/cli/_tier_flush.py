@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli import _configs as configs
-from kbroker.cli._admin import RETRY_MS, admin_client
+from kbroker.cli._admin import admin_client
 from kbroker.cli._groups import led_partitions, log_offsets
 from kbroker.cli._say import say_json
 from kbroker.cli._table import print_rows
@@ -55,7 +55,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         deadline = env.now_ms() + options.timeout_ms
         reached = _reached(client, goals)
         while not all(one.is_done for one in reached.values()) and env.now_ms() < deadline:
-            client.wait(RETRY_MS)
+            client.wait(client.retry_ms)
             reached = _reached(client, goals)
     _print(reached, options.format)
     behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]

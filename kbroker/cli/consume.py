@@ -47,7 +47,9 @@ def add_parser(commands: Commands) -> None:
         help="where to start: beginning, end, <n>, -<n> (before the end) or s@<ms> (timestamp); e@<ms> sets where to "
         "stop (default end; beginning with --exit-at-end; the group's offsets with --group)",
     )  # fmt: skip
-    where.add_argument("--from-beginning", action="store_true", help="short for --offset beginning")
+    where.add_argument(
+        "--from-beginning", action="append_const", dest="offset", const="beginning", help="short for --offset beginning"
+    )
     where.add_argument(
         "-c", "--count", "--max-messages", type=parse.count, metavar="N", help="exit after this many records"
     )
@@ -106,8 +108,6 @@ def consume(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
 
 def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> parse.Range:
     default = parse.Position("beginning" if options.exit_at_end else "end")
-    if options.from_beginning:
-        options.offset = [*(options.offset or []), "beginning"]
     try:
         return parse.offset_range(options.offset, default=default)
     except argparse.ArgumentTypeError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -91,21 +92,16 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     from wire.compression import Codec  # noqa: PLC0415
 
     settings = client_settings(options, known=SETTINGS)
-    stream = _open(options.file)
-    try:
-        with connected(settings) as cluster:
-            is_idempotent = acks == -1 if options.idempotence is None else options.idempotence
-            codec = Codec[options.compression_codec.upper()]
-            producer = Producer(cluster, options.topic, settings, acks=acks, codec=codec, is_idempotent=is_idempotent)
-            _send_all(producer, stream, options, linger_ms=settings.get("linger_ms", 0))
-    finally:
-        if options.file is not None:
-            stream.close()
+    with _open(options.file) as stream, connected(settings) as cluster:
+        is_idempotent = acks == -1 if options.idempotence is None else options.idempotence
+        codec = Codec[options.compression_codec.upper()]
+        producer = Producer(cluster, options.topic, settings, acks=acks, codec=codec, is_idempotent=is_idempotent)
+        _send_all(producer, stream, options, linger_ms=settings.get("linger_ms", 0))
 
 
-def _open(path: Path | None) -> BinaryIO:
+def _open(path: Path | None) -> AbstractContextManager[BinaryIO]:
     if path is None:
-        return sys.stdin.buffer
+        return nullcontext(sys.stdin.buffer)
     try:
         return path.open("rb")
     except OSError as error:

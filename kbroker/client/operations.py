@@ -194,7 +194,7 @@ def describe_configs(
     return found
 
 
-def new_producer_id(cluster: Cluster, *, timeout_ms: int | None = None) -> tuple[int, int]:
+def new_producer_id(cluster: Cluster) -> tuple[int, int]:
     """A producer id and epoch for an idempotent producer."""
     request = init_producer_id.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=cluster.timeout_ms)
 
@@ -203,7 +203,7 @@ def new_producer_id(cluster: Cluster, *, timeout_ms: int | None = None) -> tuple
         check(answer.error_code)
         return answer.producer_id, answer.producer_epoch
 
-    return cluster.retry(attempt, timeout_ms=timeout_ms)
+    return cluster.retry(attempt)
 
 
 def produce_request(batches: Mapping[Partition, bytes], *, acks: int, timeout_ms: int) -> produce.ProduceRequest:
