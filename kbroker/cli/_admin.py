@@ -7,7 +7,6 @@ do.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._positions import pair
-from kbroker.cli._say import say
+from kbroker.cli._say import note
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -100,7 +99,7 @@ def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | N
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     for key in ignored:
-        say(f"kbroker: ignoring the client setting {key}, which has no effect here", file=sys.stderr)
+        note(f"kbroker: ignoring the client setting {key}, which has no effect here")
     return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
 
 

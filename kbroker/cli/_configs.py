@@ -8,7 +8,6 @@ Source: ConfigCommand of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
-from kbroker.cli._say import say
+from kbroker.cli._say import say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.client.cluster import Cluster
 from kbroker.client.operations import describe_configs
@@ -154,7 +153,7 @@ def show(client: Cluster, kind: str, name: str | None, options: argparse.Namespa
     meant = [Entity(kind, name)] if name is not None else entities(client, kind)
     described = [(entity, describe(client, entity, all_of_them=options.all)) for entity in meant]
     if options.format == "json":
-        say(json.dumps([_as_json(entity, settings) for entity, settings in described]))
+        say_json([_as_json(entity, settings) for entity, settings in described])
         return
     for entity, settings in described:
         _print(entity, settings, everything=options.all)

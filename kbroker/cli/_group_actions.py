@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from kbroker.cli import _groups as groups
 from kbroker.cli import _resets as resets
 from kbroker.cli._admin import explain, explain_code
 from kbroker.cli._groups import GroupState, Member, Progress
-from kbroker.cli._say import say, visible_writer
+from kbroker.cli._say import note, say, say_json, visible_writer
 from kbroker.cli._table import print_rows
 from kbroker.client.cluster import Cluster
 from kbroker.client.operations import committed_offsets, delete_offsets
@@ -29,15 +28,10 @@ def _names(client: Cluster, options: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(options.group))
 
 
-def _note(text: str) -> None:
-    sys.stdout.flush()
-    say(f"kbroker group: {text}", file=sys.stderr)
-
-
 def _list(client: Cluster, options: argparse.Namespace) -> int:
     found = groups.list_groups(client, states=options.state or (), types=options.type or ())
     if options.format == "json":
-        say(json.dumps([asdict(each) for each in found]))
+        say_json([asdict(each) for each in found])
     elif options.state is None and options.type is None:
         for each in found:
             say(each.group)
@@ -52,13 +46,13 @@ def _describe(client: Cluster, options: argparse.Namespace) -> int:
     found = [state for state in states if state.exists]
     for state in states:
         if not state.exists:
-            _note(f"group {state.group!r} does not exist")
+            note(f"kbroker group: group {state.group!r} does not exist")
         elif state.state == groups.EMPTY:
-            _note(f"group {state.group!r} has no active members")
+            note(f"kbroker group: group {state.group!r} has no active members")
         elif state.state != groups.STABLE:
-            _note(f"group {state.group!r} is rebalancing")
+            note(f"kbroker group: group {state.group!r} is rebalancing")
     if options.format == "json":
-        say(json.dumps([_as_json(state, groups.progress(client, state)) for state in found]))
+        say_json([_as_json(state, groups.progress(client, state)) for state in found])
     elif options.members:
         _print_members(found, verbose=options.verbose)
     elif options.state is not None:
@@ -81,11 +75,11 @@ def _delete(client: Cluster, options: argparse.Namespace) -> int:
             refused[name] = explain(error)
     deleted = [name for name in names if name not in refused]
     if options.format == "json":
-        say(json.dumps({"deleted": deleted}))
+        say_json({"deleted": deleted})
     elif deleted:
         say(f"Deletion of requested consumer groups ({', '.join(map(repr, deleted))}) was successful.")
     for name, why in refused.items():
-        _note(f"group {name!r} was not deleted: {why}")
+        note(f"kbroker group: group {name!r} was not deleted: {why}")
     return EXIT_FAILED if refused else 0
 
 
@@ -99,7 +93,7 @@ def _reset(client: Cluster, options: argparse.Namespace) -> int:
     for state in states:
         name = state.group
         if state.state not in {groups.EMPTY, groups.DEAD}:
-            _note(f"cannot reset the offsets of group {name!r}: it is {state.state}, not empty")
+            note(f"kbroker group: cannot reset the offsets of group {name!r}: it is {state.state}, not empty")
         elif options.from_file:
             if name not in given:
                 raise CommandFailed(f"the file does not contain group {name!r}")
@@ -116,11 +110,11 @@ def _reset(client: Cluster, options: argparse.Namespace) -> int:
     elif options.format == "json":
         keys = ("group", "topic", "partition", "new_offset")
         found = [dict(zip(keys, row, strict=True)) for row in rows]
-        say(json.dumps({"is_executed": options.execute, "offsets": found}))
+        say_json({"is_executed": options.execute, "offsets": found})
     else:
         print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if not options.execute and not options.dry_run:
-        _note("nothing was changed; use --execute to change the offsets")
+        note("kbroker group: nothing was changed; use --execute to change the offsets")
     return 0 if len(plan) == len(states) else EXIT_FAILED
 
 
@@ -133,7 +127,7 @@ def _delete_offsets(client: Cluster, options: argparse.Namespace) -> int:
         raise CommandFailed(f"the offsets of group {name!r} were not deleted: {explain(error)}") from error
     rows = [(*each, explain_code(code) if code else None) for each, code in sorted(codes.items())]
     if options.format == "json":
-        say(json.dumps([dict(zip(("topic", "partition", "error"), row, strict=True)) for row in rows]))
+        say_json([dict(zip(("topic", "partition", "error"), row, strict=True)) for row in rows])
     else:
         columns = ("TOPIC", "PARTITION", "STATUS")
         print_rows(columns, [(*each, f"Error: {error}" if error else "Successful") for *each, error in rows])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -19,7 +18,7 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
 from kbroker.cli._groups import log_offsets
 from kbroker.cli._positions import MAX_INT64
-from kbroker.cli._say import say
+from kbroker.cli._say import note
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import EARLIEST, LATEST, Committed, commit_offsets, committed_offsets
 
@@ -58,10 +57,9 @@ def within(client: Cluster, wanted: Mapping[Partition, int]) -> Offsets:
         start, end = starts[topic, index], ends[topic, index]
         found[topic, index] = min(max(offset, start), end)
         if found[topic, index] != offset:
-            say(
+            note(
                 f"kbroker group: offset {offset} of {topic}-{index} is not in its log, {start} to {end}; "
                 f"using {found[topic, index]}",
-                file=sys.stderr,
             )
     return found
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from kbroker.cli import CommandFailed
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.cli._topics import (
     FILTERS,
@@ -37,7 +35,7 @@ ZOOKEEPER_STATE_VERSION: Final = 1
 
 def _create(client: Cluster, options: argparse.Namespace) -> None:
     if "." in options.topic or "_" in options.topic:
-        say(COLLISION_WARNING, file=sys.stderr)
+        note(COLLISION_WARNING)
     is_created = create_topic(
         client,
         options.topic,
@@ -48,7 +46,7 @@ def _create(client: Cluster, options: argparse.Namespace) -> None:
         if_not_exists=options.if_not_exists,
     )
     if options.format == "json":
-        say(json.dumps({"topic": options.topic, "is_created": is_created}))
+        say_json({"topic": options.topic, "is_created": is_created})
     elif is_created:
         say(f"Created topic {options.topic}.")
 
@@ -70,7 +68,7 @@ def _to_change(client: Cluster, options: argparse.Namespace) -> list[Any]:
         why = f"skipping internal topics that are not named exactly: {', '.join(topic.name for topic in kept)}"
         if len(kept) == len(topics):
             raise CommandFailed(why)
-        say(f"WARNING: {why}", file=sys.stderr)
+        note(f"WARNING: {why}")
     return [topic for topic in topics if topic not in kept]
 
 
@@ -78,7 +76,7 @@ def _delete(client: Cluster, options: argparse.Namespace) -> None:
     names = [topic.name for topic in _to_change(client, options)]
     delete_topics(client, names)
     if options.format == "json":
-        say(json.dumps({"deleted": names}))
+        say_json({"deleted": names})
 
 
 def _alter(client: Cluster, options: argparse.Namespace) -> None:
@@ -86,13 +84,13 @@ def _alter(client: Cluster, options: argparse.Namespace) -> None:
     add_partitions(client, topics, options.partitions, options.replica_assignment or [])
     if options.format == "json":
         names = [topic.name for topic in topics]
-        say(json.dumps({"altered": names, "partition_count": options.partitions}))
+        say_json({"altered": names, "partition_count": options.partitions})
 
 
 def _list(client: Cluster, options: argparse.Namespace) -> None:
     topics = matching_topics(client, options.topic, exclude_internal=options.exclude_internal)
     if options.format == "json":
-        say(json.dumps([topic.name for topic in topics]))
+        say_json([topic.name for topic in topics])
     else:
         for topic in topics:
             say(topic.name)
@@ -117,8 +115,7 @@ def _describe(client: Cluster, options: argparse.Namespace) -> None:
             described.append((topic, partitions))
     if options.format == "json":
         epoch = controller_epoch(client)
-        found = [_as_json(topic, partitions, epoch) for topic, partitions in described]
-        say(json.dumps(found, indent=2 if is_terminal() else None))
+        say_json([_as_json(topic, partitions, epoch) for topic, partitions in described])
         return
     for topic, partitions in described:
         shown = [] if options.topics_with_overrides else partitions

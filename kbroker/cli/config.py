@@ -7,7 +7,6 @@ The flags and the output are those of Kafka's tool, including its short forms `-
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Final
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli._actions import Actions
 from kbroker.cli._admin import add_connection_flags, admin_client, read_properties
-from kbroker.cli._say import say
+from kbroker.cli._say import say, say_json
 
 TYPES: Final = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
 _REFUSED: Final = ("users", "clients", "ips")
@@ -133,7 +132,7 @@ def config(actions: Actions, options: argparse.Namespace) -> None:
 
         alter(client, Entity(kind, name), added=added, deleted=deleted)
     if options.format == "json":
-        say(json.dumps({"entity_type": kind, "entity_name": name or None, "added": added, "deleted": deleted}))
+        say_json({"entity_type": kind, "entity_name": name or None, "added": added, "deleted": deleted})
     elif name:
         say(f"Completed updating config for {kind.removesuffix('s')} {name}.")
     else:

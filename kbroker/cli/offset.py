@@ -6,9 +6,7 @@ The flags and the output, `topic:partition:offset`, are those of kafka-get-offse
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags, admin_client
-from kbroker.cli._say import say
+from kbroker.cli._say import note, say, say_json
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -93,7 +91,7 @@ def offset(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     for topic, index in meant:
         if (topic, index) not in offsets:
             reason = "has no leader" if (topic, index) in led else "does not exist any more"
-            say(f"kbroker offset: {topic}-{index} {reason}", file=sys.stderr)
+            note(f"kbroker offset: {topic}-{index} {reason}")
     rows = [(*each, offsets[each]) for each in meant if offsets.get(each, -1) >= 0]
     _print(rows, options.format)
 
@@ -125,7 +123,7 @@ def _print(rows: Sequence[tuple[str, int, int]], how: str) -> None:
 
     if how == "json":
         names = ("topic", "partition", "offset")
-        say(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+        say_json([dict(zip(names, row, strict=True)) for row in rows])
     elif is_terminal():
         print_table("", ("topic", "partition", "offset"), rows)
     else:

@@ -7,7 +7,6 @@ elsewhere, and JSON with `--format json`.
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from typing import Final
 
@@ -15,7 +14,7 @@ from kbroker.cli import EXIT_FAILED, CommandFailed, Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._actions import Actions
 from kbroker.cli._admin import add_connection_flags, admin_client
-from kbroker.cli._say import say
+from kbroker.cli._say import note
 
 MAX_REPLICATION_FACTOR: Final = 32_767
 
@@ -103,7 +102,7 @@ def topic(actions: Actions, options: argparse.Namespace) -> int:
 
             ACTIONS[options.action](client, options)
     except CommandFailed as failure:
-        say(f"Error while executing topic command : {failure}", file=sys.stderr)
+        note(f"Error while executing topic command : {failure}")
         return EXIT_FAILED
     return 0
 

@@ -174,10 +174,9 @@ def test_no_broker_at_all_is_an_error_in_one_line(tmp_path: Path) -> None:
     assert done == (1, "", said)
 
 
-def test_a_table_is_drawn_on_a_terminal(run: Run, broker: str) -> None:
-    run("topic", "-b", broker, "--create", "--topic", "drawn", "--partitions", 2, "--config", "retention.ms=11")
+def on_a_terminal(*words: str) -> str:
+    """The output of a command on a terminal."""
     ours, theirs = pty.openpty()
-    words = ["topic", "-b", broker, "--describe", "--topic", "drawn"]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100"}
     process = subprocess.Popen([sys.executable, "-m", "kbroker", *words], stdout=theirs, env=environment)
     os.close(theirs)
@@ -192,10 +191,21 @@ def test_a_table_is_drawn_on_a_terminal(run: Run, broker: str) -> None:
         shown += piece
     os.close(ours)
     assert process.wait(timeout=20) == 0
-    text = shown.decode()
+    return shown.decode()
+
+
+def test_a_table_is_drawn_on_a_terminal(run: Run, broker: str) -> None:
+    run("topic", "-b", broker, "--create", "--topic", "drawn", "--partitions", 2, "--config", "retention.ms=11")
+    text = on_a_terminal("topic", "-b", broker, "--describe", "--topic", "drawn")
     assert "replication factor 1" in text
     assert "retention.ms=11" in text
     assert [line.split()[0] for line in text.splitlines() if line.strip()[:1].isdigit()] == ["0", "1"]
+
+
+def test_json_is_the_same_on_a_terminal(run: Run, broker: str) -> None:
+    run("topic", "-b", broker, "--create", "--topic", "shown")
+    words = ["topic", "-b", broker, "--describe", "--topic", "shown", "--format", "json"]
+    assert on_a_terminal(*words).splitlines() == run(*words).lines
 
 
 def test_a_pattern_never_matches_internal_topics(run: Run, own_broker: str) -> None:
