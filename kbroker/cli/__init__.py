@@ -23,7 +23,6 @@ from kbroker.cli._say import say
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_FOUND = 3  # damage, or records that could not be decoded
 EXIT_INTERRUPTED = 130
 

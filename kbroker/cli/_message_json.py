@@ -30,7 +30,7 @@ def message_to_json(message: object, version: int) -> dict[str, Any]:
         value = getattr(message, field.name)
         if version in field.tagged and _is_left_out(field, value):
             continue
-        found[camel_case(field.name)] = _to_json(field, value, version)
+        found[camel_case(field.name)] = _to_json(field.kind, value, version)
     return found
 
 
@@ -54,15 +54,11 @@ def _is_left_out(field: Field, value: Any) -> bool:
     return not is_struct and bool(value == field.default)
 
 
-def _to_json(field: Field, value: Any, version: int) -> Any:
+def _to_json(kind: Primitive | type, value: Any, version: int) -> Any:
     if value is None:
         return None
-    if field.is_array:
-        return [_one(field.kind, element, version) for element in value]
-    return _one(field.kind, value, version)
-
-
-def _one(kind: Primitive | type, value: Any, version: int) -> Any:
+    if isinstance(value, list | tuple):
+        return [_to_json(kind, element, version) for element in value]
     if not isinstance(kind, Primitive):
         return message_to_json(value, version)
     if kind.name == "uuid":

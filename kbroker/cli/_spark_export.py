@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.cli import EXIT_FOUND, EXIT_INTERRUPTED, CommandFailed
 from kbroker.cli._say import note, say, say_json
@@ -45,7 +45,11 @@ def export(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
                 # Do not repeat the same text if a poll finds nothing new.
                 if options.follow and done.name in {"committed", "complete"} and done.text != shown:
                     shown = done.text
-                    _tell_step(done, as_json=options.format == "json")
+                    if options.format == "json":
+                        say_json({"kind": done.name, "text": done.text})
+                    else:
+                        say(done.text)
+                    sys.stdout.flush()
 
             summary = job(
                 session, topic=options.topic, output=options.output, options=asked, decoding=decoding,
@@ -82,14 +86,6 @@ def _check_decoding(parser: argparse.ArgumentParser, options: argparse.Namespace
             parser.error(f"{flag} requires --decode {' or '.join(formats)}")
     if options.schema_id is not None and not options.confluent_header:
         parser.error("--schema-id requires --confluent-header")
-
-
-def _tell_step(step: Any, *, as_json: bool) -> None:
-    if as_json:
-        say_json({"kind": step.name, "text": step.text})
-    else:
-        say(step.text)
-    sys.stdout.flush()
 
 
 def _text(schema: str) -> str:

@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._dump_logs import LogOptions, dump_log
 from kbroker.cli._dump_output import KafkaLines, Problems
 from kbroker.cli._payloads import plain
-from kbroker.cli._records import compile_format, record_to_json
+from kbroker.cli._records import record_to_json
 from kbroker.cli._say import note, records_out
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import open_source
@@ -33,7 +33,7 @@ from wire.record_batch import RecordBatch
 def cat(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Print a segment; return the exit code."""
     _check(parser, options)
-    render = _render(parser, options)
+    render = _render(options)
     with open_store(parser, options) as storage:
         with open_source(options) as source:
             catalogue = source.catalogue()
@@ -67,12 +67,9 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--output-format cannot be used with --format json")
 
 
-def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Callable[[Any], bytes]:
+def _render(options: argparse.Namespace) -> Callable[[Any], bytes]:
     if options.output_format is not None:
-        try:
-            return compile_format(options.output_format, b"")
-        except argparse.ArgumentTypeError as error:
-            parser.error(f"argument -f/--output-format: {error}")
+        return cast("Callable[[Any], bytes]", options.output_format)
     if options.format == "json":
         return lambda record: record_to_json(record) + b"\n"
     delimiter: bytes = options.delimiter

@@ -22,7 +22,7 @@ from typing import Final
 from kbroker.cli import Commands, add_part
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags
-from kbroker.cli._records import unescape
+from kbroker.cli._records import compile_format, unescape
 from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_topic_flag, segment_id
 from kbroker.cli.serve import add_settings_flags
 
@@ -83,7 +83,8 @@ def _cat(parts: Commands) -> None:
         "--format", choices=["text", "json", "dump", "raw"], default="text",
         help="text: values; json: one object per line; dump: the lines of dump-log; raw: the stored bytes",
     )  # fmt: skip
-    parser.add_argument("-f", "--output-format", metavar="FORMAT", help="as in `kbroker consume`")
+    render = partial(compile_format, null=b"")
+    parser.add_argument("-f", "--output-format", type=render, metavar="FORMAT", help="as in `kbroker consume`")
     parser.add_argument(
         "-D",
         "--delimiter",

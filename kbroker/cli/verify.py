@@ -52,7 +52,14 @@ def verify(options: argparse.Namespace) -> int:
                 check.check(progress)
     except OSError as error:
         raise CommandFailed(f"cannot check {error.filename or path}: {error.strerror or error}") from error
-    _summarize(report.count, report.notes, partitions, size, path=path, is_json=is_json)
+    found, notes = report.count, report.notes
+    if is_json:
+        fields = {"kind": "summary", "directory": path, "findings": found, "notes": notes}
+        say_json({**fields, "partitions": partitions, "bytes": size})
+    else:
+        verdict = "nothing found" if not found else "1 finding" if found == 1 else f"{found} findings"
+        where = f"{partitions} partitions with {size} bytes of logs in {path}"
+        note(f"kbroker verify: {verdict}, {notes} notes; {where}")
     return EXIT_FOUND if report.count else 0
 
 
@@ -95,13 +102,3 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shares) as bar:
         task = bar.add_task("checking", total=total)
         yield lambda size: bar.update(task, advance=size)
-
-
-def _summarize(found: int, notes: int, partitions: int, size: int, *, path: str, is_json: bool) -> None:
-    if is_json:
-        fields = {"kind": "summary", "directory": path, "findings": found, "notes": notes}
-        say_json({**fields, "partitions": partitions, "bytes": size})
-        return
-    verdict = f"{found} findings" if found != 1 else "1 finding"
-    where = f"{partitions} partitions with {size} bytes of logs in {path}"
-    note(f"kbroker verify: {verdict if found else 'nothing found'}, {notes} notes; {where}")

@@ -61,8 +61,7 @@ class Server:
             max_request_bytes=settings.server.queued_max_request_bytes,
             max_answer_bytes=settings.limits.kbroker_queued_max_response_bytes,
         )
-        self._listeners: list[tuple[Listener, trio.CancelScope]] = []
-        self._names: list[str] = []
+        self._listeners: list[tuple[str, Listener, trio.CancelScope]] = []
         rate = settings.server.max_connection_creation_rate
         self._creations = TokenBucket(rate, rate, now_ms=env.now_ms())
         self._nursery: trio.Nursery | None = None
@@ -89,21 +88,20 @@ class Server:
                 self._nursery.start_soon(self._close_stuck_connections)
                 task_status.started()
         finally:
-            for listener, _scope in self._listeners:
+            for _, listener, _ in self._listeners:
                 listener.close()
 
     def add(self, listener: Listener, *, name: str) -> None:
         """Accept connections from `listener`, whose name is `name` (PLAINTEXT, ...)."""
         assert self._nursery is not None, "run() must be called first"
         scope = trio.CancelScope()
-        self._listeners.append((listener, scope))
-        self._names.append(name)
+        self._listeners.append((name, listener, scope))
         self._nursery.start_soon(listener.notice_closed_peers)
         self._nursery.start_soon(self._accept, listener, scope, name)
 
     def connections_by_listener(self) -> dict[str, int]:
         """The number of connections of each listener: for metrics."""
-        found = dict.fromkeys(self._names, 0)
+        found = dict.fromkeys((name for name, _, _ in self._listeners), 0)
         for connection in self.connections:
             found[connection.listener] += 1
         return found
@@ -111,7 +109,7 @@ class Server:
     async def stop(self, *, grace_ms: int) -> None:
         """Stop accepting, end waits, give running requests at most `grace_ms` to finish, then close all connections."""
         assert self._nursery is not None
-        for listener, scope in self._listeners:
+        for _, listener, scope in self._listeners:
             scope.cancel()
             listener.close()
         for connection in self.connections:
