@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from ipaddress import IPv6Address
 from typing import Any, Final
 
+from kbroker.config.server import is_ip
 from kbroker.config.values import ConfigError, as_boolean
 
 DEFAULT_PORT: Final = 9092
@@ -142,18 +142,10 @@ def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, 
 def parse_server(server: str) -> tuple[str, int]:
     """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Errors: ConfigError."""
     host, colon, port = server.rpartition(":")
-    if not colon or server.endswith("]") or _is_ipv6(server):
+    if not colon or server.endswith("]") or is_ip(server):
         host, port = server, str(DEFAULT_PORT)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not port.isascii() or not port.isdigit() or not host or set(host) & set("[]") or int(port) > 0xFFFF:
         raise ConfigError(f"{server!r} is not of the form host:port")
     return host, int(port)
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True

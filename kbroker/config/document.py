@@ -130,7 +130,8 @@ def _section(area: ModuleType, settings: Iterable[Setting]) -> Iterator[str]:
         yield f"| key | type | default | allowed | {last} | |"
         yield "|---|---|---|---|---|---|"
         for one in enforced:
-            yield _row(one, _fallbacks(one) if area is topic else one.dynamic.value)
+            fallbacks = ", ".join(f"`{name}`" for name, _ in one.synonyms)
+            yield _row(one, fallbacks if area is topic else one.dynamic.value)
         yield ""
     for effect in (Effect.REFUSED, Effect.HARMLESS):
         yield from _without_effect(effect, [one for one in shown if one.effect is effect])
@@ -167,10 +168,6 @@ def _allowed(one: Setting) -> str:
     if low is not None and high is not None:
         return f"{low} to {high}{also}"
     return f"from {low}{also}" if low is not None else f"to {high}{also}" if high is not None else ""
-
-
-def _fallbacks(one: Setting) -> str:
-    return ", ".join(f"`{name}`" for name, _ in one.synonyms)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,7 @@ class Layers:
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
-        for layer in (self.broker, self.cluster, self.static):
-            if name in layer:
-                return layer[name]
-        return None
+        return next((layer[name] for layer in (self.broker, self.cluster, self.static) if name in layer), None)
 
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kbroker.config.catalogue import unknown
 from kbroker.config.settings import Effect
 from kbroker.config.tier_settings import METADATA_TOPIC, RLMM_PREFIX, TierSettings, metadata_topic_setting
 from kbroker.config.values import ConfigError, InvalidValue, Value
@@ -88,11 +89,7 @@ def check_tier(tier: TierSettings, log_values: Mapping[str, Value]) -> list[str]
     for name, text in tier.rlmm_configs.items():
         declaration = metadata_topic_setting(name)
         if declaration is None:
-            from difflib import get_close_matches  # noqa: PLC0415  (slow import, needed only for an error)
-
-            near = get_close_matches(name, METADATA_TOPIC, n=1, cutoff=0.6)
-            hint = f"; did you mean {RLMM_PREFIX}{near[0]}?" if near else ""
-            raise ConfigError(f"Unknown setting {RLMM_PREFIX}{name}{hint}")
+            raise unknown(f"{RLMM_PREFIX}{name}", [f"{RLMM_PREFIX}{known}" for known in METADATA_TOPIC])
         declaration.parse(text)
         if declaration.effect is Effect.HARMLESS:
             warnings.append(f"{RLMM_PREFIX}{name} has no effect: {declaration.why}")

@@ -58,12 +58,10 @@ def parse(name: str, kind: Kind, text: str) -> Value:
     """
     trimmed = text.strip()
     if kind in _BITS:
-        if not _INTEGER.fullmatch(trimmed) or len(trimmed) > _MAX_DIGITS:
-            raise InvalidValue(name, text, f"Not a number of type {kind.name}")
-        number, bits = int(trimmed), _BITS[kind]
-        if not -(1 << bits) <= number < 1 << bits:
-            raise InvalidValue(name, text, f"Not a number of type {kind.name}")
-        return number
+        limit = 1 << _BITS[kind]
+        if _INTEGER.fullmatch(trimmed) and len(trimmed) <= _MAX_DIGITS and -limit <= int(trimmed) < limit:
+            return int(trimmed)
+        raise InvalidValue(name, text, f"Not a number of type {kind.name}")
     if kind is Kind.BOOLEAN:
         if (flag := as_boolean(text)) is None:
             raise InvalidValue(name, text, "Expected value to be either true or false")

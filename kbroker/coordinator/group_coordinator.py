@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.led import LedPartition, State
+from kbroker.coordinator.common.led import State
 from kbroker.coordinator.common.ports import Logs, Wait
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.coordinator.context import Caller
@@ -44,7 +44,10 @@ logger = get_logger(__name__)
 
 
 class GroupCoordinator:
-    """The groups that this broker coordinates."""
+    """The groups that this broker coordinates.
+
+    Shape  led maps the indexes of the partitions of `__consumer_offsets` that this broker leads to their state
+    """
 
     def __init__(
         self,
@@ -73,15 +76,11 @@ class GroupCoordinator:
             lowest_free_bytes=lowest_free_bytes,
         )
         self.runtime = CoordinatorRuntime(env, kind, self._new_shard, replicas=replicas, purgatory=purgatory, logs=logs)
+        self.led = self.runtime.led
 
     def _new_shard(self, partition_count: int) -> GroupShard:
         pending_bytes = self.settings.kbroker_group_max_pending_member_bytes // partition_count
         return GroupShard(self.settings, new_uuid=self._env.new_uuid, max_pending_bytes=pending_bytes)
-
-    @property
-    def led(self) -> dict[int, LedPartition[GroupShard]]:
-        """The partitions of `__consumer_offsets` that this broker leads, by index."""
-        return self.runtime.led
 
     @property
     def has_space(self) -> bool:

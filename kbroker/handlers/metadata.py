@@ -33,7 +33,7 @@ def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
 async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
     """Answer from the metadata image. A topic that this request creates is unknown in this reply: clients retry."""
     version, image = context.api_version, broker.image
-    encoded = partial(
+    described = partial(
         broker.topic_cache.encoded,
         image,
         version=version,
@@ -47,7 +47,7 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
         version=version,
         viewpoint=broker.viewpoint(context.listener),
         may_create=broker.may_create,
-        encoded=encoded,
+        described=described,
     )
     answer = await broker.env.run_blocking(plan) if context.is_large else plan()
     topics: list[Any] = answer.response.topics  # some entries are bytes: topics that are already encoded

@@ -127,13 +127,13 @@ def answer_metadata(
     version: int,
     viewpoint: Viewpoint,
     may_create: Callable[[str], bool],
-    encoded: Callable[[TopicImage], bytes] | None = None,
+    described: Callable[[TopicImage], MetadataResponseTopic | bytes],
 ) -> MetadataAnswer:
     """Answer Metadata. An empty list of topics means all topics in version 0, none from version 1 on; null means all.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION. Per partition:
     LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST on each
-    topic when ids are used before version 12. Existing topics are bytes if `encoded` is given.
+    topic when ids are used before version 12. `described` makes the entry of an existing topic.
     """
     asked = request.topics
     fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
@@ -144,11 +144,6 @@ def answer_metadata(
         return MetadataAnswer(MetadataResponse(brokers=[], topics=[]), refused, [])
     to_create: list[str] = []
     with_operations = version >= 8 and request.include_topic_authorized_operations
-
-    def described(topic: TopicImage) -> MetadataResponseTopic | bytes:
-        if encoded is not None:
-            return encoded(topic)
-        return known_topic(image, topic, version, viewpoint.listener, with_operations=with_operations)
 
     def by_name(names: Iterable[str]) -> Iterator[MetadataResponseTopic | bytes]:
         for name in names:

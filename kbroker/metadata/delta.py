@@ -37,20 +37,12 @@ class Delta:
     @cached_property
     def created_topics(self) -> list[TopicImage]:
         """Topics whose id is new."""
-        if self.after.topics_by_id is self.before.topics_by_id:
-            return []
-        return [
-            topic for topic_id, topic in self.after.topics_by_id.items() if topic_id not in self.before.topics_by_id
-        ]
+        return _topics_missing_in(self.before, self.after)
 
     @cached_property
     def deleted_topics(self) -> list[TopicImage]:
         """Topics whose id was removed, as they were before."""
-        if self.after.topics_by_id is self.before.topics_by_id:
-            return []
-        return [
-            topic for topic_id, topic in self.before.topics_by_id.items() if topic_id not in self.after.topics_by_id
-        ]
+        return _topics_missing_in(self.after, self.before)
 
     @cached_property
     def changed_partitions(self) -> list[PartitionChange]:
@@ -86,3 +78,10 @@ class Delta:
     def features_changed(self) -> bool:
         """Whether a finalized feature level differs."""
         return self.before.features != self.after.features
+
+
+def _topics_missing_in(image: Image, other: Image) -> list[TopicImage]:
+    """The topics of the other image whose ids this one does not have."""
+    if image.topics_by_id is other.topics_by_id:
+        return []
+    return [topic for topic_id, topic in other.topics_by_id.items() if topic_id not in image.topics_by_id]

@@ -12,6 +12,7 @@ from kbroker.metadata.answers import (
     answer_describe_cluster,
     answer_describe_topic_partitions,
     answer_metadata,
+    known_topic,
 )
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import topic_name_fault
@@ -84,8 +85,14 @@ def ask(
     topics: list[MetadataRequestTopic] | None, version: int = 12, image: Image = IMAGE, **fields: Any
 ) -> tuple[MetadataResponse, list[str]]:
     request = MetadataRequest(topics=topics, **fields)
+    with_operations = version >= 8 and request.include_topic_authorized_operations
     answer = answer_metadata(
-        image, request, version=version, viewpoint=VIEW, may_create=lambda name: topic_name_fault(name) is None
+        image,
+        request,
+        version=version,
+        viewpoint=VIEW,
+        may_create=lambda name: topic_name_fault(name) is None,
+        described=lambda topic: known_topic(image, topic, version, VIEW.listener, with_operations=with_operations),
     )
     answer.response.topics += answer.topics
     encode(answer.response, version)  # every answer can be encoded in that version
