@@ -16,7 +16,7 @@ Source: OffsetMetadataManager.cleanupExpiredOffsets of Apache Kafka 4.3.1; KIP-2
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import chain
 from uuid import UUID
 
@@ -24,7 +24,6 @@ from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import EMPTY, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
 from kbroker.coordinator.records import NO_EXPIRY, group_tombstone, offset_tombstone
-from wire.types import ZERO_UUID
 
 MINUTE_MS = 60_000
 
@@ -73,9 +72,10 @@ def _is_expired(context: Context, group: Group, committed: CommittedOffset) -> b
     return context.aging_timestamp_ms - base_ms >= context.settings.offsets_retention_minutes * MINUTE_MS
 
 
-def forget_topics(context: Context, topics: Iterable[tuple[UUID, str]]) -> None:
-    """Write tombstones for all offsets of deleted topics. Offsets of a newer topic with the same name remain."""
-    gone = {name: topic_id for topic_id, name in topics}
+def forget_topics(context: Context, gone: Collection[tuple[UUID, str]]) -> None:
+    """Write tombstones for all offsets with these topic ids and names. Offsets of a newer topic with the same name
+    remain.
+    """
     for group_id, topic, partition, committed in chain(context.offsets.committed(), context.offsets.pending()):
-        if topic in gone and committed.topic_id in (ZERO_UUID, gone[topic]):
+        if (committed.topic_id, topic) in gone:
             context.records.append(offset_tombstone(group_id, topic, partition))

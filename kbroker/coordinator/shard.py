@@ -49,6 +49,7 @@ from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.types import ZERO_UUID
 
 PENDING_BYTES: Final = 1 << 20
 
@@ -122,9 +123,9 @@ class GroupShard:
         return self._context.timers.next_deadline_ms()
 
     def on_topics_deleted(self, topics: Iterable[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
-        """Delete the offsets of deleted topics, given as ids and names."""
-        expiry.forget_topics(self._at(now_ms, timestamp_ms), topics)
-        return self._outcome(None)
+        """Delete the offsets of deleted topics, given as ids and names, and offsets without an id of these names."""
+        gone = {(known_id, name) for topic_id, name in topics for known_id in (topic_id, ZERO_UUID)}
+        return self._forget_topics(gone, now_ms=now_ms, timestamp_ms=timestamp_ms)
 
     def on_appended(self, outcome: GroupOutcome, *, now_ms: int, timestamp_ms: int, base_offset: int = -1) -> None:
         """Apply an outcome whose records are now in the log, the first one at base_offset."""
@@ -222,14 +223,15 @@ class GroupShard:
         """The first decisions: start the members' sessions, and delete the offsets of topics that no longer exist.
 
         Topics may have been deleted during loading, or just before a crash. They are collected before any client can
-        commit: offsets committed after that belong to topics that exist.
+        commit: offsets committed after that belong to topics that exist. So does an offset without an id whose topic
+        exists.
         """
-        deleted = {
+        gone = {
             (committed.topic_id, name)
             for _, name, _, committed in self._context.offsets.committed()
             if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
         }
-        return [self.on_loaded, *(partial(self.on_topics_deleted, [one]) for one in deleted)]
+        return [self.on_loaded, partial(self._forget_topics, gone)]
 
     def on_loaded(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         """Finish loading: start the members' sessions. A group that exceeds group.max.size has to rebalance."""
@@ -266,6 +268,10 @@ class GroupShard:
         records, writes = context.records, context.writes
         context.records, context.writes = [], []
         return GroupOutcome(records, response, refuse, writes)
+
+    def _forget_topics(self, gone: Collection[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
+        expiry.forget_topics(self._at(now_ms, timestamp_ms), gone)
+        return self._outcome(None)
 
     def _expire(self) -> None:
         context = self._context

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.offsets import Offsets
+from kbroker.metadata.image import Image, TopicImage
 from tests.coordinator.world import GROUP, SESSION_MS, WALL_START_MS, World, subscription
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -199,6 +200,20 @@ def test_deleting_a_topic_keeps_offsets_of_its_namesake() -> None:
     assert world.committed(topic="other") == 8
     world.reload()
     assert [world.committed(partition=index) for index in range(3)] == [-1, 6, -1]
+
+
+def test_loading_keeps_offsets_without_an_id_of_a_topic_that_exists() -> None:
+    world = World()
+    world.commit(5, topic_id=FIRST_ID)
+    world.commit(6, topic_id=SECOND_ID, partition=1)
+    world.commit(7, partition=2)
+    world.commit(8, topic="deleted")
+    world.reload()
+    image = Image(topics_by_name={"orders": TopicImage("orders", SECOND_ID, {})})
+    for decide in world.shard.after_loading(image):
+        world.append(decide(now_ms=world.now_ms, timestamp_ms=world.timestamp_ms))
+    assert [world.committed(partition=index) for index in range(3)] == [-1, 6, 7]
+    assert world.committed(topic="deleted") == -1
 
 
 # Offsets in transactions
