@@ -150,8 +150,7 @@ async def apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, c
             log.producers.expire(timestamp_ms, log.config.producer_id_expiration_ms)
             plan = await _plan_retention(env, partitions, log, timestamp_ms) if needed else None
             if plan:
-                tiered = log.config.is_copied_to_tier
-                await env.run_blocking(partial(log.retire, plan, timestamp_ms=env.timestamp_ms(), tiered=tiered))
+                await env.run_blocking(partial(log.retire, plan, timestamp_ms=env.timestamp_ms()))
     if log.retired:
         async with partitions.kept(log):
             if log.is_closed:

@@ -370,7 +370,3 @@ class LogFiles:
                 with suppress(FileNotFoundError):
                     self.disk.unlink(path)
             sync_names(self.disk, self.directory)
-
-    def unlink_doomed(self, now_ms: int) -> int:
-        """Unlink the renamed files that are due, and return how many were unlinked."""
-        return self.doomed.remove_due(now_ms, self.disk.unlink)

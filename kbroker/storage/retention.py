@@ -154,18 +154,19 @@ class RetentionPlan:
     """The segments to delete, by base_offset and oldest first, and whether to roll the active segment, either to
     delete it or to copy it to the tier.
 
-    Shape  reasons is parallel to doomed
+    Shape  reasons is parallel to doomed. is_copied: the tier has the doomed segments, so log_start_offset stays
     """
 
     doomed: tuple[int, ...] = ()
     rolls: bool = False
     reasons: tuple[Reason, ...] = field(default=(), compare=False)
+    is_copied: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.doomed) or self.rolls
 
 
-def plan_retention(verdicts: Iterable[Verdict]) -> RetentionPlan:
+def plan_retention(verdicts: Iterable[Verdict], *, is_copied: bool) -> RetentionPlan:
     """The plan that follows from the verdicts; asks for none after the first segment that stays."""
     doomed: list[int] = []
     reasons: list[Reason] = []
@@ -178,4 +179,4 @@ def plan_retention(verdicts: Iterable[Verdict]) -> RetentionPlan:
             break
         doomed.append(verdict.base_offset)
         reasons.append(verdict.past)
-    return RetentionPlan(tuple(doomed), rolls, tuple(reasons))
+    return RetentionPlan(tuple(doomed), rolls, tuple(reasons), is_copied)

@@ -152,10 +152,8 @@ class SegmentedLog(LogView):
             return True
         if self.log_end_offset <= self.segments.first.base_offset:
             return False
-        limits = [config.retention_ms, config.retention_bytes]
-        if config.is_copied_to_tier:
-            limits += config.local_retention_ms, config.local_retention_bytes
-        return len(self.segments) > 1 or ((config.is_deleting or config.is_copied_to_tier) and max(limits) >= 0)
+        limits = local_limits(config, is_copied=config.is_copied_to_tier)
+        return len(self.segments) > 1 or limits.ms >= 0 or limits.bytes >= 0
 
     def plan_retention(
         self, *, high_watermark: int, timestamp_ms: int, highest_offset_in_remote_storage: int | None = None
@@ -178,17 +176,17 @@ class SegmentedLog(LogView):
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
         )
         with self.disk_errors():
-            return plan_retention(verdicts)
+            return plan_retention(verdicts, is_copied=is_copied)
 
-    def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int, tiered: bool = False) -> None:
+    def apply_retention(self, plan: RetentionPlan, *, now_ms: int, timestamp_ms: int) -> None:
         """`retire` and `remove_retired` in one call. Blocking."""
-        self.retire(plan, timestamp_ms=timestamp_ms, tiered=tiered)
+        self.retire(plan, timestamp_ms=timestamp_ms)
         self.remove_retired(now_ms)
 
-    def retire(self, plan: RetentionPlan, *, timestamp_ms: int, tiered: bool) -> None:
+    def retire(self, plan: RetentionPlan, *, timestamp_ms: int) -> None:
         """Remove the planned segments from the log; their files keep their names until `remove_retired`. Blocking.
 
-        Raises log_start_offset; for a `tiered` log only local_log_start_offset.
+        Raises log_start_offset; for a plan of copied segments only local_log_start_offset.
         """
         names = frozenset(plan.doomed)
         if plan.rolls:
@@ -208,7 +206,7 @@ class SegmentedLog(LogView):
         # Raise the offsets first, so that no reader looks for the segments.
         start_offset = segments[len(doomed)].base_offset
         self.local_log_start_offset = max(self.local_log_start_offset, start_offset)
-        if not tiered:
+        if not plan.is_copied:
             self.raise_log_start_offset(max(self.log_start_offset, start_offset))
         self.retired.append(doomed)
         self.files.release(doomed)
@@ -238,4 +236,4 @@ class SegmentedLog(LogView):
     def unlink_doomed(self, now_ms: int) -> int:
         """Unlink the renamed files that are due and return how many were unlinked. Blocking."""
         with self.disk_errors():
-            return self.files.unlink_doomed(now_ms)
+            return self.files.doomed.remove_due(now_ms, self.disk.unlink)

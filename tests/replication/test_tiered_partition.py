@@ -21,7 +21,7 @@ def partly_tiered() -> Partition:
     append(held, 10, value=LARGE)
     held.remote = RemotePartition(TopicIdPartition(UUID(int=1), "t", 0), highest_offset_in_remote_storage=7)
     gone = tuple(segment.base_offset for segment in held.log.segments if segment.base_offset < 6)
-    held.log.apply_retention(RetentionPlan(gone), now_ms=0, timestamp_ms=0, tiered=True)
+    held.log.apply_retention(RetentionPlan(gone, is_copied=True), now_ms=0, timestamp_ms=0)
     assert (held.log.log_start_offset, held.log.local_log_start_offset) == (0, 6)
     return held
 

@@ -376,7 +376,7 @@ async def test_the_next_pass_retries_failed_renames(
 async def test_retired_segments_do_not_reappear_after_a_clean_shutdown(world: World) -> None:
     log = world.log(segment_bytes=1_000, retention_bytes=0)
     world.append(log, 20)
-    log.retire(log.plan_retention(high_watermark=20, timestamp_ms=0), timestamp_ms=0, tiered=False)
+    log.retire(log.plan_retention(high_watermark=20, timestamp_ms=0), timestamp_ms=0)
     start = log.log_start_offset
     world.directory.close()
     again = LogDirectory(world.directory.path, disk=world.disk, node_id=1, new_uuid=lambda: uuid.UUID(int=1))

@@ -47,7 +47,7 @@ def decide(
         waits_for_copy=remote is not None,
         highest_offset_in_remote_storage=remote,
     )
-    return plan_retention(verdicts)
+    return plan_retention(verdicts, is_copied=remote is not None)
 
 
 def pieces() -> list[Piece]:
@@ -165,7 +165,7 @@ def test_retention_of_a_tiered_log_raises_only_the_local_start(tmp_path: Path) -
     log = open_log(tmp_path, config=LogConfig(segment_bytes=2_000, local_retention_bytes=0))
     fill(log, 50)
     plan = log.plan_retention(high_watermark=50, timestamp_ms=0, highest_offset_in_remote_storage=25)
-    log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+    log.apply_retention(plan, now_ms=0, timestamp_ms=0)
     assert log.log_start_offset == 0
     assert 0 < log.local_log_start_offset <= 26
     assert offsets(log) == list(range(log.local_log_start_offset, 50))

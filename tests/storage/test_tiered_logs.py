@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,33 @@ async def test_local_segments_are_deleted_only_after_copying(autojump_clock: Moc
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 12)
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+async def test_switching_copying_does_not_change_a_plan_already_made(
+    is_copied: bool, autojump_clock: MockClock
+) -> None:
+    """Otherwise records in the tier would be hidden, or the tier would be asked for records that it does not have."""
+    directory = opened(SimulatedDisk())
+    log = tiered(directory, remote_log_copy_disable=not is_copied, local_retention_bytes=0, retention_bytes=0)
+    owner = Owner(directory)
+    owner.highest = 11
+    fill(log, 14)
+
+    class ChangedAfterPlanning(MemoryEnv):
+        plans = 0
+
+        async def run_blocking(self, function: Any, *arguments: Any) -> Any:
+            result = await super().run_blocking(function, *arguments)
+            self.plans += isinstance(result, RetentionPlan)
+            if self.plans == 2:  # the first only reads timestamps into memory
+                log.reconfigure(replace(log.config, remote_log_copy_disable=is_copied))
+            return result
+
+    env = ChangedAfterPlanning(directory.disk)
+    await apply_retention_once(env, owner, log, CautiousClock(env, report=lambda _: None))
+    assert log.local_log_start_offset >= 12
+    assert log.log_start_offset == (0 if is_copied else log.local_log_start_offset)
+
+
 async def test_local_limits_apply_despite_an_empty_cleanup_policy(autojump_clock: MockClock) -> None:
     directory = opened(SimulatedDisk())
     log, owner = tiered(directory, cleanup_policy=frozenset(), local_retention_bytes=0), Owner(directory)
@@ -174,8 +202,8 @@ def test_kafka_16146_the_checkpoint_always_has_a_tiered_logs_start() -> None:
     directory = opened(disk)
     log = tiered(directory)
     fill(log, 14)
-    plan = RetentionPlan((0, 4))
-    log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+    plan = RetentionPlan((0, 4), is_copied=True)
+    log.apply_retention(plan, now_ms=0, timestamp_ms=0)
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
     log.raise_log_start_offset(8)  # everything in the tier has expired
     directory.checkpoints.write_log_starts()
@@ -193,7 +221,7 @@ def test_kafka_15351_the_local_start_never_replaces_the_log_start(clean: bool) -
         log.assign_epoch(epoch)
         fill(log, 5, leader_epoch=epoch)
     log.flush()
-    log.apply_retention(RetentionPlan((0, 4, 8)), now_ms=0, timestamp_ms=0, tiered=True)
+    log.apply_retention(RetentionPlan((0, 4, 8), is_copied=True), now_ms=0, timestamp_ms=0)
     log.raise_log_start_offset(2)
     epochs = log.leader_epochs.entries
     assert epochs == [(0, 2), (1, 5), (2, 10), (3, 15)]
@@ -218,7 +246,7 @@ def test_rebuilt_epochs_keep_those_of_remote_only_segments() -> None:
     for epoch in range(4):
         log.assign_epoch(epoch)
         fill(log, 5, leader_epoch=epoch)
-    log.apply_retention(RetentionPlan((0, 4, 8)), now_ms=0, timestamp_ms=0, tiered=True)
+    log.apply_retention(RetentionPlan((0, 4, 8), is_copied=True), now_ms=0, timestamp_ms=0)
     log.flush()
     directory.close()
     path = "/data/orders-0/leader-epoch-checkpoint"
@@ -281,7 +309,7 @@ def test_d7_producers_of_remote_only_segments_survive_a_power_loss() -> None:
     *closed, active = log.segments
     for segment in closed:
         seal(log, segment, next_offset=segment.base_offset + 1, run=run_here)
-    log.apply_retention(RetentionPlan(tuple(bases(log)[:-1])), now_ms=0, timestamp_ms=0, tiered=True)
+    log.apply_retention(RetentionPlan(tuple(bases(log)[:-1]), is_copied=True), now_ms=0, timestamp_ms=0)
     log = tiered(opened(disk.crash(Loss.ONLY_SYNCED)))
     assert bases(log) == [active.base_offset]
     again = [log.append(one, leader_epoch=0, timestamp_ms=0) for one in sent]
@@ -356,7 +384,7 @@ def test_sealing_rebuilds_indexes_of_another_index_interval() -> None:
 def test_sealing_a_deleted_segment_fails_without_failing_the_disk() -> None:
     log = closed_log()
     first = log.segments.first
-    log.apply_retention(RetentionPlan((0,)), now_ms=0, timestamp_ms=0, tiered=True)
+    log.apply_retention(RetentionPlan((0,), is_copied=True), now_ms=0, timestamp_ms=0)
     with pytest.raises(KafkaError) as caught:
         seal(log, first, next_offset=4, run=run_here)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR

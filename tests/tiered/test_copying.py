@@ -383,7 +383,7 @@ async def test_deleting_records_during_their_copy_is_no_error(autojump_clock: Mo
                 orders.log.raise_log_start_offset(8)
                 self.copied.append(-1)
                 plan = orders.log.plan_retention(high_watermark=8, timestamp_ms=0, highest_offset_in_remote_storage=-1)
-                orders.log.apply_retention(plan, now_ms=0, timestamp_ms=0, tiered=True)
+                orders.log.apply_retention(plan, now_ms=0, timestamp_ms=0)
             return super().copy_log_segment_data(metadata, data)
 
     site = Site()

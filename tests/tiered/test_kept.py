@@ -156,7 +156,7 @@ def test_due_segments_are_those_that_retention_deletes(data: st.DataObject) -> N
             highest_offset_in_remote_storage=highest if copies else None,
         )
     )
-    plan = plan_retention(iter(verdicts))
+    plan = plan_retention(iter(verdicts), is_copied=copies)
     explained = why_kept(
         verdicts, config, TierView(True, copies, highest), high_watermark=watermark, last_stable_offset=watermark
     )
