@@ -130,9 +130,9 @@ class FetchContext:
     partitions: list[FetchedPartition]
     error: ErrorCode = ErrorCode.NONE
     session: FetchSession | None = None
-    grants: bool = False
     _expected_epoch: int = 0
     _sessions: FetchSessions | None = field(default=None, repr=False)
+    """Where the answer to a full request may start a session."""
 
     def select(
         self, answers: list[Answer], *, is_follower: bool, uses_topic_ids: bool, now_ms: int
@@ -144,7 +144,7 @@ class FetchContext:
         """
         if self.session is not None:
             return self.session.id, [answer for answer in answers if self.session.takes_note(answer)]
-        if not self.grants or self._sessions is None:
+        if self._sessions is None:
             return NO_SESSION, answers
         created = self._sessions.create(answers, is_follower=is_follower, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
         return created, answers
@@ -197,7 +197,7 @@ class FetchSessions:
             if (named := self._sessions.get(session_id)) is not None:
                 self._forget(named)
             distinct = list({partition.key: partition for partition in asked}.values())
-            return FetchContext(distinct, grants=session_epoch == INITIAL_EPOCH, _sessions=self)
+            return FetchContext(distinct, _sessions=self if session_epoch == INITIAL_EPOCH else None)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

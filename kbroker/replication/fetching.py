@@ -21,6 +21,7 @@ Source: KIP-74 (at least one whole batch), KIP-227, the delayed fetch of Apache 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
@@ -41,6 +42,7 @@ class _FarBehind(Exception):
     """The read needs a position that is not known in memory."""
 
 
+@dataclass(slots=True, eq=False)
 class PartitionAnswer:
     """The answer for one partition of a Fetch: either an error or the data that was read.
 
@@ -48,15 +50,12 @@ class PartitionAnswer:
     Note  with OFFSET_MOVED_TO_TIERED_STORAGE it has both: the error, and the log start offset and high watermark
     """
 
-    __slots__ = ("asked", "error", "is_unknown", "partition", "read", "size")
-
-    def __init__(self, asked: FetchedPartition) -> None:
-        self.asked = asked
-        self.partition: Partition | None = None
-        self.read: PartitionRead | None = None
-        self.error: KafkaError | None = None
-        self.is_unknown = False
-        self.size = 0
+    asked: FetchedPartition
+    partition: Partition | None = None
+    read: PartitionRead | None = None
+    error: KafkaError | None = None
+    is_unknown: bool = False
+    size: int = 0
 
     def fail(self, error: KafkaError) -> None:
         """Replace the data with an error."""

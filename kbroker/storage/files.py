@@ -130,6 +130,7 @@ class FilePool:
                 self._files.pop(path, None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FileRange:
     """A piece of a file to send or read: `size` bytes from `position`.
 
@@ -137,12 +138,9 @@ class FileRange:
     exists, even after the segment is renamed or deleted.
     """
 
-    __slots__ = ("_open_file", "position", "size")
-
-    def __init__(self, open_file: OpenFile, position: int, size: int) -> None:
-        self._open_file = open_file
-        self.position = position
-        self.size = size
+    _open_file: OpenFile
+    position: int
+    size: int
 
     @property
     def file(self) -> File:
