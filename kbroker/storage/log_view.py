@@ -10,9 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kbroker.runtime.ports import Disk
+from kbroker.storage.files import FileRange
 from kbroker.storage.log_files import LogFiles
 from kbroker.storage.plans import DirectoryState
-from kbroker.storage.reading import LogSlice, Place, RecentReads, Tail, first_at_or_after, latest, read_segments
+from kbroker.storage.reading import (
+    LogSlice,
+    Place,
+    RecentReads,
+    Tail,
+    border_before,
+    end_of,
+    first_at_or_after,
+    latest,
+)
 from kbroker.storage.segments import SegmentList
 from wire.errors import ErrorCode, KafkaError, Malformed
 
@@ -70,19 +80,40 @@ class LogView:
                     raise self.storage_error(error) from error
         elif offset >= self.local_log_start_offset:
             with self.disk_errors():
-                return read_segments(
-                    self.segments,
-                    tail,
-                    self.recent_reads,
-                    offset,
-                    max_bytes=max_bytes,
-                    end_offset=self.log_end_offset if end_offset is None else end_offset,
-                    at_least_one_batch=at_least_one_batch,
-                )
+                end = self.log_end_offset if end_offset is None else end_offset
+                return self._read_by_index(tail, offset, max_bytes, end, at_least_one_batch)
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{self!r} has local offsets from {self.local_log_start_offset}, not {offset}",
         )
+
+    def _read_by_index(
+        self, tail: Tail, offset: int, max_bytes: int, end_offset: int, at_least_one_batch: bool
+    ) -> LogSlice:
+        """Read what is not in `tail`: where a recent read ended, or where the indexes say."""
+        place = self.recent_reads.pop(offset, None)
+        following = self.segments.from_offset(offset)
+        if place is None or place[0] not in following:
+            for segment in following:
+                found = segment.find(offset) if segment.size else None
+                if found is not None:
+                    place = segment, found[0]
+                    break
+            else:
+                # No batch at or after the offset: it is the end of the log.
+                return LogSlice(None, (following[-1].base_offset, following[-1].size))
+        segment, start = place
+        if segment is tail.segment and end_offset >= tail.start_offset:
+            stop, next_offset = tail.place_of(end_offset), end_offset
+        else:
+            stop, next_offset = end_of(segment, following, end_offset)
+        if stop - start > max_bytes:
+            stop, next_offset = border_before(segment, start, start + max_bytes, stop, at_least_one_batch)
+        if stop <= start:
+            return LogSlice(None, (segment.base_offset, start))
+        if stop < segment.size and next_offset > offset:
+            self.recent_reads.note(next_offset, segment, stop)
+        return LogSlice(FileRange(segment.open(), start, stop - start), (segment.base_offset, start), stop - start)
 
     def knows_place_of(self, offset: int) -> bool:
         """Whether a read from `offset` may run in the event loop, because it is at the tail or continues a recent read.

@@ -108,43 +108,7 @@ class RecentReads(dict[int, tuple[Segment, int]]):
         self[next_offset] = (segment, position)
 
 
-def read_segments(
-    segments: SegmentList,
-    tail: Tail,
-    recent: RecentReads,
-    offset: int,
-    *,
-    max_bytes: int,
-    end_offset: int,
-    at_least_one_batch: bool,
-) -> LogSlice:
-    """Find the batches from `offset` on with the indexes; the result ends at the end of a segment at the latest."""
-    place = recent.pop(offset, None)
-    following = segments.from_offset(offset)
-    if place is None or place[0] not in following:
-        for segment in following:
-            found = segment.find(offset) if segment.size else None
-            if found is not None:
-                place = segment, found[0]
-                break
-        else:
-            # No batch at or after the offset: it is the end of the log.
-            return LogSlice(None, (following[-1].base_offset, following[-1].size))
-    segment, start = place
-    if segment is tail.segment and end_offset >= tail.start_offset:
-        stop, next_offset = tail.place_of(end_offset), end_offset
-    else:
-        stop, next_offset = _end_of(segment, following, end_offset)
-    if stop - start > max_bytes:
-        stop, next_offset = _border_before(segment, start, start + max_bytes, stop, at_least_one_batch)
-    if stop <= start:
-        return LogSlice(None, (segment.base_offset, start))
-    if stop < segment.size and next_offset > offset:
-        recent.note(next_offset, segment, stop)
-    return LogSlice(FileRange(segment.open(), start, stop - start), (segment.base_offset, start), stop - start)
-
-
-def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
+def end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -> tuple[int, int]:
     """Where the batches below `end_offset` end in a segment, and the next offset (-1 if it was not looked up)."""
     at = following.index(segment)
     if at + 1 < len(following) and following[at + 1].base_offset <= end_offset:
@@ -155,7 +119,7 @@ def _end_of(segment: Segment, following: tuple[Segment, ...], end_offset: int) -
     return found[0], end_offset
 
 
-def _border_before(segment: Segment, start: int, limit: int, stop: int, at_least_one_batch: bool) -> tuple[int, int]:
+def border_before(segment: Segment, start: int, limit: int, stop: int, at_least_one_batch: bool) -> tuple[int, int]:
     border, next_offset = segment.position_before(limit, start=start)
     if border > start or not at_least_one_batch:
         return border, next_offset
