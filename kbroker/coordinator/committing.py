@@ -31,8 +31,8 @@ from wire.messages.offset_delete import (
 from wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
 )
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
@@ -126,7 +126,7 @@ def offset_fetch(
                 _fetched(context, group_id, name, index, one, require_stable=require_stable)
                 for index, one in of_topic.items()
             ]
-            answered.append(OffsetFetchResponseTopics(name=name, topic_id=ZERO_UUID, partitions=partitions))
+            answered.append(OffsetFetchResponseTopic(name=name, topic_id=ZERO_UUID, partitions=partitions))
         return OffsetFetchResponseGroup(group_id=group_id, topics=answered)
     for topic in request.topics:
         of_topic = known.get(topic.name, {})
@@ -136,7 +136,7 @@ def offset_fetch(
             if found is not None and not found.is_of(topic.topic_id):
                 found = None
             partitions.append(_fetched(context, group_id, topic.name, index, found, require_stable=require_stable))
-        answered.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        answered.append(OffsetFetchResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return OffsetFetchResponseGroup(group_id=group_id, topics=answered)
 
 
@@ -148,13 +148,13 @@ def _fetched(
     found: CommittedOffset | None,
     *,
     require_stable: bool,
-) -> OffsetFetchResponsePartitions:
+) -> OffsetFetchResponsePartition:
     code = ErrorCode.NONE
     if require_stable and context.offsets.is_pending(group_id, topic, index):
         code, found = ErrorCode.UNSTABLE_OFFSET_COMMIT, None
     if found is None:
-        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-    return OffsetFetchResponsePartitions(
+        return OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+    return OffsetFetchResponsePartition(
         partition_index=index,
         committed_offset=found.offset,
         committed_leader_epoch=found.leader_epoch,

@@ -19,13 +19,11 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 from wire.types import ZERO_UUID
 
@@ -55,24 +53,12 @@ async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Con
             for one in (await broker.env.run_blocking(sort_out) if context.is_large else sort_out())
         ]
         return OffsetFetchResponse(groups=groups)
-    topics = request.topics
-    asked = OffsetFetchRequestGroup(
-        group_id=request.group_id,
-        topics=None
-        if topics is None
-        else [OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes) for one in topics],
-    )
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
     (asked,) = await broker.env.run_blocking(_each_once, [asked]) if context.is_large else _each_once([asked])
     found = await _fetch(broker, asked, by_id=False, require_stable=request.require_stable)
     if found.error_code and version < FIRST_VERSION_WITH_TOP_LEVEL_ERROR:
         found.topics = [_refused(topic, found.error_code) for topic in asked.topics or ()]
-    return OffsetFetchResponse(
-        error_code=found.error_code,
-        topics=[
-            OffsetFetchResponseTopic(name=topic.name, partitions=[_single(one) for one in topic.partitions])
-            for topic in found.topics
-        ],
-    )
+    return OffsetFetchResponse(error_code=found.error_code, topics=found.topics)
 
 
 def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
@@ -92,7 +78,7 @@ async def _fetch(
     broker: Broker, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     image, whole = broker.image, OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
-    unknown: list[OffsetFetchResponseTopics] = []
+    unknown: list[OffsetFetchResponseTopic] = []
     for topics in [asked.topics] if not asked.topics else in_portions(asked.topics, "partition_indexes", size=PORTION):
         if broker.turns.due(1 if topics is None else PORTION):
             await broker.turns.next()
@@ -112,9 +98,9 @@ async def _fetch(
     return whole
 
 
-def _topics_once(topics: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+def _topics_once(topics: Iterable[OffsetFetchRequestTopic]) -> list[OffsetFetchRequestTopic]:
     """One entry for each topic, with each partition once."""
-    asked: dict[tuple[str, UUID], OffsetFetchRequestTopics] = {}
+    asked: dict[tuple[str, UUID], OffsetFetchRequestTopic] = {}
     for topic in topics:
         known = asked.setdefault((topic.name, topic.topic_id), topic)
         if known is not topic:
@@ -124,7 +110,7 @@ def _topics_once(topics: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetch
     return list(asked.values())
 
 
-def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
+def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopic]:
     """Fill in the topic names; remove topics that do not exist, and return the error entries for them."""
     known, unknown = [], []
     for topic in asked.topics or ():
@@ -138,7 +124,7 @@ def _identify(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchR
     return unknown
 
 
-def _add_ids(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopics]:
+def _add_ids(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchResponseTopic]:
     """Fill in the ids of existing topics, so that none gets the offset of an earlier topic with the same name."""
     for topic in asked.topics or ():
         found = image.topics_by_name.get(topic.name)
@@ -146,7 +132,7 @@ def _add_ids(asked: OffsetFetchRequestGroup, image: Image) -> list[OffsetFetchRe
     return []
 
 
-def _has_id(topic: OffsetFetchResponseTopics, image: Image) -> bool:
+def _has_id(topic: OffsetFetchResponseTopic, image: Image) -> bool:
     found = image.topics_by_name.get(topic.name)
     if found is None:
         return False
@@ -154,22 +140,12 @@ def _has_id(topic: OffsetFetchResponseTopics, image: Image) -> bool:
     return True
 
 
-def _refused(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
+def _refused(topic: OffsetFetchRequestTopic, code: int) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+            OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
             for index in topic.partition_indexes
         ],
-    )
-
-
-def _single(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
-    return OffsetFetchResponsePartition(
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=partition.error_code,
     )

@@ -13,7 +13,7 @@ from tests.coordinator.world import GROUP, SESSION_MS, WALL_START_MS, World, sub
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
-from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 
 FIRST_ID, SECOND_ID = UUID(int=1), UUID(int=2)
@@ -37,7 +37,7 @@ def test_a_member_commits_and_every_client_can_fetch_it() -> None:
     world = World()
     (joined,) = world.stable()
     assert world.commit(42, joined=joined, metadata="mine") == ErrorCode.NONE
-    topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0, 1])]
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0, 1])]
     response = world.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=GROUP, topics=topics))
     found, missing = response.topics[0].partitions
     assert (found.committed_offset, found.committed_leader_epoch, found.metadata) == (42, 3, "mine")
@@ -227,7 +227,7 @@ def replay_commit(world: World, offset: int, *, at: int, producer_id: int) -> No
 
 
 def fetch_stable(world: World) -> tuple[int, ErrorCode]:
-    topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
+    topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
     request = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
     found = world.shard.fetch_offsets(request, require_stable=True).topics[0].partitions[0]
     return found.committed_offset, ErrorCode(found.error_code)

@@ -16,7 +16,7 @@ from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from wire.stored.consumer_protocol import ConsumerProtocolSubscription
 from wire.types import ZERO_UUID
@@ -237,7 +237,7 @@ class World:
         self, *, topic: str = "orders", partition: int = 0, group_id: str = GROUP, topic_id: UUID = ZERO_UUID
     ) -> int:
         """OffsetFetch of one partition."""
-        topics = [OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=[partition])]
+        topics = [OffsetFetchRequestTopic(name=topic, topic_id=topic_id, partition_indexes=[partition])]
         response = self.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group_id, topics=topics))
         return response.topics[0].partitions[0].committed_offset
 

@@ -21,7 +21,7 @@ from wire.messages.offset_commit import (
 from wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     OffsetFetchResponseGroup,
 )
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
@@ -151,9 +151,9 @@ async def fetch_group(
         topics=None
         if places is None
         else [
-            OffsetFetchRequestTopics(topic_id=topic, partition_indexes=indexes)
+            OffsetFetchRequestTopic(topic_id=topic, partition_indexes=indexes)
             if isinstance(topic, UUID)
-            else OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+            else OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
             for topic, indexes in topics.items()
         ],
     )

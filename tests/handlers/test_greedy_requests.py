@@ -23,7 +23,7 @@ from tests.handlers.groups import commit, find, form, offsets_of
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_groups import DescribeGroupsRequest
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 ELEMENTS = 2_000
 CALLS_AT_ONCE = 14_000
@@ -118,9 +118,7 @@ async def test_duplicate_names_are_answered_once_and_completely() -> None:
         assert [entry.name for entry in described.configs] == ["retention.ms", "segment.bytes"]
 
         groups = [
-            OffsetFetchRequestGroup(
-                group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=indexes)]
-            )
+            OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=indexes)])
             for indexes in ([1, 1], [0, 1, 70])
         ]
         (fetched,) = (await client.ask(OffsetFetchRequest(groups=groups), version=9)).groups

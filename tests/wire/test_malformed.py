@@ -18,7 +18,7 @@ from wire.messages.fetch import FetchRequest
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopics
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from wire.messages.produce import ProduceRequest
 from wire.structs import construct_for
 from wire.varint import encode_uvarint
@@ -146,7 +146,7 @@ def test_w2_w4_bad_request_headers_are_malformed(header: bytes) -> None:
 
 
 def test_more_elements_than_allowed_are_refused_before_they_are_read() -> None:
-    topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1, 2])
+    topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1, 2])
     body = encode(OffsetFetchRequest(group_id="g", topics=[topic, topic]), 7)
     assert decode(OffsetFetchRequest, 7, body, max_elements=8)
     with pytest.raises(TooManyElements):

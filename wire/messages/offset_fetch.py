@@ -9,13 +9,7 @@ from wire.types import ZERO_UUID, boolean, int16, int32, int64, string, uuid
 
 @struct
 class OffsetFetchRequestTopic:
-    name: string
-    partition_indexes: list[int32]
-
-
-@struct
-class OffsetFetchRequestTopics:
-    name: string = field(versions="8-9", default="", ignorable=True)
+    name: string = field(versions="0-9", default="", ignorable=True)
     topic_id: uuid = field(versions="10+", default=ZERO_UUID, ignorable=True)
     partition_indexes: list[int32]
 
@@ -25,7 +19,7 @@ class OffsetFetchRequestGroup:
     group_id: string
     member_id: string | None = field(versions="9+", default=None, ignorable=True)
     member_epoch: int32 = field(versions="9+", default=-1, ignorable=True)
-    topics: list[OffsetFetchRequestTopics] | None
+    topics: list[OffsetFetchRequestTopic] | None
 
 
 @message(api_key=9, versions="1-10", flexible="6+")
@@ -40,37 +34,22 @@ class OffsetFetchRequest:
 class OffsetFetchResponsePartition:
     partition_index: int32
     committed_offset: int64
-    committed_leader_epoch: int32 = field(versions="5-7", default=-1, ignorable=True)
+    committed_leader_epoch: int32 = field(versions="5+", default=-1, ignorable=True)
     metadata: string | None
     error_code: int16 = 0
 
 
 @struct
 class OffsetFetchResponseTopic:
-    name: string
-    partitions: list[OffsetFetchResponsePartition]
-
-
-@struct
-class OffsetFetchResponsePartitions:
-    partition_index: int32
-    committed_offset: int64
-    committed_leader_epoch: int32 = -1
-    metadata: string | None
-    error_code: int16 = 0
-
-
-@struct
-class OffsetFetchResponseTopics:
-    name: string = field(versions="8-9", default="", ignorable=True)
+    name: string = field(versions="0-9", default="", ignorable=True)
     topic_id: uuid = field(versions="10+", default=ZERO_UUID, ignorable=True)
-    partitions: list[OffsetFetchResponsePartitions]
+    partitions: list[OffsetFetchResponsePartition]
 
 
 @struct
 class OffsetFetchResponseGroup:
     group_id: string
-    topics: list[OffsetFetchResponseTopics]
+    topics: list[OffsetFetchResponseTopic]
     error_code: int16 = 0
 
 
