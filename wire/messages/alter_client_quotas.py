@@ -1,13 +1,8 @@
 """AlterClientQuotas: set and remove quotas; an entity_name of None means the default entity (KIP-546)."""
 
+from wire.messages.describe_client_quotas import EntityData
 from wire.schema import message, struct
 from wire.types import boolean, float64, int16, int32, string
-
-
-@struct
-class EntityData:
-    entity_type: string
-    entity_name: string | None
 
 
 @struct
