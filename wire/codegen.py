@@ -8,6 +8,7 @@ slots are filled directly. The generated builder packs adjacent fields in the sa
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -115,7 +116,13 @@ class Code:
         self.run.append((code, name))
 
     def flush(self) -> None:
-        raise AssertionError
+        """Emit the pending run."""
+        run, self.run = self.run, []
+        if run:
+            self._emit_run(run, "".join(code for code, _ in run))
+
+    @abstractmethod
+    def _emit_run(self, run: list[tuple[str, str]], layout: str) -> None: ...
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -139,11 +146,7 @@ class Code:
 
 
 class ParseCode(Code):
-    def flush(self) -> None:
-        run, self.run = self.run, []
-        if not run:
-            return
-        layout = "".join(code for code, _ in run)
+    def _emit_run(self, run: list[tuple[str, str]], layout: str) -> None:
         names = [target if code != "16s" else self.temporary("raw") for code, target in run]
         if layout in ("B", "?"):
             self.aside(f"{names[0]} = data[pos]{' != 0' if layout == '?' else ''}")
@@ -157,14 +160,10 @@ class ParseCode(Code):
 
 
 class BuildCode(Code):
-    def flush(self) -> None:
-        run, self.run = self.run, []
-        if not run:
-            return
+    def _emit_run(self, run: list[tuple[str, str]], layout: str) -> None:
         if run == [("B", "0")]:
             self.aside("append(ZERO)")
             return
-        layout = "".join(code for code, _ in run)
         pack = self.bind(f"pack_{layout.replace('?', 'o')}", _packer(layout))
         self.aside(f"append({pack}({', '.join(expression for _, expression in run)}))")
 
