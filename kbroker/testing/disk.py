@@ -134,10 +134,6 @@ class SimulatedDisk:
         """Die at the operation of this number (the first is 0); done is the part of a write that still happens."""
         self._dies_at = (number, done)
 
-    def kill(self) -> None:
-        """Die now."""
-        self.dead = True
-
     def crash(
         self, loss: Loss = Loss.PROCESS_DEATH, *, seed: int = 0, during: Operation | None = None, done: float = 0.5
     ) -> SimulatedDisk:

@@ -13,6 +13,7 @@ rename.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -259,32 +260,26 @@ def _keep_sectors(node: FileNode, draws: Draws) -> None:
     Writes to one sector reach the platter as the page cache held them at some moment, so a sector's versions are the
     prefixes of the writes that touch it, not their subsets.
     """
-    touching: dict[int, int] = {}
-    cuts = 0
-    for write in node.unsynced:
-        if write.data is None:
-            cuts += 1
-        else:
-            for sector in _sectors(write.position, len(write.data)):
-                touching[sector] = touching.get(sector, 0) + 1
-    versions = {sector: draws.below(count + 1) for sector, count in touching.items()}
-    cuts_kept = draws.below(cuts + 1)
+    pieces = [piece for write in node.unsynced for piece in _by_sector(write)]
+    touching = Counter(sector for sector, _ in pieces)
+    cuts = touching.pop(None, 0)
+    kept = {sector: draws.below(count + 1) for sector, count in touching.items()}
+    kept[None] = draws.below(cuts + 1)
+    for sector, piece in pieces:
+        if kept[sector] > 0:
+            apply_write(node.durable, piece.position, piece.data)
+        kept[sector] -= 1
     size = len(node.contents)
-    for write in node.unsynced:
-        if write.data is None:
-            if cuts_kept > 0:
-                apply_write(node.durable, write.position, None)
-            cuts_kept -= 1
-            continue
-        for sector in _sectors(write.position, len(write.data)):
-            if versions[sector] > 0:
-                first = max(sector * SECTOR_BYTES, write.position)
-                last = min((sector + 1) * SECTOR_BYTES, write.position + len(write.data))
-                apply_write(node.durable, first, write.data[first - write.position : last - write.position])
-            versions[sector] -= 1
     if size > len(node.durable) and draws.chance(0.3):
         apply_write(node.durable, size, None)
 
 
-def _sectors(position: int, size: int) -> range:
-    return range(position // SECTOR_BYTES, -(-(position + size) // SECTOR_BYTES))
+def _by_sector(write: Write) -> Iterator[tuple[int | None, Write]]:
+    """The pieces of a write with their sectors; a truncation has none."""
+    if write.data is None:
+        yield None, write
+        return
+    end = write.position + len(write.data)
+    for sector in range(write.position // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+        first, last = max(sector * SECTOR_BYTES, write.position), min((sector + 1) * SECTOR_BYTES, end)
+        yield sector, Write(write.sequence, first, write.data[first - write.position : last - write.position])

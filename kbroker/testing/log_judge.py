@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage.batches import header_at
+from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.log import Log
-from kbroker.storage.producer_state import MAX_SEQUENCE
+from kbroker.storage.producer_state import MAX_SEQUENCE, ProducerEntry
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
 from kbroker.testing.log_model import window_of
@@ -159,7 +159,6 @@ def _judge_producers(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
             if original != sent.base_offset:
                 yield f"resending the batch of producer {producer_id} at {sent.base_offset} gives {original}"
         batch = window[-1]
-        header = header_at(batch.data)
         entry = log.producers.producers.get(producer_id)
         if entry is None:
             continue
@@ -169,24 +168,21 @@ def _judge_producers(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
             batch.last_offset,
         ):
             yield f"producer {producer_id} is known by {entry.last_sequence} at {entry.last_offset}, not by {batch!r}"
-        following = (batch.last_sequence + 1) & MAX_SEQUENCE
-        try:
-            fits = entry.check(header._replace(base_sequence=following)) is None
-        except KafkaError as error:
-            yield f"the next sequence {following} of producer {producer_id} is refused: {error.message}"
-            continue
-        if not fits:
-            yield f"the next sequence {following} of producer {producer_id} is called a duplicate"
-        try:
-            entry.check(header._replace(base_sequence=(following + 1) & MAX_SEQUENCE))
-        except KafkaError as error:
-            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                yield f"a gap of producer {producer_id} gives {error.code!r}"
-        else:
-            yield f"producer {producer_id} may skip sequence {following}"
+        for skipped, expected in ((0, "a new batch"), (1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER.name)):
+            sequence = (batch.last_sequence + 1 + skipped) & MAX_SEQUENCE
+            answer = _answer(entry, header_at(batch.data)._replace(base_sequence=sequence))
+            if answer != expected:
+                yield f"sequence {sequence} of producer {producer_id} after {batch!r} is {answer}, expected {expected}"
     for producer_id, entry in log.producers.producers.items():
         if entry.last_offset >= log.log_end_offset:
             yield f"producer {producer_id} is known by offset {entry.last_offset}, after the end {log.log_end_offset}"
+
+
+def _answer(entry: ProducerEntry, header: BatchHeader) -> str:
+    try:
+        return "a new batch" if entry.check(header) is None else "a duplicate"
+    except KafkaError as error:
+        return error.code.name
 
 
 def _outcome(log: Log, data: Buffer) -> int | str:

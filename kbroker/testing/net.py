@@ -146,10 +146,9 @@ class MemoryNetwork:
 
     async def listen(self, host: str, port: int, *, accepts: bool = True) -> MemoryListener:
         """See `kbroker.runtime.net_ports.Env.listen`; options have no effect."""
-        while not port or (host, port) in self.listeners:
-            if port:
-                raise OSError(errno.EADDRINUSE, f"{host}:{port} is taken")
-            port = next(free for free in range(_FIRST_FREE_PORT, 2**16) if (host, free) not in self.listeners)
+        if (host, port) in self.listeners:
+            raise OSError(errno.EADDRINUSE, f"{host}:{port} is taken")
+        port = port or next(free for free in range(_FIRST_FREE_PORT, 2**16) if (host, free) not in self.listeners)
         listener = self.listeners[host, port] = MemoryListener(self, host, port)
         listener.is_listening = accepts
         return listener

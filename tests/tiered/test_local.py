@@ -127,7 +127,7 @@ def test_the_tier_may_be_inside_a_data_volume() -> None:
 
 def test_a_configured_manager_has_not_touched_the_disk() -> None:
     disk = SimulatedDisk()
-    disk.kill()
+    disk.dead = True
     on(disk).close()
 
 
