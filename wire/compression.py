@@ -20,6 +20,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import Final, TypeAlias
 
 import cramjam
@@ -149,14 +150,11 @@ def working_bytes(codec: Codec, data: Bytes) -> int:
 
 
 def _largest_xerial_block(data: memoryview) -> int:
-    largest, position = 0, len(_XERIAL_HEADER)
-    for _ in range(_XERIAL_BLOCKS_LOOKED_AT):
-        if len(data) - position < _INT32.size:
-            return largest
-        (size,) = _INT32.unpack_from(data, position)
-        largest = max(largest, size)
-        position += _INT32.size + max(size, 0)
-    return len(data)
+    try:
+        sizes = [len(block) for block in islice(_xerial_blocks(data), _XERIAL_BLOCKS_LOOKED_AT)]
+    except Malformed:  # the blocks before may be large
+        return len(data)
+    return len(data) if len(sizes) == _XERIAL_BLOCKS_LOOKED_AT else max(sizes, default=0)
 
 
 def _plain_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
@@ -201,9 +199,12 @@ def _compress_xerial(data: Bytes) -> bytes:
 
 
 def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        yield _snappy_block(data, max_bytes)
-        return
+    is_framed = bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
+    for block in _xerial_blocks(data) if is_framed else (data,):
+        yield _snappy_block(block, max_bytes)
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     position = len(_XERIAL_HEADER)
     while position < len(data):
         if len(data) - position < _INT32.size:
@@ -212,7 +213,7 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
         position += _INT32.size
         if not 0 < size <= len(data) - position:
             raise Malformed(f"a snappy block of {size} bytes, but {len(data) - position} are left")
-        yield _snappy_block(data[position : position + size], max_bytes)
+        yield data[position : position + size]
         position += size
     if position > len(data):
         raise Malformed("the snappy framing ends early")

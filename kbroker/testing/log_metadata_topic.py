@@ -33,7 +33,6 @@ class LogMetadataTopic:
         directory: str,
         *,
         partition_count: int,
-        topic_id: UUID | None = None,
         clean_shutdown: bool = False,
     ) -> None:
         self.partition_count = partition_count
@@ -44,7 +43,7 @@ class LogMetadataTopic:
         self._env = env
         self._clean_shutdown = clean_shutdown
         self._directory = directory
-        self._topic_id = topic_id or uuid5(NAMESPACE_OID, "remote log metadata")
+        self._topic_id = uuid5(NAMESPACE_OID, "remote log metadata")
         self._high_watermarks: list[int] = []
         self._purgatory = Purgatory()
         if env.disk.exists(directory):
