@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from uuid import UUID
 
 import trio
@@ -41,6 +40,7 @@ from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from wire.messages.produce import NodeEndpoint
 
 HIGH_WATERMARK = -1
 MAX_SESSION_ID = 2**31 - 1
@@ -49,16 +49,6 @@ LOG_INTERVAL_MS = 60_000
 _CONSUMERS = (Fetcher(), Fetcher(read_committed=True))
 
 logger = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AdvertisedNode:
-    """A broker with the address that clients of one listener use."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 class Broker:
@@ -186,10 +176,10 @@ class Broker:
         topic = self.image.topics_by_id.get(topic_id)
         return topic.name if topic is not None else None
 
-    def nodes(self, listener: str) -> list[AdvertisedNode]:
+    def nodes(self, listener: str) -> list[NodeEndpoint]:
         """The brokers that are not fenced, with their addresses for this listener, ordered by id."""
         return [
-            AdvertisedNode(broker.id, endpoint.host, endpoint.port, broker.rack)
+            NodeEndpoint(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             for broker, endpoint in visible_brokers(self.image, listener)
         ]
 
@@ -230,7 +220,7 @@ class Broker:
 
     # Groups
 
-    async def find_group_coordinator(self, group_id: str, *, listener: str) -> AdvertisedNode:
+    async def find_group_coordinator(self, group_id: str, *, listener: str) -> NodeEndpoint:
         """The broker that coordinates a group. The first call creates `__consumer_offsets`.
 
         Errors  COORDINATOR_NOT_AVAILABLE
@@ -240,7 +230,7 @@ class Broker:
         index = self.groups.runtime.partition_of(group_id)
         leader, _ = self.current_leader(GROUP_METADATA_TOPIC, index)
         for node in self.nodes(listener):
-            if node.id == leader:
+            if node.node_id == leader:
                 return node
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC}-{index} has no leader")
 

@@ -19,7 +19,7 @@ from wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from wire.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from wire.messages.produce import LeaderIdAndEpoch
 from wire.types import ZERO_UUID
 
 READ_COMMITTED = 1
@@ -107,11 +107,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             if data.current_leader is not None:
                 leaders.add(data.current_leader.leader_id)
     if leaders and not fetcher.is_follower:
-        response.node_endpoints = [
-            NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context.listener)
-            if node.id in leaders
-        ]
+        response.node_endpoints = [node for node in broker.nodes(context.listener) if node.node_id in leaders]
     return response
 
 

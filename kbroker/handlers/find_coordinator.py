@@ -69,4 +69,4 @@ async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Co
         node = await broker.find_group_coordinator(key, listener=context.listener)
     except KafkaError as error:
         return _failed(key, error.code)
-    return Coordinator(key=key, node_id=node.id, host=node.host, port=node.port, error_message="")
+    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message="")

@@ -214,8 +214,4 @@ def _leaders(responses: list[TopicProduceResponse], broker: Broker, context: Con
         for answer in topic.partition_responses
         if answer.current_leader is not None
     }
-    return [
-        NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)
-        for node in broker.nodes(context.listener)
-        if node.id in named
-    ]
+    return [node for node in broker.nodes(context.listener) if node.node_id in named]
