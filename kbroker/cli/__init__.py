@@ -50,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+def add_format_flag(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag that chooses between text and JSON."""
+    help = "output format; json prints one object per line (default text)"
+    parser.add_argument("--format", choices=["text", "json"], default="text", help=help)
+
+
 def add_part(parts: Commands, command: str, name: str, help: str, description: str) -> argparse.ArgumentParser:
     """Declare a subcommand, which is a function in the module named after command and subcommand: `_tier_ls.ls`.
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from kbroker.cli import EXIT_FAILED, Commands
+from kbroker.cli import EXIT_FAILED, Commands, add_format_flag
 from kbroker.cli import _positions as parse
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def add_parser(commands: Commands) -> None:
         decoders.add_argument(
             flag, action="store_const", const=topic, dest="decoder", help=f"decode records of __{topic}"
         )
-    parser.add_argument(
-        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
-    )
+    add_format_flag(parser)
     parser.set_defaults(run=dump_log)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.cli import CommandFailed, Commands
+from kbroker.cli import CommandFailed, Commands, add_format_flag
 from kbroker.cli._admin import add_connection_flags, client_errors, client_settings
 from kbroker.cli._positions import milliseconds
 from kbroker.cli._say import say, say_json
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         "--timeout", type=milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
         help=f"time limit of the whole check, in milliseconds (default {DEFAULT_TIMEOUT_MS})",
     )  # fmt: skip
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
+    add_format_flag(parser)
     parser.set_defaults(run=health)
 
 

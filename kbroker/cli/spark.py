@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kbroker.cli import Commands, add_part
+from kbroker.cli import Commands, add_format_flag, add_part
 from kbroker.cli import _positions as parse
 from kbroker.cli._tier_flags import add_min_age_flag
 from kbroker.cli.serve import add_settings_flags
@@ -66,7 +66,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file for Spark's log (default: kept only if the job fails)",
     )
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
+    add_format_flag(parser)
 
 
 def _local_file(text: str) -> Path:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kbroker.cli import Commands, add_part
+from kbroker.cli import Commands, add_format_flag, add_part
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_connection_flags
 from kbroker.cli._records import compile_format, unescape
@@ -58,7 +58,7 @@ def _ls(parts: Commands) -> None:
         help="print one line per partition: its first offset in each tier, and its end",
     )
     parser.add_argument("--all", action="store_true", help="also list deleted segments")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
+    add_format_flag(parser)
 
 
 def _cat(parts: Commands) -> None:
@@ -112,7 +112,7 @@ def _flush(parts: Commands) -> None:
         help=f"how long to wait (default {FLUSH_TIMEOUT_MS})",
     )  # fmt: skip
     parser.add_argument("--no-wait", action="store_true", help="request the copy, and do not wait")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
+    add_format_flag(parser)
 
 
 def _scrub(parts: Commands) -> None:
@@ -134,9 +134,7 @@ def _scrub(parts: Commands) -> None:
         "--delete-orphans", action="store_true",
         help="delete objects of segments that are deleted in the metadata; unknown objects are only reported",
     )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
-    )
+    add_format_flag(parser)
 
 
 def _why(parts: Commands) -> None:
@@ -155,4 +153,4 @@ def _why(parts: Commands) -> None:
         metavar="HOST:PORT",
         help="address of a running broker's pages, for its last error and last stable offset",
     )
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
+    add_format_flag(parser)

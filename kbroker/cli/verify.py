@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.cli import EXIT_FOUND, CommandFailed, Commands
+from kbroker.cli import EXIT_FOUND, CommandFailed, Commands, add_format_flag
 from kbroker.cli._say import note, say_json
 from kbroker.cli.serve import default_data_dir
 
@@ -30,9 +30,7 @@ def add_parser(commands: Commands) -> None:
         "codes: 0 no findings, 1 the check failed, 3 findings.",
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"data directory (default {default_data_dir()})")
-    parser.add_argument(
-        "--format", choices=["text", "json"], default="text", help="output format; json prints one object per line"
-    )
+    add_format_flag(parser)
     parser.set_defaults(run=verify)
 
 
