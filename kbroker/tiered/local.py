@@ -99,9 +99,8 @@ class LocalRemoteStorage:
         self._durable: set[str] = set()  # directories whose own names have been synced
         self._was_there = False  # whether the root was seen; before that it may be created, and has nothing to delete
         self._guard = threading.Lock()
-        self._in_use: WeakValueDictionary[UUID, threading.Lock] = (
-            WeakValueDictionary()
-        )  # while a thread has or awaits it
+        # The lock of a segment exists while a thread holds it or waits for it.
+        self._in_use: WeakValueDictionary[UUID, threading.Lock] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"LocalRemoteStorage({self._root!r})"
@@ -367,11 +366,8 @@ class LocalRemoteStorage:
 
 
 def _describe(metadata: RemoteLogSegmentMetadata) -> str:
-    partition = metadata.remote_log_segment_id.topic_id_partition
-    return (
-        f"segment {metadata.remote_log_segment_id.id} of {partition.topic}-{partition.partition}"
-        f" at offset {metadata.start_offset}"
-    )
+    segment = metadata.remote_log_segment_id
+    return f"segment {segment.id} of {segment.topic_id_partition.name} at offset {metadata.start_offset}"
 
 
 def _classified(error: OSError, doing: str) -> RemoteStorageError:
