@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from operator import attrgetter
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -59,7 +59,7 @@ class _Range(NamedTuple):
     segment_id: UUID
 
 
-_START, _END = attrgetter("start"), attrgetter("end")
+_START, _END = itemgetter(0), itemgetter(1)  # of a _Range; faster than attrgetter
 
 
 class _EpochSegments:
