@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import Event, Function, HistoryWriter, Type, read_history
+from kbroker.testing.history import Event, Function, Type, read_history, write_event
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_BACK_TIMEOUT_S = 60.0
@@ -58,7 +58,6 @@ class Recorder:
         self.file = StringIO() if file is None else file
         self.counts: dict[tuple[Function, Type], int] = {}
         self.complaints: list[str] = []  # of clients that had to give up, which a correct broker never causes
-        self._writer = HistoryWriter(self.file)
         self._began = time.monotonic()
 
     def note(
@@ -67,19 +66,18 @@ class Recorder:
     ) -> None:  # fmt: skip
         at_ms = int((time.monotonic() - self._began) * 1000)
         self.counts[function, kind] = self.counts.get((function, kind), 0) + 1
-        self._writer.write(
-            Event(
-                at_ms=at_ms,
-                process=process,
-                function=function,
-                type=kind,
-                key=key,
-                value=value,
-                offset=offset,
-                epoch=epoch,
-                error=error,
-            )
+        event = Event(
+            at_ms=at_ms,
+            process=process,
+            function=function,
+            type=kind,
+            key=key,
+            value=value,
+            offset=offset,
+            epoch=epoch,
+            error=error,
         )
+        write_event(self.file, event)
 
     def acknowledged(self) -> int:
         return self.counts.get((Function.SEND, Type.OK), 0)

@@ -155,12 +155,7 @@ def read_history(text: str) -> list[Event]:
     return events
 
 
-class HistoryWriter:
-    """Writes events to a text file and flushes each line, so a killed recorder loses at most the last one."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, event: Event) -> None:
-        self._file.write(to_line(event) + "\n")
-        self._file.flush()
+def write_event(file: TextIO, event: Event) -> None:
+    """Append a line and flush it, so a killed recorder loses at most the last one."""
+    file.write(to_line(event) + "\n")
+    file.flush()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.testing.history import BadHistory, Event, Function, HistoryWriter, Type, from_line, read_history, to_line
+from kbroker.testing.history import BadHistory, Event, Function, Type, from_line, read_history, to_line, write_event
 from tests.testing.perfect_run import perfect_history
 
 EVENTS = st.builds(
@@ -34,9 +34,8 @@ def test_an_event_survives_a_round_trip(event: Event) -> None:
 
 def text_of(events: list[Event]) -> str:
     file = io.StringIO()
-    writer = HistoryWriter(file)
     for event in events:
-        writer.write(event)
+        write_event(file, event)
     return file.getvalue()
 
 
