@@ -26,11 +26,10 @@ from kbroker.spark.jobs.field_types import (
     Converter,
     Schema,
     WrongValue,
-    arrow_type,
-    converter,
     exact_number,
+    field_type,
     number,
-    struct_converter,
+    struct_type,
 )
 
 FORMATS: Final = ("json", "csv", "avro")
@@ -89,7 +88,7 @@ class Decoder:
         if not fields:
             raise InvalidOption("the schema has no field", remedy="name at least one")
         self.names: list[str] = [each["name"] for each in fields]
-        self._types = [each.type for each in arrow_type(decoding.schema)]
+        self._types = [each.type for each in struct_type(decoding.schema, allows_unknown=True).arrow]
         self._parse = _PARSERS[decoding.format](decoding)
         required = [each["name"] for each in fields if not each.get("nullable", True)]
         self._tombstone = f"the value is null, but the schema requires {', '.join(required)}" if required else None
@@ -118,7 +117,7 @@ Parse = Callable[[bytes], dict[str, Any]]
 
 
 def _json(decoding: Decoding) -> Parse:
-    convert = struct_converter(decoding.schema, allows_unknown=decoding.allows_unknown_fields)
+    convert = struct_type(decoding.schema, allows_unknown=decoding.allows_unknown_fields).convert
     names = {each["name"] for each in decoding.schema["fields"]}
     # A decimal must not be parsed as a float first.
     parse_float = exact_number if "decimal" in json.dumps(decoding.schema) else number
@@ -192,7 +191,7 @@ def _from_text(name: str, kind: Any) -> Converter:
     """A converter for a cell, which is always text."""
     if not isinstance(kind, str):
         raise InvalidOption(f"field {name} is a {kind['type']}, which CSV does not support", remedy="use a simple type")
-    convert = converter(kind, allows_unknown=True)
+    convert = field_type(kind, allows_unknown=True).convert
     if (known := _CELLS.get(kind.partition("(")[0])) is None:
         return convert
     pattern, read = known
@@ -211,7 +210,7 @@ def _avro(decoding: Decoding) -> Parse:
     import fastavro  # noqa: PLC0415  (only needed for Avro)
 
     writer = fastavro.parse_schema(decoding.avro_schema)
-    convert = struct_converter(decoding.schema, allows_unknown=True)
+    convert = struct_type(decoding.schema, allows_unknown=True).convert
 
     def parse(value: bytes) -> dict[str, Any]:
         start = _behind_header(value, decoding) if decoding.has_confluent_header else 0

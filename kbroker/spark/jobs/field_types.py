@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from math import inf, isfinite, isinf
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,21 +26,6 @@ Schema: TypeAlias = Mapping[str, Any]
 Converter: TypeAlias = Callable[[Any, str], Any]
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-_INTEGERS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_SIMPLE: Final[Mapping[str, pa.DataType]] = {
-    "string": pa.string(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 _SHOWN: Final = 40
 _MAX_FLOAT: Final = 3.4028235677973362e38
 """The smallest number that would round to infinity in 32 bits."""
@@ -52,24 +37,11 @@ class WrongValue(ValueError):
     """A value that does not fit the schema; the message names the field."""
 
 
-def arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of a Spark type. Errors: InvalidOption for a type that cannot be decoded."""
-    if isinstance(kind, str):
-        if kind in _SIMPLE:
-            return _SIMPLE[kind]
-        if found := _DECIMAL.fullmatch(kind):
-            return pa.decimal128(int(found[1]), int(found[2]))
-    elif kind["type"] == "struct":
-        _refuse_duplicates(kind)
-        return pa.struct([pa.field(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
-    elif kind["type"] == "array":
-        return pa.list_(arrow_type(kind["elementType"]))
-    elif kind["type"] == "map":
-        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
-    raise InvalidOption(
-        f"the schema has the type {kind if isinstance(kind, str) else kind['type']}, to which values cannot be decoded",
-        remedy=f"use one of {', '.join(_SIMPLE)}, decimal, array, map, struct",
-    )
+class FieldType(NamedTuple):
+    """How values of a type are stored in Arrow, and converted. The converter is not called for nulls."""
+
+    arrow: pa.DataType
+    convert: Converter
 
 
 def _refuse_duplicates(schema: Schema) -> None:
@@ -118,54 +90,55 @@ def shown(value: Any) -> str:
     return f"{type(value).__name__} {text}"
 
 
-def struct_converter(schema: Schema, *, allows_unknown: bool) -> Converter:
-    """Converts a dict to a dict with every field of the schema."""
-    fields = [
-        (each["name"], converter(each["type"], allows_unknown=allows_unknown), each.get("nullable", True))
-        for each in schema["fields"]
-    ]
-    names = {name for name, _, _ in fields}
+def field_type(kind: Any, *, allows_unknown: bool) -> FieldType:
+    """The type of a field. Errors: InvalidOption for a type to which values cannot be decoded."""
+    if isinstance(kind, str):
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if found := _DECIMAL.fullmatch(kind):
+            precision, scale = int(found[1]), int(found[2])
+            return FieldType(pa.decimal128(precision, scale), _decimal(precision, scale))
+    elif kind["type"] == "struct":
+        return struct_type(kind, allows_unknown=allows_unknown)
+    elif kind["type"] == "array":
+        each = field_type(kind["elementType"], allows_unknown=allows_unknown)
+        return FieldType(pa.list_(each.arrow), _array(each.convert, kind.get("containsNull", True)))
+    elif kind["type"] == "map":
+        if kind["keyType"] != "string":
+            raise InvalidOption("the schema has a map whose keys are not strings", remedy="use strings as keys")
+        each = field_type(kind["valueType"], allows_unknown=allows_unknown)
+        return FieldType(pa.map_(pa.string(), each.arrow), _map(each.convert, kind.get("valueContainsNull", True)))
+    raise InvalidOption(
+        f"the schema has the type {kind if isinstance(kind, str) else kind['type']}, to which values cannot be decoded",
+        remedy=f"use one of {', '.join(_SIMPLE)}, decimal, array, map, struct",
+    )
+
+
+def struct_type(schema: Schema, *, allows_unknown: bool) -> FieldType:
+    """A struct, whose converter converts a dict to a dict with every field of the schema."""
+    _refuse_duplicates(schema)
+    types = {each["name"]: field_type(each["type"], allows_unknown=allows_unknown) for each in schema["fields"]}
+    nullable = {each["name"] for each in schema["fields"] if each.get("nullable", True)}
 
     def convert(value: Any, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise wrong(path, value, "an object")
         found: dict[str, Any] = {}
-        for name, convert_field, is_nullable in fields:
+        for name, (_, convert_field) in types.items():
             held = value.get(name)
             if held is not None:
                 found[name] = convert_field(held, _below(path, name))
-            elif is_nullable:
+            elif name in nullable:
                 found[name] = None
             else:
                 what = "is null" if name in value else "is missing"
                 raise WrongValue(f"field {_below(path, name)} {what}, which the schema does not allow")
-        if not allows_unknown and not names.issuperset(value):
-            unknown = ", ".join(sorted(_below(path, str(name)) for name in value.keys() - names))
+        if not allows_unknown and not types.keys() >= value.keys():
+            unknown = ", ".join(sorted(_below(path, str(name)) for name in value.keys() - types.keys()))
             raise WrongValue(f"the schema has no field {unknown}")
         return found
 
-    return convert
-
-
-def converter(kind: Any, *, allows_unknown: bool) -> Converter:
-    """The converter for a type; it is not called for nulls. Errors: InvalidOption for an unsupported type."""
-    if isinstance(kind, str):
-        if kind in _INTEGERS:
-            return _integer(_INTEGERS[kind])
-        if kind in _CONVERTERS:
-            return _CONVERTERS[kind]
-        if found := _DECIMAL.fullmatch(kind):
-            return _decimal(int(found[1]), int(found[2]))
-    elif kind["type"] == "struct":
-        return struct_converter(kind, allows_unknown=allows_unknown)
-    elif kind["type"] == "array":
-        return _array(converter(kind["elementType"], allows_unknown=allows_unknown), kind.get("containsNull", True))
-    elif kind["type"] == "map" and kind["keyType"] == "string":
-        return _map(converter(kind["valueType"], allows_unknown=allows_unknown), kind.get("valueContainsNull", True))
-    elif kind["type"] == "map":
-        raise InvalidOption("the schema has a map whose keys are not strings", remedy="use strings as keys")
-    arrow_type(kind)
-    raise AssertionError(kind)
+    return FieldType(pa.struct([pa.field(name, each.arrow) for name, each in types.items()]), convert)
 
 
 def _below(path: str, name: str) -> str:
@@ -314,13 +287,17 @@ def _held(convert: Converter, value: Any, path: str, allows_null: bool) -> Any:
     return None
 
 
-_CONVERTERS: Final[Mapping[str, Converter]] = {
-    "string": _string,
-    "float": _float,
-    "double": _double,
-    "boolean": _boolean,
-    "binary": _parsed(_bytes, "bytes in base64"),
-    "date": _parsed(_date, "a date like 2026-01-31"),
-    "timestamp": _parsed(_timestamp, "a time like 2026-01-31T12:00:00Z"),
-    "timestamp_ntz": _timestamp_ntz,
+_SIMPLE: Final[Mapping[str, FieldType]] = {
+    "string": FieldType(pa.string(), _string),
+    "byte": FieldType(pa.int8(), _integer(8)),
+    "short": FieldType(pa.int16(), _integer(16)),
+    "integer": FieldType(pa.int32(), _integer(32)),
+    "long": FieldType(pa.int64(), _integer(64)),
+    "float": FieldType(pa.float32(), _float),
+    "double": FieldType(pa.float64(), _double),
+    "boolean": FieldType(pa.bool_(), _boolean),
+    "binary": FieldType(pa.binary(), _parsed(_bytes, "bytes in base64")),
+    "date": FieldType(pa.date32(), _parsed(_date, "a date like 2026-01-31")),
+    "timestamp": FieldType(pa.timestamp("us", tz="UTC"), _parsed(_timestamp, "a time like 2026-01-31T12:00:00Z")),
+    "timestamp_ntz": FieldType(pa.timestamp("us"), _timestamp_ntz),
 }
