@@ -35,10 +35,8 @@ WAIT_MS: Final = 15_000
 FETCH_WAIT_MS: Final = 500
 FETCH_BYTES: Final = 8 << 20
 
-OFFSET_OUT_OF_RANGE: Final = ErrorCode.OFFSET_OUT_OF_RANGE
-CORRUPT_MESSAGE: Final = ErrorCode.CORRUPT_MESSAGE
 # The callers of `fetch` handle these errors; retriable ones are retried here.
-REFUSED: Final = frozenset({OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE})
+REFUSED: Final = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE})
 GONE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 )

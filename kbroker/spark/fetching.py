@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.spark.client import (
-    CORRUPT_MESSAGE,
     EARLIEST,
     FETCH_BYTES,
     LATEST,
-    OFFSET_OUT_OF_RANGE,
     BrokerClient,
     Topic,
 )
@@ -30,7 +28,8 @@ from kbroker.spark.errors import (
 )
 from kbroker.spark.pieces import Piece, TailPiece
 from wire.batch_header import HEADER_SIZE
-from wire.record_batch import Batches, RecordBatch, batches
+from wire.errors import ErrorCode
+from wire.record_batch import RecordBatch, batches
 
 EMPTY_ANSWERS: Final = 60  # the broker waits for records before each of them
 
@@ -60,7 +59,9 @@ def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FE
         if offset > before:
             empty = 0
             continue
-        _check_answer(piece, found, offset)
+        if found.error is not None and len(found.buffer) - found.position >= HEADER_SIZE:
+            # Bytes that are not a batch, or a batch that fits into no answer.
+            raise damaged(piece, offset, str(found.error))
         empty += 1
         if empty >= EMPTY_ANSWERS:
             raise no_records(piece, offset)
@@ -81,13 +82,13 @@ def check_topic(client: BrokerClient, piece: TailPiece) -> Topic:
 
 def why_not(client: BrokerClient, piece: TailPiece, offset: int, code: int) -> KbrokerSourceError:
     """The error for a broker that refuses an offset which it had when the job was planned."""
-    if code == CORRUPT_MESSAGE:
+    if code == ErrorCode.CORRUPT_MESSAGE:
         return damaged(piece, offset, "it is damaged on the broker's disk")
     check_topic(client, piece)
     start = offset_now(client, piece, EARLIEST)
     if start > offset:
         return expired(piece.topic_partition, offset, log_start_offset=start)
-    if code != OFFSET_OUT_OF_RANGE:
+    if code != ErrorCode.OFFSET_OUT_OF_RANGE:
         return BrokerUnavailable(
             "the broker that leads the partition changed",
             remedy="start the job again",
@@ -127,12 +128,6 @@ def no_records(piece: TailPiece, offset: int) -> BrokerUnavailable:
         at=piece.topic_partition,
         offset=offset,
     )
-
-
-def _check_answer(piece: TailPiece, found: Batches, offset: int) -> None:
-    """Errors: DamagedObject for bytes that are not a batch, and for a batch that fits into no answer."""
-    if found.error is not None and len(found.buffer) - found.position >= HEADER_SIZE:
-        raise damaged(piece, offset, str(found.error))
 
 
 def damaged(

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from kbroker.spark.client import CORRUPT_MESSAGE, EARLIEST, FETCH_WAIT_MS, LATEST, BrokerClient, Topic
+from kbroker.spark.client import EARLIEST, FETCH_WAIT_MS, LATEST, BrokerClient, Topic
 from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.fetching import EMPTY_ANSWERS, check_end, no_records, why_not
 from kbroker.spark.pieces import TailPiece
@@ -24,6 +24,7 @@ from kbroker.spark.positions import Partition
 from kbroker.storage.valid_batches import valid_batches
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 from kbroker.tiered.metadata_topic import Events, read_events
+from wire.errors import ErrorCode
 
 DOUBTFUL_ANSWERS: Final = 4
 """After this many empty answers, for each of which the broker waited, the offset counts as damaged."""
@@ -42,7 +43,7 @@ def fetch_events(client: BrokerClient, piece: TailPiece, *, partition_count: int
         fetched = client.fetch(
             piece.topic_id, piece.topic_partition, asked, wait_ms=FETCH_WAIT_MS if asked == offset else 0
         )
-        if fetched.error_code not in (0, CORRUPT_MESSAGE):
+        if fetched.error_code not in (0, ErrorCode.CORRUPT_MESSAGE):
             raise why_not(client, piece, asked, fetched.error_code)
         # A batch may extend beyond the piece, but not beyond the high watermark.
         found = events_in(

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange
+from kbroker.spark.errors import InvalidOption, OffsetsNotCovered, OffsetsOutOfRange
 from kbroker.spark.inventory import Bounds, Extent, open_inventory
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import Piece
 from kbroker.spark.plan import Hole, PartitionState, divided, tile
 from kbroker.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge, Offsets, Partition, Position
-from kbroker.spark.reading import not_covered
 from kbroker.spark.remote_times import load_indexes
 from kbroker.spark.stores import open_store
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
@@ -138,7 +137,14 @@ class Planner:
         found: list[Piece] = []
         for piece in tile(state, start, end):
             if isinstance(piece, Hole):
-                self.options.lose(not_covered(state, *piece))
+                error = OffsetsNotCovered(
+                    f"no finished segment in the store has the offsets {piece.start_offset} to {piece.end_offset - 1}",
+                    remedy="name the broker (kafka.bootstrap.servers), which may have them, or run kbroker tier scrub;"
+                    " failOnDataLoss=false skips them",
+                    at=state.id[1:],
+                    offset=piece.start_offset,
+                )
+                self.options.lose(error)
             else:
                 found.append(piece)
         return found

@@ -19,7 +19,6 @@ from kbroker.spark.columns import COLUMNS
 from kbroker.spark.errors import (
     KbrokerSourceError,
     MissingObject,
-    OffsetsNotCovered,
     RecordsExpired,
     UnknownTopic,
     expired,
@@ -128,14 +127,3 @@ def _skip(options: SourceOptions, piece: Piece, start: int, end: int, why: Kbrok
         raise why
     what = "%s-%d: offsets %d to %d are skipped (failOnDataLoss=false): %s"
     logger.warning(what, *piece.topic_partition, start, min(end, piece.end_offset) - 1, why)
-
-
-def not_covered(state: PartitionState, start: int, end: int) -> OffsetsNotCovered:
-    """The error for offsets that are in no segment, if no broker is named."""
-    return OffsetsNotCovered(
-        f"no finished segment in the store has the offsets {start} to {end - 1}",
-        remedy="name the broker (kafka.bootstrap.servers), which may have them, or run kbroker tier scrub;"
-        " failOnDataLoss=false skips them",
-        at=(state.id.topic, state.id.partition),
-        offset=start,
-    )

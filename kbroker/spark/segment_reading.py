@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ class _Doubtful(Exception):
     """The piece's first batch may be damaged; only the batches before the piece can tell."""
 
 
+@dataclass
 class _SegmentReader:
     """Reads one piece.
 
@@ -60,33 +61,27 @@ class _SegmentReader:
            yielded
     """
 
-    def __init__(
-        self,
-        storage: RemoteStorageManager,
-        piece: SegmentPiece,
-        columns: Sequence[str],
-        chunk_bytes: int,
-    ) -> None:
-        self._storage = storage
-        self._piece = piece
-        self._columns = columns
-        self._chunk_bytes = chunk_bytes
-        self._rows = RowsBuilder(piece, columns, error_at=self._error, rows_bytes=chunk_bytes)
-        self._expected = None if piece.start_position else piece.segment.start_offset
-        self._given = piece.start_offset
-        self._is_second = False
-        self._is_gap = False
+    storage: RemoteStorageManager
+    piece: SegmentPiece
+    columns: Sequence[str]
+    chunk_bytes: int
+
+    def __post_init__(self) -> None:
+        self._rows = RowsBuilder(self.piece, self.columns, error_at=self._error, rows_bytes=self.chunk_bytes)
+        self._expected = None if self.piece.start_position else self.piece.segment.start_offset
+        self._given = self.piece.start_offset
+        self._is_second = self._is_gap = False
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._read()
         except _Doubtful:
             # If a damaged batch has already produced rows, this reads it again and the task fails.
-            again = replace(self._piece, start_position=0, start_offset=self._given)
-            yield from _SegmentReader(self._storage, again, self._columns, self._chunk_bytes).rows()
+            again = replace(self.piece, start_position=0, start_offset=self._given)
+            yield from _SegmentReader(self.storage, again, self.columns, self.chunk_bytes).rows()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        piece = self._piece
+        piece = self.piece
         held: list[bytes] = []
         size, wanted, position = 0, HEADER_SIZE, piece.start_position  # size and position of what is held
         try:
@@ -120,17 +115,17 @@ class _SegmentReader:
 
     def _give(self) -> Iterator[pa.RecordBatch]:
         yield from self._rows.take()
-        self._given = max(self._given, min(self._expected or 0, self._piece.end_offset))
+        self._given = max(self._given, min(self._expected or 0, self.piece.end_offset))
 
     def _blocks(self) -> Generator[bytes]:
-        segment, start = self._piece.segment, self._piece.start_position
-        return read_ranges(self._storage, segment, start, self._piece.end_position, chunk_bytes=self._chunk_bytes)
+        segment, start = self.piece.segment, self.piece.start_position
+        return read_ranges(self.storage, segment, start, self.piece.end_position, chunk_bytes=self.chunk_bytes)
 
     @property
     def _is_done(self) -> bool:
         """Whether no further batch is needed, neither for its records nor to confirm another one."""
         is_open = self._is_gap or self._is_second
-        return self._expected is not None and self._expected >= self._piece.end_offset and not is_open
+        return self._expected is not None and self._expected >= self.piece.end_offset and not is_open
 
     def _take(self, data: bytes, at: int, position: int) -> tuple[int, int]:
         """Take the complete batches from `at` on. Returns where they end, and how many bytes the next one needs; 0 if
@@ -151,23 +146,23 @@ class _SegmentReader:
             if not batch.crc_is_valid():
                 raise self._error(DamagedObject, f"the CRC of the batch at byte {position + at} is wrong")
             self._check_place(batch, position + at)
-            if batch.base_offset < self._piece.end_offset and not batch.is_control:
+            if batch.base_offset < self.piece.end_offset and not batch.is_control:
                 self._rows.add(batch)
             at += batch.size
         return at, HEADER_SIZE
 
     def _check_size(self, batch: RecordBatch, position: int) -> None:
         """Checks the size before memory is allocated for the batch."""
-        left = self._piece.segment.segment_size_in_bytes - position
+        left = self.piece.segment.segment_size_in_bytes - position
         if batch.size > min(left, MAX_BATCH_BYTES):
             what = f"the batch at byte {position} has {batch.size} bytes, but there are {left}"
             raise self._error(DamagedObject, what)
 
     def _check_place(self, batch: RecordBatch, position: int) -> None:
         """Errors: DamagedObject, _Doubtful."""
-        expected, segment = self._expected, self._piece.segment
+        expected, segment = self._expected, self.piece.segment
         if expected is None:
-            if batch.base_offset > self._piece.start_offset:
+            if batch.base_offset > self.piece.start_offset:
                 raise _Doubtful
             expected = batch.base_offset
             first = segment.start_offset
@@ -187,8 +182,8 @@ class _SegmentReader:
 
     def _error(self, kind: type[KbrokerSourceError], what: str, offset: int | None = None) -> KbrokerSourceError:
         if offset is None:
-            offset = min(max(self._given, self._expected or 0), self._piece.end_offset)
-        return segment_error(kind, what, self._piece.segment, self._storage, offset=offset)
+            offset = min(max(self._given, self._expected or 0), self.piece.end_offset)
+        return segment_error(kind, what, self.piece.segment, self.storage, offset=offset)
 
 
 def read_ranges(

@@ -25,9 +25,16 @@ from kbroker.spark.errors import ExportConflict, InvalidOption
 from kbroker.spark.jobs import export_log
 from kbroker.spark.jobs.bounds import Bounds, find_bounds, read_ranges
 from kbroker.spark.jobs.decoding import Decoding
-from kbroker.spark.jobs.export_files import counted_rows, save, staged_files
 from kbroker.spark.jobs.export_log import BAD_RECORDS, COMMITS, STAGING, SUCCESS, Commit, ExportedFile, Identity, Range
-from kbroker.spark.jobs.export_rows import bad_rows, good_rows, identity_schema, rows_of
+from kbroker.spark.jobs.export_rows import (
+    bad_rows,
+    counted_rows,
+    good_rows,
+    identity_schema,
+    rows_of,
+    save,
+    staged_files,
+)
 from kbroker.spark.jobs.files import Claimed, HadoopDirectory
 from kbroker.spark.options import subscriptions_in
 

@@ -1,4 +1,4 @@
-"""The rows of an export, with or without decoded values.
+"""The rows of an export, with or without decoded values, and the files that they are written to.
 
     key, value, topic, offset, timestamp, timestampType, headers       as stored
     date, partition                                                    the directories; date is the timestamp's, in UTC
@@ -9,17 +9,20 @@ decoded have their value and the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kbroker.spark.errors import InvalidOption
+from kbroker.spark.errors import InvalidOption, JobError
 from kbroker.spark.jobs.decoding import Decoder, Decoding
+from kbroker.spark.jobs.export_log import ExportedFile, Range
+from kbroker.spark.jobs.files import HadoopDirectory
+from kbroker.spark.jobs.session import SMALL_BATCHES, session_settings
 from kbroker.spark.schema import ALL_COLUMNS
 
 BASE: Final = ("key", "topic", "offset", "timestamp", "timestampType", "headers", "date", "partition")
@@ -31,6 +34,10 @@ DATE: Final = (
     f"CAST(date_add(DATE'1970-01-01', CAST((unix_micros(timestamp) - pmod(unix_micros(timestamp), {DAY_MICROS})) "
     f"DIV {DAY_MICROS} AS INT)) AS STRING)"
 )
+
+
+# By default Spark writes times as INT96, which few programs other than Spark and Hive read.
+SETTINGS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", **SMALL_BATCHES}
 
 
 def identity_schema(decoding: Decoding | None, into: str | None) -> dict[str, Any]:
@@ -103,3 +110,51 @@ def decoded_batches(
         kept = compute.if_else(reasons.is_valid(), values, pa.scalar(None, values.type))
         given = [kept if name == RAW else batch.column(name) for name in batch.schema.names]
         yield pa.RecordBatch.from_arrays([*given, *columns, reasons], [*batch.schema.names, *names, REASON])
+
+
+# --- files ---
+
+
+def save(directory: HadoopDirectory, frame: DataFrame, path: str) -> None:
+    """Write rows below a path of the directory, by date and partition, in offset order."""
+    with session_settings(frame.sparkSession, SETTINGS):
+        (
+            frame.sortWithinPartitions("date", "partition", "offset")
+            .write.mode("overwrite")
+            .option("compression", "zstd")
+            .partitionBy("date", "partition")
+            .parquet(f"{directory.path}/{path}")
+        )
+
+
+def counted_rows(
+    spark: SparkSession, directory: HadoopDirectory, path: str, batch: Mapping[int, Range]
+) -> dict[int, int]:
+    """Count the written rows by partition, by reading them.
+
+    Errors  JobError if they are not rows of the batch, which then must not be committed
+    """
+    frame = spark.read.schema("offset bigint, partition int").parquet(f"{directory.path}/{path}")
+    found = frame.groupBy("partition").agg(F.count(F.lit(1)), F.min("offset"), F.max("offset")).collect()
+    counted: dict[int, int] = {}
+    for partition, count, first, latest in found:
+        wanted = batch[partition]
+        if first < wanted.start or latest >= wanted.end or count > wanted.end - wanted.start:
+            raise JobError(
+                f"{count} rows with the offsets {first} to {latest} were written for the offsets {wanted.start} to "
+                f"{wanted.end - 1}",
+                remedy="nothing was committed; this is a bug in the job, please report it",
+                object_name=f"{directory.path}/{path}",
+            )
+        counted[partition] = count
+    return counted
+
+
+def staged_files(directory: HadoopDirectory, path: str, prefix: str, number: int) -> list[ExportedFile]:
+    """The files below a path, each with its final path below `prefix`, which is unique among all batches."""
+    found = []
+    for file, size in directory.files(path):
+        parent, _, name = file.rpartition("/")
+        if not name.startswith(("_", ".")):
+            found.append(ExportedFile(f"{path}/{file}", f"{prefix}{parent}/batch-{number:08d}-{name}", size))
+    return found
