@@ -45,8 +45,9 @@ LEAST_CHUNK_BYTES: Final = 64 << 10
 MOST_CHUNK_BYTES: Final = 1 << 30  # the rows of a chunk must fit into one Arrow array of less than 2 GiB
 MOST: Final = (1 << 63) - 1
 
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 KNOWN: Final = (
-    "subscribe", "subscribePattern", "assign",
+    *SUBSCRIPTIONS,
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "minPartitions", "maxRecordsPerPartition",
@@ -56,7 +57,6 @@ KNOWN: Final = (
 )  # fmt: skip
 """All options except those that begin with `kafka.` and `rsm.config.`."""
 
-SUBSCRIPTIONS: Final = KNOWN[:3]
 _NAMES: Final = {name.lower(): name for name in KNOWN}
 _UNITS_MS: Final = {
     "ms": 1, "msec": 1, "millisecond": 1, "milliseconds": 1,

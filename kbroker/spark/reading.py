@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from kbroker.spark.columns import COLUMNS
+from kbroker.spark.columns import COLUMNS, RowsBuilder
 from kbroker.spark.errors import (
     KbrokerSourceError,
     MissingObject,
@@ -29,6 +29,7 @@ from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.stores import open_store
 
 if TYPE_CHECKING:
+    from kbroker.spark.client import BrokerClient
     from kbroker.spark.options import SourceOptions
     from kbroker.spark.plan import PartitionState
 
@@ -62,7 +63,6 @@ def _read(options: SourceOptions, piece: Piece, columns: Sequence[str], looks: i
 def _read_tail(options: SourceOptions, piece: TailPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     from kbroker.spark.client import EARLIEST, kept_client  # noqa: PLC0415  (only imported if a client is needed)
     from kbroker.spark.fetching import offset_now  # noqa: PLC0415
-    from kbroker.spark.tail_reading import read_tail  # noqa: PLC0415
 
     assert options.client is not None, "records to be fetched without a broker"
     offset = piece.start_offset
@@ -78,6 +78,35 @@ def _read_tail(options: SourceOptions, piece: TailPiece, columns: Sequence[str])
             with kept_client(options.client) as client:
                 start, offset = error.offset or offset, offset_now(client, piece, EARLIEST)
             _skip(options, piece, start, offset, error)
+
+
+def read_tail(
+    client: BrokerClient, piece: TailPiece, columns: Sequence[str], *, chunk_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece that the broker sends, in the order of their offsets. If this raises, all rows below the
+    error's offset have been yielded.
+
+    Errors  those of `fetch_batches`, and UnknownCodec, UnrepresentableRecord
+    """
+    from kbroker.spark.fetching import check_topic, damaged, fetch_batches  # noqa: PLC0415
+
+    check_topic(client, piece)
+    rows = RowsBuilder(
+        piece,
+        columns,
+        error_at=lambda kind, what, offset: damaged(piece, offset, what, kind),
+        rows_bytes=chunk_bytes,
+    )
+    try:
+        for batch in fetch_batches(client, piece, max_bytes=chunk_bytes):
+            if not batch.is_control:
+                rows.add(batch)
+            if rows.is_full:
+                yield from rows.take()
+    except KbrokerSourceError:
+        yield from rows.take()
+        raise
+    yield from rows.take()
 
 
 def _look_again(

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kbroker.spark.client import EARLIEST, LATEST, BrokerClient, kept_client
+from kbroker.spark.client import EARLIEST, LATEST, kept_client
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, RecordsExpired, same_topics, unknown_topic
 from kbroker.spark.fetching import check_topic, offset_now
 from kbroker.spark.metadata_fetching import CatalogueFollower, fetch_events, tell_skipped
@@ -40,7 +40,6 @@ from kbroker.spark.stores import open_store
 from kbroker.spark.worker import settle
 from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue, id_text, partition_of
@@ -208,7 +207,14 @@ class SegmentsStreamReader(DataSourceStreamReader):
         piece: TailPiece = partition.value
         with kept_client(self._client_settings) as client:
             topic = check_topic(client, piece)
-            _check_start(client, piece)
+            first = offset_now(client, piece, EARLIEST)
+            if first > piece.start_offset:
+                raise RecordsExpired(
+                    f"the events up to offset {first - 1} have been deleted",
+                    remedy="start again with another checkpoint",
+                    at=piece.topic_partition,
+                    offset=piece.start_offset,
+                )
             for found in fetch_events(client, piece, partition_count=len(topic.leaders)):
                 tell_skipped(piece, found)
                 for offset, event in found.events:
@@ -231,16 +237,6 @@ def _read(offsets: Mapping[str, Any]) -> tuple[dict[int, int], UUID]:
         ) from error
 
 
-def _check_start(client: BrokerClient, piece: TailPiece) -> None:
-    """Errors: RecordsExpired."""
-    first = offset_now(client, piece, EARLIEST)
-    if first > piece.start_offset:
-        raise RecordsExpired(
-            f"the events up to offset {first - 1} have been deleted", remedy="start again with another checkpoint",
-            at=piece.topic_partition, offset=piece.start_offset,
-        )  # fmt: skip
-
-
 def event_row(event: MetadataEvent, subscription: Subscription, partition: int, offset: int) -> SegmentRow | None:
     """The row of an event; None for events of other partitions."""
     id_ = event.remote_log_segment_id.topic_id_partition
@@ -248,13 +244,8 @@ def event_row(event: MetadataEvent, subscription: Subscription, partition: int, 
         return None
     if isinstance(event, RemoteLogSegmentMetadata):
         return (*segment_row(event)[:-2], partition, offset)
-    return (*_update_row(event), partition, offset)
-
-
-def _update_row(event: RemoteLogSegmentMetadataUpdate) -> SegmentRow:
-    topic_id, topic, partition = event.remote_log_segment_id.topic_id_partition
     return (
-        topic, uuid_to_text(topic_id), partition, uuid_to_text(event.remote_log_segment_id.id), None, None, None,
-        RemoteLogSegmentState(event.state).name, None, None, _time(event.event_timestamp_ms), event.broker_id,
-        event.custom_metadata, None,
+        id_.topic, uuid_to_text(id_.topic_id), id_.partition, uuid_to_text(event.remote_log_segment_id.id),
+        None, None, None, RemoteLogSegmentState(event.state).name, None, None, _time(event.event_timestamp_ms),
+        event.broker_id, event.custom_metadata, None, partition, offset,
     )  # fmt: skip

@@ -20,8 +20,8 @@ from kbroker.spark.options import Subscription
 from kbroker.spark.pieces import SegmentPiece, TailPiece
 from kbroker.spark.plan import tile
 from kbroker.spark.positions import Partition
+from kbroker.spark.reading import read_tail
 from kbroker.spark.segment_reading import read_segment
-from kbroker.spark.tail_reading import read_tail
 from kbroker.tiered.api import STARTED
 from kbroker.tiered.catalogue import METADATA_TOPIC, Catalogue
 from kbroker.tiered.local import LocalRemoteStorage
