@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kbroker.client.cluster import Cluster, UnknownPartition
 from kbroker.client.operations import EARLIEST, EARLIEST_LOCAL, LATEST, OffsetAt, by_topic, list_offsets
-from kbroker.spark.errors import BrokerUnavailable, InvalidOption, KbrokerSourceError, unknown_topic
+from kbroker.spark.errors import BrokerUnavailable, InvalidOption, unknown_topic
 from kbroker.spark.positions import Partition
 from wire.errors import ErrorCode, KafkaError, check, code_of
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -80,7 +80,11 @@ class BrokerClient:
         try:
             self.cluster = Cluster(settings)
         except (KafkaError, OSError) as error:
-            raise _unavailable(servers, error) from error
+            said = error.message if isinstance(error, KafkaError) else str(error)
+            raise BrokerUnavailable(
+                said if said.startswith("no broker answers") else f"no broker answers at {servers}: {said}",
+                remedy="check that the broker runs and that kafka.bootstrap.servers names it",
+            ) from error
         except ValueError as error:
             raise InvalidOption(f"kafka.*: {error}", remedy="correct the option") from error
 
@@ -224,22 +228,11 @@ class BrokerClient:
             raise unknown_topic(error.topic, error.index) from error
         except KafkaError as error:
             said = error.message or explain(error.code)
+            does, remedy = "refuses", "check the broker's log"
             if error.code.retriable or error.code in ALSO_RETRIED:
-                raise BrokerUnavailable(
-                    f"the broker at {servers} does not complete the request for {what}: {said}",
-                    remedy="check that the broker runs, and start the job again",
-                ) from error
-            raise BrokerUnavailable(
-                f"the broker at {servers} refuses {what}: {said}", remedy="check the broker's log"
-            ) from error
-
-
-def _unavailable(servers: str, error: Exception) -> KbrokerSourceError:
-    said = error.message if isinstance(error, KafkaError) else str(error)
-    return BrokerUnavailable(
-        said if said.startswith("no broker answers") else f"no broker answers at {servers}: {said}",
-        remedy="check that the broker runs and that kafka.bootstrap.servers names it",
-    )
+                does = "does not complete the request for"
+                remedy = "check that the broker runs, and start the job again"
+            raise BrokerUnavailable(f"the broker at {servers} {does} {what}: {said}", remedy=remedy) from error
 
 
 def explain(code: int) -> str:

@@ -18,6 +18,7 @@ from kbroker.tiered.api import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
+from wire.errors import Malformed
 from wire.types import ZERO_UUID, uuid_to_text
 
 
@@ -185,11 +186,14 @@ def segment_error(
     return kind(what, remedy=_REMEDIES[kind], at=(id_.topic, id_.partition), offset=offset, object_name=name)
 
 
-def error_of_store(error: RemoteStorageError) -> tuple[type[KbrokerSourceError], str]:
-    """The error class and message for a store's error about an object."""
+def error_of_store(error: RemoteStorageError | OSError | Malformed) -> tuple[type[KbrokerSourceError], str]:
+    """The error class and message for a store's error about an object, or for bytes of it that are not a batch."""
     if isinstance(error, RemoteResourceNotFound):
         return MissingObject, f"the object is missing: {error}"
-    if isinstance(error, RemoteObjectDamaged):
+    if isinstance(error, Malformed):
+        return DamagedObject, f"a batch cannot be decoded: {error}"
+    is_too_short = isinstance(error, OSError) and not error.errno
+    if is_too_short or isinstance(error, RemoteObjectDamaged):
         return DamagedObject, str(error)
     return StoreUnavailable, f"the object cannot be read: {error}"
 

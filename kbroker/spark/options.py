@@ -133,10 +133,10 @@ class SourceOptions:
         least, most = given.number("minOffsetsPerTrigger"), given.number("maxOffsetsPerTrigger")
         if least is not None and most is not None and least > most:
             _refuse(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", "lower the first")
-        strategy = given.take("startingOffsetsByTimestampStrategy", "error").lower()
+        strategy = given.texts.get("startingOffsetsByTimestampStrategy", "error").lower()
         if strategy not in {"error", "latest"}:
             _refuse(f"startingOffsetsByTimestampStrategy={strategy}", "set it to error or to latest")
-        delay = given.take("maxTriggerDelay", None)
+        delay = given.texts.get("maxTriggerDelay")
         return cls(
             subscription=given.subscription(),
             client=client,
@@ -190,7 +190,7 @@ class _Given:
     """The given options as text, by their canonical names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._texts: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self._kafka: dict[str, str] = {}
         self._store: dict[str, str] = {}
         for name, text in options.items():
@@ -200,15 +200,12 @@ class _Given:
             elif lowered.startswith(STORE_PREFIX):
                 self._store[lowered.removeprefix(STORE_PREFIX)] = text
             elif lowered in _NAMES:
-                self._texts[_NAMES[lowered]] = text
+                self.texts[_NAMES[lowered]] = text
             else:
                 _unknown(name)
 
-    def take(self, name: str, default: T) -> str | T:
-        return self._texts.get(name, default)
-
     def number(self, name: str, *, at_least: int = 1, at_most: int = MOST) -> int | None:
-        text = self._texts.get(name)
+        text = self.texts.get(name)
         if text is None:
             return None
         if not re.fullmatch(r"\s*\d{1,19}\s*", text, re.ASCII) or not at_least <= int(text) <= at_most:
@@ -217,7 +214,7 @@ class _Given:
         return int(text)
 
     def boolean(self, name: str, *, default: bool) -> bool:
-        text = self._texts.get(name)
+        text = self.texts.get(name)
         if text is None:
             return default
         if (flag := as_boolean(text)) is None:
@@ -225,11 +222,11 @@ class _Given:
         return flag
 
     def subscription(self) -> Subscription:
-        given = [name for name in SUBSCRIPTIONS if name in self._texts]
+        given = [name for name in SUBSCRIPTIONS if name in self.texts]
         if len(given) != 1:
             said = f"{' and '.join(given)} are given together" if given else "no topic is named"
             _refuse(said, "set exactly one of subscribe, subscribePattern and assign")
-        name, text = given[0], self._texts[given[0]]
+        name, text = given[0], self.texts[given[0]]
         if name == "assign":
             return Subscription(partitions=_read(name, text, parse_assignment))
         if name == "subscribePattern":
@@ -247,17 +244,17 @@ class _Given:
 
     def position(self, edge: str, *edges: Edge) -> Position | None:
         """Where reading begins or ends. As in the Kafka source, one time overrides many, and times override offsets."""
-        text = self._texts.get(f"{edge}Timestamp")
+        text = self.texts.get(f"{edge}Timestamp")
         if text is not None:
             if not re.fullmatch(r"\s*[+-]?\d{1,19}\s*", text, re.ASCII):
                 _refuse(f"{edge}Timestamp={text} is not a number", "give the milliseconds since 1970-01-01 UTC")
             return AtTimestamp(_time_ms(f"{edge}Timestamp", int(text)))
         name = f"{edge}OffsetsByTimestamp"
-        if name in self._texts:
-            times = _read(name, self._texts[name], parse_positions)
+        if name in self.texts:
+            times = _read(name, self.texts[name], parse_positions)
             return AtTimestamps({partition: _time_ms(name, time_ms) for partition, time_ms in times.items()})
         name = f"{edge}Offsets"
-        text = self._texts.get(name)
+        text = self.texts.get(name)
         if text is None:
             return None
         for one in edges:
@@ -293,7 +290,7 @@ class _Given:
         return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
 
     def store(self) -> StoreOptions | None:
-        class_name, file = self._texts.get(STORE_CLASS), self._texts.get("kbroker.config")
+        class_name, file = self.texts.get(STORE_CLASS), self.texts.get("kbroker.config")
         if file is not None:
             found = _from_broker_settings(file)
             if class_name in (None, found.class_name):

@@ -8,7 +8,7 @@ Source  RemoteLogManager.findOffsetByTimestamp of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from kbroker.spark.errors import DamagedObject, StoreUnavailable, error_of_store, segment_error
+from kbroker.spark.errors import error_of_store, segment_error
 from kbroker.spark.plan import PartitionState, usable_segments
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import CorruptIndex
@@ -62,14 +62,8 @@ def first_at_or_after(storage: RemoteStorageManager, state: PartitionState, time
         position = 0 if indexes is None else indexes.position_for_timestamp(timestamp_ms, start_offset)
         try:
             found = _in_segment(storage, segment, position, timestamp_ms, start_offset)
-        except OSError as error:
-            kind = StoreUnavailable if error.errno else DamagedObject  # without a number, the object is too short
-            raise segment_error(kind, str(error), segment, storage, offset=start_offset) from error
-        except RemoteStorageError as error:
+        except (RemoteStorageError, OSError, Malformed) as error:
             raise segment_error(*error_of_store(error), segment, storage, offset=start_offset) from error
-        except Malformed as error:
-            what = f"a batch cannot be decoded: {error}"
-            raise segment_error(DamagedObject, what, segment, storage, offset=start_offset) from error
         if found is not None:
             return found
     return None
