@@ -114,7 +114,6 @@ class LogDirectory:
                 disk, path, node_id=node_id, cluster_id=cluster_id, new_cluster_id=new_id, directory_id=new_uuid()
             )
             self.checkpoints = OffsetCheckpoints(path, disk, self.logs, write=self._write_checkpoint, report=report)
-            self.checkpoints.read()
             names = disk.list(path)
             self.was_clean = CLEAN_SHUTDOWN in names
             self.previous_broker_epoch = read_clean_shutdown(disk, path) if self.was_clean else -1

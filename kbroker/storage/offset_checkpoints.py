@@ -38,24 +38,16 @@ class OffsetCheckpoints:
         write: Callable[[str, bytes], None],
         report: Callable[[str], None],
     ) -> None:
-        self.recovery_points: dict[TopicPartition, int] = {}
-        self.log_starts: dict[TopicPartition, int] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        self._path = path
-        self._disk = disk
+        """Read the files. A malformed one counts as empty. Errors: OSError."""
         self._logs = logs
         self._write = write
-        self._report = report
         self._written: dict[str, dict[TopicPartition, int]] = {}  # the contents of each file
-
-    def read(self) -> None:
-        """Read the files. A malformed one counts as empty. Errors: OSError."""
 
         def read(name: str, consequence: str) -> dict[TopicPartition, int]:
             try:
-                found = read_offsets(self._disk, f"{self._path}/{name}")
+                found = read_offsets(disk, f"{path}/{name}")
             except ValueError as error:
-                self._report(f"{error}; {consequence}")
+                report(f"{error}; {consequence}")
                 found = {}
             self._written[name] = dict(found)
             return found
