@@ -91,7 +91,7 @@ def read(disk: Disk, log: Log, partition_count: int) -> Snapshot:
         raise Unusable("it is damaged: the checksum is wrong")
     parts = _parts(data[_INT.size :])
     try:
-        header = json.loads(bytes(next(parts)))
+        header = json.loads(bytes(next(parts, b"")))
     except ValueError as error:
         raise Unusable(f"it has another format: {error}") from error
     if header["of"] != _identity(log, partition_count):

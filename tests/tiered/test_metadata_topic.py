@@ -144,11 +144,12 @@ def starts(events: Events) -> list[tuple[int, int]]:
 def test_an_unreadable_record_is_skipped_and_reported() -> None:
     """Such a record permanently ends Apache Kafka's metadata consumer, and with it tiering."""
     stranger = encode_event(segment_metadata(TopicIdPartition(UUID(int=9), "t", 0), 0, 9))
-    found = read(batch(0, *values(10), b"not a record", None, stranger, *values(20)))
-    assert starts(found) == [(0, 10), (4, 20)]
-    assert [(offset, count) for offset, count, _ in found.skipped] == [(1, 1), (2, 1), (3, 1)]
+    deletion = bytes.fromhex(PARTITION_DELETION)
+    found = read(batch(0, *values(10), b"not a record", None, stranger, deletion, *values(20)))
+    assert starts(found) == [(0, 10), (5, 20)]
+    assert [(offset, count) for offset, count, _ in found.skipped] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert "belongs into partition" in found.skipped[2][2]
-    assert found.next_offset == 5
+    assert found.next_offset == 6
 
 
 def test_reading_starts_within_a_batch_and_ends_before_uncommitted_ones() -> None:
