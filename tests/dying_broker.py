@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatch
-from functools import partial
 
 from kbroker import cli, node
 from kbroker.runtime.disk import RealDisk, RealFile
@@ -74,6 +73,12 @@ class DyingFile(RealFile):
         self.disk.around("sync", self.path, super().sync)
 
 
+class DyingEnv(RealEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = DyingDisk(os.environ[DIES_AT])
+
+
 if __name__ == "__main__":
-    node.RealEnv = partial(RealEnv, disk=DyingDisk(os.environ[DIES_AT]))  # type: ignore[misc, assignment]
+    node.RealEnv = DyingEnv  # type: ignore[misc]
     sys.exit(cli.main())

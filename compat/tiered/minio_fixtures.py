@@ -34,7 +34,7 @@ ErrorType = TypeVar("ErrorType", bound=RemoteStorageError)
 
 def prefix_of(directory: Path) -> str:
     """An object name prefix for a test's directory."""
-    return f"tests/{directory.parent.name}"
+    return f"tests/{directory.parent.name}/{directory.name}"
 
 
 @pytest.fixture(scope="module")
