@@ -110,13 +110,14 @@ class Export:
     spark: SparkSession
     topic: str
     output: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)  # may have secrets
     decoding: Decoding | None = None
     into: str | None = None
     max_records_per_batch: int | None = None
     _in_place: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.options = {name: str(value) for name, value in self.options.items()}  # also numbers
         self.directory = HadoopDirectory.for_writing(self.spark, self.output)
         self.summary = ExportSummary(self.topic, self.directory.path)
         if subscribed := subscriptions_in(self.options):
