@@ -77,7 +77,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         retention_ms=config.retention_ms if config.is_deleting else -1,
         retention_bytes=config.retention_bytes if config.is_deleting else -1,
         timestamp_ms=timestamp_ms,
-        copying=held.unfinished,
+        copying=frozenset(held.unfinished),  # of the same time as `known`: a copy may end while a thread decides
         is_abandoned=is_abandoned,
     )
     # This takes tens of milliseconds for ten thousand segments: too long for the event loop.

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from kbroker.testing.env import MemoryEnv, MemoryThreads
+from kbroker.tiered import expiring
 from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError, RetriableRemoteStorageError
+from kbroker.tiered.plan import plan_expiry
+from tests.tiered import tier_site
 from tests.tiered.tier_site import FaultyStorage, Site, settings, tiered_config
 
 HOUR_MS = 3_600_000
@@ -332,3 +339,33 @@ async def test_segments_above_the_high_watermark_do_not_expire(autojump_clock: M
         orders.progress.high_watermark = orders.log.log_end_offset
         await site.rounds(2)
         assert site.finished(orders) == []
+
+
+async def test_a_copy_that_ends_while_expiry_plans_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """The plan is made in a thread if there are many segments, from the metadata of when it was begun."""
+
+    class Slow(MemoryEnv):
+        async def run_blocking(self, function: Any, *arguments: Any) -> Any:
+            if isinstance(function, partial) and function.func is plan_expiry:
+                await trio.sleep(100)
+            return await super().run_blocking(function, *arguments)
+
+        def threads(self, max_threads: int) -> MemoryThreads:
+            return SlowThreads(self, max_threads)
+
+    class SlowThreads(MemoryThreads):
+        async def run_blocking(self, function: Any, *arguments: Any) -> Any:
+            await trio.sleep(70)
+            return await super().run_blocking(function, *arguments)
+
+    monkeypatch.setattr(expiring, "INLINE_SEGMENTS", 0)
+    monkeypatch.setattr(tier_site, "MemoryEnv", Slow)
+    site = Site()
+    orders = site.add()
+    site.append(orders, 10)
+    async with site.at_work():
+        await site.rounds(20)
+        assert site.finished(orders) == [0, 4]
+        assert site.storage.deleted == []
