@@ -380,8 +380,8 @@ class Segment:
         for position, header in self.scan(self.last_index_position):
             self.note_batch(header, position)
             last = header
-        if self.size != end:
-            raise CorruptIndex(f"{self.log_path} holds no batch at {self.size}")
+        if last is None or self.size != end:
+            raise CorruptIndex(f"{self.log_path} holds no batch at {0 if last is None else self.size}")
         if self.first_timestamp == UNKNOWN:
             self.first_timestamp = header_at(self.open().file.pread(HEADER_SIZE, 0)).max_timestamp
         return last

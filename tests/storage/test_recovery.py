@@ -115,6 +115,23 @@ def test_d1_damage_in_a_middle_segment_removes_everything_after_it(crashed: Path
     assert log.append(batch(), leader_epoch=2, timestamp_ms=0).first_offset == second + 2
 
 
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
+def test_d1_damage_of_the_first_batch_after_a_clean_shutdown_is_truncated(tmp_path: Path, damage: str) -> None:
+    """Only something else than the broker can do this."""
+    log = open_log(tmp_path)
+    fill(log, 3)
+    log.close()
+    path = Path(log.segments.active.log_path)
+    data = path.read_bytes()
+    path.write_bytes(data[:30] if damage == "cut" else bytes(70) + data[70:])
+    reports: list[str] = []
+    log = open_log(tmp_path, clean_shutdown=True, report=reports.append)
+    assert "the segment is recovered" in reports[0]
+    assert (log.log_end_offset, log.segments.active.size) == (0, 0)
+    fill(log, 2)
+    assert offsets(log) == [0, 1]
+
+
 def test_d7_a_segment_that_lost_its_end_removes_later_segments(crashed: Path) -> None:
     # Truncated at a batch boundary: all remaining batches are valid, and only the offsets show the gap.
     second = names(crashed, ".log")[1]
