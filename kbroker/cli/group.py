@@ -124,9 +124,9 @@ def add_parser(commands: Commands) -> None:
 
 
 def _chosen(known: Sequence[str], what: str, text: str) -> list[str]:
-    """The words of a comma-separated list, in Kafka's spelling. Case is ignored."""
+    """The words of a comma-separated list, in Kafka's spelling; none for an empty text. Case is ignored."""
     spelled = {name.lower(): name for name in known}
-    words = [word.strip() for word in text.split(",")]
+    words = [word.strip() for word in text.split(",") if text]
     for word in words:
         if word.lower() not in spelled:
             raise argparse.ArgumentTypeError(f"{word!r} is not a {what} of a group; use one of {', '.join(known)}")

@@ -112,6 +112,7 @@ def test_groups_are_listed_with_state_and_type(group: Group, broker: str, topic:
         assert rows[0] == ["GROUP", "TYPE", "STATE"]
         assert ["listed-empty", "Classic", "Empty"] in rows
         assert ["listed-stable", "Classic", "Stable"] in rows
+        assert group("--list", "--state", "", "--type", "").lines == group("--list", "--state", "--type").lines
         stable = [line.split() for line in group("--list", "--state", "stable,preparingrebalance").lines]
         assert ["listed-stable", "Stable"] in stable
         assert "listed-empty" not in [row[0] for row in stable]
