@@ -22,6 +22,7 @@ from typing import IO, Protocol
 # Many tests write records that are years old, which retention would delete during the test. With these settings Kafka
 # checks retention only once, when it starts, and the broker under test never does.
 WITHOUT_RETENTION = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms": "31536000000"}
+CHECKOUT = Path(__file__).parents[1]
 READY = "kbroker ready on "
 START_TIMEOUT_S = 30.0
 # ApiVersions v0, correlation id 0, null client id: the smallest request that every broker answers.
@@ -110,7 +111,8 @@ class KbrokerProcess:
     """`python -m kbroker serve` as a child process.
 
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the port. With `tier`, segments
-    in the tier are below that directory, otherwise in the default directory next to the data.
+    in the tier are below that directory, otherwise in the default directory next to the data. `checkout` is the
+    directory whose packages run.
     """
 
     name = "kbroker"
@@ -123,8 +125,10 @@ class KbrokerProcess:
         python: str = sys.executable,
         port: int = 0,
         tier: Path | None = None,
+        checkout: Path = CHECKOUT,
     ) -> None:
         self.directory = directory
+        self.checkout = checkout
         self.log_directory: Path | None = directory / "data"
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
@@ -155,7 +159,7 @@ class KbrokerProcess:
         began = time.monotonic()
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[1]
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=self.checkout
             )
         timer = threading.Timer(timeout_s, self.process.kill)
         timer.start()

@@ -17,6 +17,7 @@ from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
 from compat.bench.spark_rows import SPARK_MEASURES
 from compat.bench.tier_rows import remote_segments, tier
+from kbroker import build
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 OUTSIDE_ROUNDS = {
@@ -37,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m compat.bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each figure is taken (default 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: proves the program, not the figures")
-    parser.add_argument("--brokers", default="kafka,kbroker", help="which to measure (default both)")
+    parser.add_argument("--brokers", default="kafka,kbroker,pure", help="which to measure (default all three)")
     parser.add_argument("--only", default="", help=f"some of: {','.join([*OUTSIDE_ROUNDS, *ROUND])}")
     parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=None, help="write docs/benchmarks.md")
     return parser.parse_args()
@@ -46,18 +47,24 @@ def arguments() -> argparse.Namespace:
 def run(options: argparse.Namespace, directory: Path) -> dict[str, list[Figures]]:
     """All figures by broker: a list of rounds."""
     which = set(options.brokers.split(","))
+    if build() != "compiled":
+        which.discard("pure")  # it would be measured twice
     only = set(options.only.split(",")) - {""} or {*OUTSIDE_ROUNDS, *ROUND}
     size = QUICK if options.quick else FULL
     found: dict[str, list[Figures]] = {}
 
     def note(name: str, figures: Figures) -> None:
-        found.setdefault("kbroker" if name == "kbroker" else "kafka", []).append(figures)
+        if name == "pure":
+            found.setdefault("kbroker", []).append({f"{key}-pure": value for key, value in figures.items()})
+        else:
+            found.setdefault("kbroker" if name == "kbroker" else "kafka", []).append(figures)
         reported = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
         print(f"  {name}: {reported}", file=sys.stderr, flush=True)
 
     for key, measure in OUTSIDE_ROUNDS.items():
         if key in only:
-            for name, rounds in measure(directory / key, which, rounds=options.rounds).items():
+            brokers = which if key == "start" else which - {"pure"}
+            for name, rounds in measure(directory / key, brokers, rounds=options.rounds).items():
                 for figures in rounds:
                     note(name, figures)
             shutil.rmtree(directory / key, ignore_errors=True)

@@ -17,10 +17,10 @@ RECORD_BYTES = 1000
 RETRIABLE = (3, 5, 6, 75, 78)
 
 
-def produce_frame(topic: str, batch: bytes) -> bytes:
+def produce_frame(topic: str, batch: bytes, partition: int = 0) -> bytes:
     """A Produce of one batch with acks=all."""
-    partition = {"Index": 0, "Records": batch}
-    message = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": [partition]}]}
+    data = {"Index": partition, "Records": batch}
+    message = {"Acks": -1, "TimeoutMs": 30_000, "TopicData": [{"Name": topic, "PartitionData": [data]}]}
     return encode_request("Produce", PRODUCE_VERSION, message)
 
 

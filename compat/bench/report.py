@@ -32,7 +32,7 @@ def table(theirs: Figures, ours: Figures) -> list[tuple[str, ...]]:
     """The rows as text; a missing figure is a dash."""
     lines = []
     for row in ROWS:
-        their, our = theirs.get(row.key), ours.get(row.key)
+        their, our = theirs.get(row.key.removesuffix("-pure")), ours.get(row.key)
         ratio = f"{our / their:.2f}" if their and our else "-"
         reached = "-"
         if our is not None and (their is not None or row.goal[-1] != "x"):
@@ -97,9 +97,12 @@ What the rows mean:
 - Produce is version 7 over one plaintext loopback connection, with frames that were encoded in advance. Batches of 16
   and 900 KiB hold records of 1,000 bytes unless the row says otherwise (a broker checks every record, so their number
   matters). A batch of 1 KiB holds one record. Nothing is compressed.
+- kbroker runs with compiled modules; rows that begin with "pure Python" are the same broker without them, in the same
+  run. In the rows with five requests in one call, a client sends five requests on a connection and receives their
+  replies before it sends the next five, so the client is not the bottleneck. Each connection has a partition.
 - Fetch is version 11 without a session, with one request in flight. Each request asks for up to 1 MiB of one of four
-  partitions of 64 MB. The CPU time of a broker is user and system time of its process and child processes. Its memory
-  includes child processes too.
+  partitions of 64 MB. With four connections, each has a thread of the client. The CPU time of a broker is user and
+  system time of its process and child processes. Its memory includes child processes too.
 - End to end is the time of one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to
   `poll` of its consumer in the same process.
 - ProducerPerformance is Kafka's tool with its defaults (idempotent, `acks=all`).

@@ -7,13 +7,14 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from compat.brokers import KbrokerProcess, address_of, answers
+from compat.brokers import CHECKOUT, KbrokerProcess, address_of, answers
 from compat.kafka import KafkaNode
 from compat.kafka.node import AS_INSTALLED
 from compat.kafka.tools import run_tool
@@ -35,6 +36,11 @@ class Rival:
     def __init__(self, broker: KbrokerProcess | KafkaNode) -> None:
         self.broker = broker
         self.name = broker.name
+
+    def named(self, name: str) -> Rival:
+        """The same rival with another name."""
+        self.name = name
+        return self
 
     @property
     def servers(self) -> str:
@@ -131,9 +137,9 @@ def rivals(
     tier: Mapping[str, str] | None = None,
     kbroker: Mapping[str, str] | None = None,
 ) -> Iterator[list[Rival]]:
-    """The requested ones of {"kafka", "kbroker"}, not started yet. All of them are stopped at the end even after an
-    error, because a running broker distorts the next measurement. With `tier`, its settings, each has a tier; `kbroker`
-    has settings of kbroker alone.
+    """The requested ones of {"kafka", "kbroker", "pure"}, not started yet. All of them are stopped at the end even
+    after an error, because a running broker distorts the next measurement. With `tier`, its settings, each has a tier;
+    `kbroker` has settings of kbroker alone. "pure" is kbroker without its compiled modules, from a copy of the sources.
     """
     result = []
     if "kafka" in which:
@@ -145,6 +151,12 @@ def rivals(
         place = None if tier is None else directory / "kbroker-tier"
         overrides = [f"{key}={value}" for key, value in {**(tier or {}), **(kbroker or {})}.items()]
         result.append(Rival(KbrokerProcess(directory / "kbroker", overrides=overrides, tier=place)))
+    if "pure" in which:
+        sources = directory / "sources"
+        for package in ("kbroker", "wire"):
+            ignored = shutil.ignore_patterns("*.so")
+            shutil.copytree(CHECKOUT / package, sources / package, ignore=ignored, dirs_exist_ok=True)
+        result.append(Rival(KbrokerProcess(directory / "pure", checkout=sources)).named("pure"))
     try:
         yield result
     finally:

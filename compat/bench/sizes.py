@@ -13,6 +13,7 @@ class Size:
     """The amount of work of a round."""
 
     latency: int
+    small: int
     batches: tuple[int, int, int]
     fetch_gigabytes: float
     end_to_end: int
@@ -20,9 +21,21 @@ class Size:
 
 
 FULL = Size(
-    latency=10_000, batches=(300, 6_000, 15_000), fetch_gigabytes=4, end_to_end=2_000, performance_records=400_000
+    latency=10_000,
+    small=100_000,
+    batches=(300, 6_000, 15_000),
+    fetch_gigabytes=4,
+    end_to_end=2_000,
+    performance_records=400_000,
 )
-QUICK = Size(latency=1_000, batches=(30, 500, 1_000), fetch_gigabytes=0.5, end_to_end=200, performance_records=30_000)
+QUICK = Size(
+    latency=1_000,
+    small=5_000,
+    batches=(30, 500, 1_000),
+    fetch_gigabytes=0.5,
+    end_to_end=200,
+    performance_records=30_000,
+)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import gc
 import json
+import select
+import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from compat.bench.frames import (
@@ -82,6 +85,56 @@ def throughput(
     return {"mb_s": count * len(batch) / took / 1e6}
 
 
+def bursts(servers: str, topic: str, *, batch_bytes: int, count: int, connections: int = 1) -> dict[str, float]:
+    """Produce `count` batches over several connections, each of which sends five in one call and waits for the replies.
+
+    Connection N writes to partition N. All replies have one size, so the client counts bytes and parses nothing: with
+    two calls for five requests it is not the bottleneck.
+    """
+    batch = batch_of_size(batch_bytes)
+    frames = [produce_frame(topic, batch, partition) for partition in range(connections)]
+    sockets = [RawConnection(servers, timeout_s=60).socket for _ in range(connections)]
+    for connection, frame in zip(sockets, frames, strict=True):
+        connection.sendall(frame)
+        reply = receive(connection)
+        check_produced(reply)
+    expected = IN_FLIGHT * len(reply)
+    buffer = bytearray(expected)
+    left = count // IN_FLIGHT
+    waiting = dict.fromkeys(range(connections), 0)
+    poll = select.epoll()
+    for connection in sockets:
+        connection.setblocking(connections == 1)
+        poll.register(connection.fileno(), select.EPOLLIN)
+    numbers = {connection.fileno(): index for index, connection in enumerate(sockets)}
+    bursts_of = [frame * IN_FLIGHT for frame in frames]
+    began = time.perf_counter()
+    for index, connection in enumerate(sockets):
+        connection.sendall(bursts_of[index])
+        left -= 1
+    while waiting:
+        ready = [0] if connections == 1 else [numbers[descriptor] for descriptor, _ in poll.poll(30)]
+        assert ready, "no reply within 30 s"
+        for index in ready:
+            received = sockets[index].recv_into(buffer)
+            assert received, "the broker has closed the connection"
+            waiting[index] += received
+            if waiting[index] < expected:
+                continue
+            if left > 0:
+                waiting[index] = 0
+                sockets[index].sendall(bursts_of[index])
+                left -= 1
+            else:
+                del waiting[index]
+    took = time.perf_counter() - began
+    sockets[0].setblocking(True)
+    sockets[0].sendall(frames[0])
+    check_produced(receive(sockets[0]))
+    sent = count // IN_FLIGHT * IN_FLIGHT
+    return {"requests_s": sent / took, "mb_s": sent * len(batch) / took / 1e6, "requests": sent}
+
+
 def fill(servers: str, topic: str, *, partitions: int, megabytes: int) -> dict[str, float]:
     """Fill each partition with batches of 16 KiB."""
     connection = RawConnection(servers, timeout_s=60)
@@ -97,8 +150,9 @@ def fill(servers: str, topic: str, *, partitions: int, megabytes: int) -> dict[s
     return {}
 
 
-def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dict[str, float]:
-    """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, repeatedly.
+def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float, connections: int = 1) -> dict[str, float]:
+    """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, repeatedly; each connection has a
+    thread, and one request in flight.
 
     `bytes` counts the first pass too, which finds the offsets.
     """
@@ -122,18 +176,27 @@ def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float) -> dic
             frames.append(frame)
             offset += sum(struct.unpack_from(">i", records, at + 23)[0] + 1 for at in batch_starts(records))
     assert frames, f"{found} bytes were found in {partitions} partitions, too few for one complete fetch"
-    buffer = memoryview(bytearray(4 << 20))
-    got, place = 0, 0
+    sockets = [connection, *(RawConnection(servers, timeout_s=60).socket for _ in range(connections - 1))]
+    wanted = gigabytes * 1e9 / connections
     began = time.perf_counter()
-    while got < gigabytes * 1e9:
+    with ThreadPoolExecutor(connections) as threads:
+        got = sum(threads.map(lambda number: _fetch_all(sockets[number], frames, number, wanted), range(connections)))
+    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": found + got}
+
+
+def _fetch_all(connection: socket.socket, frames: list[bytes], place: int, wanted: float) -> int:
+    """Fetch with one frame after the other until there are `wanted` bytes; returns their number."""
+    buffer = memoryview(bytearray(4 << 20))
+    got = 0
+    while got < wanted:
         connection.sendall(frames[place % len(frames)])
         place += 1
         size = connection.recv_into(buffer)
-        wanted = 4 + struct.unpack_from(">i", buffer)[0]
-        while size < wanted:
-            size += connection.recv_into(buffer[size:])
+        end = 4 + struct.unpack_from(">i", buffer)[0]
+        while size < end:
+            size += connection.recv_into(buffer[size:end])
         got += size
-    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": found + got}
+    return got
 
 
 def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
@@ -163,7 +226,7 @@ def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
 MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each
     for each in (
-        *(latency, throughput, fill, fetch, end_to_end, rebalance, commits, fill_groups),
+        *(latency, throughput, bursts, fill, fetch, end_to_end, rebalance, commits, fill_groups),
         *(cold_read, first_bytes, latency_while_copied),
         *(put_files, read_objects, read_partitions, fill_day),
     )
