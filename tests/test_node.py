@@ -32,7 +32,7 @@ def create(client: Connection, name: str, *, partitions: int = 1) -> CreateTopic
 
 
 def produce(client: Connection, topic: str, value: bytes) -> int:
-    batch = build_batch([Record(0, 1_000, None, value, [])])
+    batch = build_batch([Record(0, 1_000, None, value)])
     data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])]
     answer = client.ask(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data), version=7)
     partition = answer.responses[0].partition_responses[0]

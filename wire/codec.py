@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from wire.errors import Malformed
 from wire.schema import schema_of
@@ -20,12 +20,12 @@ from wire.varint import Buffer
 
 M = TypeVar("M")
 
-_parsers: dict[tuple[type, int], Parser] = {}
-_builders: dict[tuple[type, int], Builder] = {}
-_element_builders: dict[tuple[type, type, int], Builder] = {}
-_join = b"".join
+_parsers: Final[dict[tuple[type, int], Parser]] = {}
+_builders: Final[dict[tuple[type, int], Builder]] = {}
+_element_builders: Final[dict[tuple[type, type, int], Builder]] = {}
+_join: Final = b"".join
 
-NO_LIMIT = sys.maxsize
+NO_LIMIT: Final = sys.maxsize
 
 
 def decode(cls: type[M], version: int, data: Buffer, *, exact: bool = False, max_elements: int = NO_LIMIT) -> M:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import mmap
 import struct
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from wire.codec import decode_prefix, encode_parts
 from wire.codegen import skip_tags
@@ -40,22 +40,22 @@ from wire.varint import Buffer, decode_uvarint
 
 M = TypeVar("M")
 
-RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES: Final = 64 * 1024
 """The number of bytes that a caller should request in one receive."""
 
-MAX_ROOM_BYTES = 256 * 1024
+MAX_ROOM_BYTES: Final = 256 * 1024
 """The maximum size of room()."""
 
-_LARGE_BYTES = RECEIVE_BYTES // 4
-_MAPPED_BYTES = 2 * 1024 * 1024
-_MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_ZEROES = memoryview(bytes(MAX_ROOM_BYTES))
+_LARGE_BYTES: Final = RECEIVE_BYTES // 4
+_MAPPED_BYTES: Final = 2 * 1024 * 1024
+_MAPPING: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_ZEROES: Final = memoryview(bytes(MAX_ROOM_BYTES))
 _PRODUCE, _API_VERSIONS = 0, 18
-_MAX_HEADER_TAGS = 1_000
-_length = struct.Struct(">i")
-_request_head = struct.Struct(">hhih")
-_response_head = struct.Struct(">ii")
-_new = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+_MAX_HEADER_TAGS: Final = 1_000
+_length: Final = struct.Struct(">i")
+_request_head: Final = struct.Struct(">hhih")
+_response_head: Final = struct.Struct(">ii")
+_new: Final = tuple.__new__  # a NamedTuple's own constructor takes twice as long
 
 
 class RequestHeader(NamedTuple):
@@ -174,7 +174,7 @@ class FrameBuffer:
         if start > len(chunk):
             self._keep_the_rest()
             return None
-        (size,) = _length.unpack_from(chunk, self._position)
+        size: int = _length.unpack_from(chunk, self._position)[0]
         if not 0 < size <= self.max_frame_bytes:
             raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
         if size > self.max_request_bytes:
@@ -255,6 +255,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     the header is cut or wrong.
     """
     try:
+        api_key: int
+        length: int
         api_key, api_version, correlation_id, length = _request_head.unpack_from(frame)
         position = 10
         client_id = ""

@@ -46,10 +46,10 @@ MAX_DECOMPRESSED_BYTES: Final = 128 << 20
 
 WritableBytes: TypeAlias = bytearray | memoryview
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_UINT32 = struct.Struct(">I")
-_INT64 = struct.Struct(">q")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_UINT32: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
 _CODECS: Final = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 _LEGACY_SIZES: Final = (14, 22)  # the smallest length field of a message of format 0 or 1
 

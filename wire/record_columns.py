@@ -74,7 +74,7 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     if len(head) < _WINDOW - 1 or index >= 128 * _PERIOD:
         return None
     size = _size(head)
-    if d[p + size - 1 : p + size] != _ZERO:  # headers, or an invalid record
+    if p + size > len(d) or d[p + size - 1]:  # cut off, headers, or an invalid record
         return None
     deltas = _offset_columns(index, min(wanted, AT_ONCE))
     # Places of a record's fields, counted from its attributes.
@@ -175,9 +175,9 @@ def _hop(d: bytes, p: int, wanted: int) -> _Columns | None:
         return None
     note(q)
     reach = _WINDOW - 1
-    windows = [d[q - 1 : q + reach] for q in starts]
+    windows = [d[q - 1 : q + reach] for q in (starts if p else starts[1:])]
     if p == 0:
-        windows[0] = _ZERO + d[:reach]
+        windows.insert(0, _ZERO + d[:reach])
     end = _WINDOW * count
     joined = b"".join(windows)
     narrow = joined[1:end:_WINDOW].translate(_NARROW)

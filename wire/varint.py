@@ -5,11 +5,13 @@ Lengths, counts and tags of flexible versions are varints of at most 5 bytes (KI
 
 from __future__ import annotations
 
+from typing import Final
+
 from wire.errors import Malformed
 
 Buffer = bytes | bytearray | memoryview
 
-SHORT = tuple(bytes((value,)) for value in range(128))
+SHORT: Final = tuple(bytes((value,)) for value in range(128))
 """The encodings of 0 to 127."""
 
 

@@ -11,7 +11,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import Final
 
 from kbroker.broker.locks import PartitionLocks
 from kbroker.replication.partition import Partition
@@ -24,11 +24,11 @@ from kbroker.storage.validation import ProducedBatch, is_cheap, unpacking_bytes,
 from wire.errors import ErrorCode
 from wire.record_batch import RecordBatch
 
-INLINE_LARGE_WRITE_BYTES = 2 * 1024 * 1024
+INLINE_LARGE_WRITE_BYTES: Final = 2 * 1024 * 1024
 """A write up to this size stays on the event loop as long as the page cache accepts such writes quickly."""
-QUICK_WRITE_NS = 2_000_000
-QUICK_WRITES_WANTED = 64
-SMALL_UNPACKING_BYTES = 8 * 1024 * 1024
+QUICK_WRITE_NS: Final = 2_000_000
+QUICK_WRITES_WANTED: Final = 64
+SMALL_UNPACKING_BYTES: Final = 8 * 1024 * 1024
 """Batches of common producers need less memory than this to check; they do not wait for larger batches."""
 
 
@@ -127,23 +127,14 @@ class Appender:
         timestamp_ms = self._env.timestamp_ms()
         log = partition.log
         config = log.config
-        validate = partial(
-            validate_produced,
-            records,
-            api_version=version,
-            config=config,
-            timestamp_ms=timestamp_ms,
-            partition=partition.name,
-            max_decompressed_bytes=self.max_decompressed_bytes,
-        )
         if check is None and is_cheap(records, config):
-            batch = validate()
+            batch = self._validate(records, partition, version, timestamp_ms, None)
         else:
             size = 0 if records is None or is_cheap(records, config) else unpacking_bytes(records, config)
             claim = self.unpacking.claim(size)
             try:
                 await claim.take(size)
-                batch = await self._env.run_blocking(_validate_and_check, validate, check)
+                batch = await self._env.run_blocking(self._validate, records, partition, version, timestamp_ms, check)
             finally:
                 claim.release()
             partition.leading()  # the leader may have changed during the await
@@ -168,6 +159,26 @@ class Appender:
             traffic.messages_in += plan.next_offset - plan.first_offset
         return Appended(partition, plan, batch.log_append_time)
 
+    def _validate(
+        self,
+        records: memoryview | bytes | None,
+        partition: Partition,
+        version: int,
+        timestamp_ms: int,
+        check: Callable[[RecordBatch], None] | None,
+    ) -> ProducedBatch:
+        found = validate_produced(
+            records,
+            api_version=version,
+            config=partition.log.config,
+            timestamp_ms=timestamp_ms,
+            partition=partition.name,
+            max_decompressed_bytes=self.max_decompressed_bytes,
+        )
+        if check is not None:
+            check(found.batch)
+        return found
+
     async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
         """Append with the write in a thread, after the appends in progress."""
         async with self.locks.holding(partition.key):
@@ -184,12 +195,3 @@ class Appender:
         log.write(plan)
         if plan.size > INLINE_WRITE_BYTES and not (plan.rolls or plan.syncs):  # rolls and syncs are always slow
             self._pace.note(self._env.now_ns() - began)
-
-
-def _validate_and_check(
-    validate: Callable[[], ProducedBatch], check: Callable[[RecordBatch], None] | None
-) -> ProducedBatch:
-    found = validate()
-    if check is not None:
-        check(found.batch)
-    return found

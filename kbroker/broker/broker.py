@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Final
 from uuid import UUID
 
 import trio
@@ -42,11 +43,11 @@ from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from wire.messages.produce import NodeEndpoint
 
-HIGH_WATERMARK = -1
-MAX_SESSION_ID = 2**31 - 1
-LOG_INTERVAL_MS = 60_000
+HIGH_WATERMARK: Final = -1
+MAX_SESSION_ID: Final = 2**31 - 1
+LOG_INTERVAL_MS: Final = 60_000
 
-_CONSUMERS = (Fetcher(), Fetcher(read_committed=True))
+_CONSUMERS: Final = (Fetcher(), Fetcher(read_committed=True))
 
 logger = get_logger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
 
 from kbroker.broker import Broker
 from kbroker.broker.remote_fetching import read_remote
@@ -22,12 +23,12 @@ from wire.messages.fetch import (
 from wire.messages.produce import LeaderIdAndEpoch
 from wire.types import ZERO_UUID
 
-READ_COMMITTED = 1
-MANY_PARTITIONS = 500
+READ_COMMITTED: Final = 1
+MANY_PARTITIONS: Final = 500
 """A Fetch of more partitions is read in a thread, and its response is made in turns."""
-FIRST_VERSION_WITH_STORAGE_ERRORS = 6
-FIRST_VERSION_WITH_NODE_ENDPOINTS = 16
-_LEADERSHIP_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
+FIRST_VERSION_WITH_NODE_ENDPOINTS: Final = 16
+_LEADERSHIP_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 @handles(FetchRequest, versions="4-17", on_error=lambda request, code: FetchResponse(error_code=code, responses=[]))

@@ -12,6 +12,8 @@ transaction.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.broker import Appended, Broker
 from kbroker.broker.internal_records import Check, check_of
 from kbroker.handlers import Context, handles
@@ -32,15 +34,15 @@ from wire.messages.produce import (
 )
 
 NO_REPLY, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
-PARTITIONS_IN_ONE_GO = 16
-FIRST_VERSION_WITH_CURRENT_LEADER = 10
-FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS = 11
-TOOLS_CLIENT_ID = "__admin_client"
+PARTITIONS_IN_ONE_GO: Final = 16
+FIRST_VERSION_WITH_CURRENT_LEADER: Final = 10
+FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS: Final = 11
+TOOLS_CLIENT_ID: Final = "__admin_client"
 """The client id of Kafka's own tools; only this client id may write to internal topics."""
 
 _LOW_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
 # Kafka sets log_start_offset in the reply to a refused batch, except with these codes.
-_REFUSED_BEFORE_THE_LOG = frozenset(
+_REFUSED_BEFORE_THE_LOG: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -9,19 +9,20 @@ because tools show them to users.
 from __future__ import annotations
 
 import re
+from typing import Final
 
-GROUP_METADATA_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-SHARE_GROUP_STATE_TOPIC = "__share_group_state"
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 """The topic of the tier's metadata. Clients see a normal topic, as in Kafka; for the broker see `is_tierable`."""
 
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
-MAX_TOPIC_NAME_LENGTH = 249
+MAX_TOPIC_NAME_LENGTH: Final = 249
 
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def is_internal(name: str) -> bool:

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from kbroker.metadata.names import MAX_TOPIC_NAME_LENGTH
 from wire.errors import ErrorCode
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-LAST_EPOCH = 2**31 - 1
-EVICTION_MS = 120_000
-RETRY_MS = 1_000
-FIRST_VERSION_WITH_TOPIC_IDS = 13
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+LAST_EPOCH: Final = 2**31 - 1
+EVICTION_MS: Final = 120_000
+RETRY_MS: Final = 1_000
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 
 
 @dataclass(slots=True)

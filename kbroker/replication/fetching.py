@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
@@ -35,7 +35,7 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kbroker.tiered.indexes import AbortedTransaction
 
-_NOT_IN_THE_METADATA = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_NOT_IN_THE_METADATA: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class _FarBehind(Exception):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
@@ -31,9 +31,9 @@ from wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from kbroker.tiered.indexes import AbortedTransaction
 
-NO_EPOCH = -1
-CONSUMER = -1
-FUTURE_REPLICA = -3
+NO_EPOCH: Final = -1
+CONSUMER: Final = -1
+FUTURE_REPLICA: Final = -3
 
 
 class EpochEnd(NamedTuple):

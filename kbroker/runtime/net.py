@@ -25,7 +25,7 @@ import os
 import select
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -33,25 +33,25 @@ from kbroker.runtime.net_ports import FileBytes, Part, SocketOptions
 from kbroker.runtime.ports import Buffer
 
 # Parts up to this size are joined into one system call; beyond it the copy costs more than a call.
-_JOIN_BYTES = 64 * 1024
+_JOIN_BYTES: Final = 64 * 1024
 # A file range up to this size is read and joined with its neighbours: two calls and two copies instead of four calls
 # (send, two probes, sendfile).
-_COPY_BYTES = 32 * 1024
-_SENDFILE_BYTES = 1024 * 1024
+_COPY_BYTES: Final = 32 * 1024
+_SENDFILE_BYTES: Final = 1024 * 1024
 # The kernel reads ahead in steps of this size by default, and evicts the pages of a step together.
-_PROBE_STEP_BYTES = 128 * 1024
+_PROBE_STEP_BYTES: Final = 128 * 1024
 
-_NOT_READ_AT_ONCE = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
-_GONE = frozenset(
+_NOT_READ_AT_ONCE: Final = frozenset({errno.EAGAIN, errno.EOPNOTSUPP})
+_GONE: Final = frozenset(
     {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNABORTED, errno.EHOSTUNREACH}
 )
 
 
 # A connection starts to poll after this many short waits in a row, also after a failed poll.
-_SHORT_WAITS_WANTED = 16
+_SHORT_WAITS_WANTED: Final = 16
 # No poll if more bytes moved since the last wait, in both directions: the peer is busy with the data, and the cost of
 # a sleep is small compared to that.
-_POLL_BYTES = 96 * 1024
+_POLL_BYTES: Final = 96 * 1024
 
 # A function that calls another one off the event loop: `Env.run_blocking`.
 RunBlocking: TypeAlias = Callable[..., Awaitable[Any]]
@@ -392,7 +392,7 @@ class SocketListener:
             self._socket.close()
 
 
-_NO_SUCH_FAMILY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+_NO_SUCH_FAMILY: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 """Errors of a system without IPv6: try the next address of the host."""
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from enum import IntEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -38,12 +38,12 @@ from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
 Result = TypeVar("Result")
 
-_COLLECT_BYTES = 64 * 1024
-_LARGE_BYTES = 128 * 1024
-_SMALL_BYTES = 2 * 1024 * 1024
+_COLLECT_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 128 * 1024
+_SMALL_BYTES: Final = 2 * 1024 * 1024
 """Twice the default request size of producers: such a request never waits behind larger ones for memory."""
-_REQUESTS_BETWEEN_YIELDS = 64
-_SHOWN_CLIENT_ID = 256
+_REQUESTS_BETWEEN_YIELDS: Final = 64
+_SHOWN_CLIENT_ID: Final = 256
 
 
 class Memory:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-from kbroker.handlers import discover
+from kbroker.handlers import Handler, discover
 
 _HEAD = """# APIs
 
@@ -27,9 +28,16 @@ def document() -> str:
     """The page as Markdown."""
     rows = []
     for key, handler in discover().items():
-        file = f"`{handler.function.__module__.rpartition('.')[2]}.py`"
+        file = f"`{_module_of(handler)}.py`"
         rows.append(f"| {key} | {handler.name} | {handler.versions} | {handler.advertised} | {file} |")
     return _HEAD + "\n".join(rows) + "\n" + _TAIL
+
+
+def _module_of(handler: Handler[Any]) -> str:
+    """The module of `kbroker.handlers` that declares a handler. Compiled functions do not know theirs."""
+    modules = [(name, module) for name, module in sys.modules.items() if name.startswith("kbroker.handlers.")]
+    (found,) = [name for name, module in modules if any(value is handler for value in vars(module).values())]
+    return found.rpartition(".")[2]
 
 
 if __name__ == "__main__":

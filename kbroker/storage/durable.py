@@ -52,5 +52,5 @@ def is_fatal(error: OSError) -> bool:
 def lacks_space(error: BaseException | None) -> bool:
     """Whether the error, or the disk error that caused it, means a full disk or quota, which damages nothing."""
     if error is not None and not isinstance(error, OSError):
-        error = error.__cause__
+        error = error.__cause__ or error.__context__  # compiled code sets only the context
     return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _FULL

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
+from mypy_extensions import mypyc_attr
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import BatchHeader
@@ -90,6 +91,7 @@ class TransactionMarker(NamedTuple):
     coordinator_epoch: int
 
 
+@mypyc_attr(serializable=True)
 @dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer of one partition; `batches` are the last five, oldest first.
@@ -172,6 +174,7 @@ class ProducerEntry:
         self.last_timestamp_ms = header.max_timestamp
 
 
+@mypyc_attr(serializable=True)
 @dataclass(slots=True, eq=False)
 class ProducerState:
     """All producers of one partition.

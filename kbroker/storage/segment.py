@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from kbroker.storage.batches import SCAN_BYTES, BatchHeader, header_at, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
@@ -46,6 +48,7 @@ def file_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+@mypyc_attr(serializable=True)
 @dataclass(slots=True, eq=False, repr=False)
 class Segment:
     """See the module docstring.

@@ -100,7 +100,7 @@ class NotOneBatch(KafkaError):
     """The request does not hold exactly one whole batch of format 2; refused before the log is consulted."""
 
 
-class ProducedBatch(NamedTuple):
+class ProducedBatch:
     """The one batch of a partition, ready to get its offsets and to be appended.
 
     batch            view over `data`; base_offset is 0, partition_leader_epoch is as the producer sent it
@@ -109,10 +109,13 @@ class ProducedBatch(NamedTuple):
     max_timestamp    ms; as in Kafka it belongs to the last offset of the batch
     """
 
-    batch: RecordBatch
-    data: memoryview
-    log_append_time: int
-    max_timestamp: int
+    __slots__ = ("batch", "data", "log_append_time", "max_timestamp")
+
+    def __init__(self, batch: RecordBatch, data: memoryview, log_append_time: int, max_timestamp: int) -> None:
+        self.batch = batch
+        self.data = data
+        self.log_append_time = log_append_time
+        self.max_timestamp = max_timestamp
 
 
 def validate_produced(

@@ -79,7 +79,7 @@ def append_to_metadata(site: Site, *values: bytes) -> None:
     last = list(batches(log.read_bytes()))[-1]
     with log.open("ab") as file:
         for offset, value in enumerate(values, last.next_offset):
-            record = Record(-1, last.max_timestamp, None, value, [])
+            record = Record(-1, last.max_timestamp, None, value)
             file.write(build_batch([record], base_offset=offset, partition_leader_epoch=last.partition_leader_epoch))
 
 

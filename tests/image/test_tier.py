@@ -32,7 +32,7 @@ def test_the_tier_in_the_volume_is_not_taken_for_topics(container: Container) ->
             created = client.ask(CreateTopicsRequest(topics=[topic]), version=5)
             assert created.topics[0].error_code == 0
             for _ in range(4):
-                batch = build_batch([Record(0, 1_000, None, bytes(800), [])])
+                batch = build_batch([Record(0, 1_000, None, bytes(800))])
                 data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])]
                 request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
                 produced = client.ask(request, version=7)

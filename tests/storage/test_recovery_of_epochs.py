@@ -17,7 +17,7 @@ def opened(directory: Path) -> Log:
 def test_d7_recovery_finds_an_epoch_that_the_checkpoint_starts_too_late(tmp_path: Path) -> None:
     """The raised log start was written only to the epoch checkpoint; then a loss of power took the records after it."""
     log = opened(tmp_path)
-    log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
+    log.append(build_batch([Record(0, 1_000, None, b"value")]), leader_epoch=8, timestamp_ms=1_000)
     log.flush()
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n8 1\n")
     recovered = opened(tmp_path)
@@ -27,7 +27,7 @@ def test_d7_recovery_finds_an_epoch_that_the_checkpoint_starts_too_late(tmp_path
 
 def test_a_clean_start_does_not_need_epochs_of_deleted_records(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    log.append(build_batch([Record(0, 1_000, None, b"value", [])]), leader_epoch=8, timestamp_ms=1_000)
+    log.append(build_batch([Record(0, 1_000, None, b"value")]), leader_epoch=8, timestamp_ms=1_000)
     log.flush()
     log.raise_log_start_offset(1)
     log.roll(timestamp_ms=1_000)

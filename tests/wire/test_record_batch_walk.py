@@ -234,12 +234,12 @@ def test_a_record_larger_than_many_pieces_is_walked() -> None:
 def long_records(source: random.Random) -> list[Record]:
     """Among short records, one that is longer than a piece by its key, its value or its headers."""
     size = PIECE_BYTES + source.randrange(10_000)
-    few = [("n", b"v"), ("null", None)]
+    few: tuple[tuple[str, bytes | None], ...] = (("n", b"v"), ("null", None))
     long = [
         Record(key=None, value=bytes(size), timestamp=source.choice([0, -5, 1 << 40])),
         Record(key=bytes(size), value=None, headers=few),
-        Record(key=b"k", value=b"v" * 300, headers=[("h" * 70, b"v" * 130), *few * (size // 12)]),
-        Record(key=b"", value=b"", headers=[("h", bytes(size)), *few]),
+        Record(key=b"k", value=b"v" * 300, headers=(("h" * 70, b"v" * 130), *few * (size // 12))),
+        Record(key=b"", value=b"", headers=(("h", bytes(size)), *few)),
     ]
     return [Record(value=b"before"), source.choice(long), *[Record(key=b"k", value=b"behind")] * source.randrange(3)]
 
