@@ -7,16 +7,21 @@ ARG BASE=docker.io/library/python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc
 FROM ${BASE} AS build
 ARG PIP_ARGUMENTS=""
 WORKDIR /source
-COPY requirements/run.txt requirements/
+COPY requirements/run.txt requirements/compile.txt requirements/hatch_build.py requirements/
+# The hot modules are compiled, which takes a compiler for C and Python's headers.
+RUN command -v gcc >/dev/null \
+    || (apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null)
 RUN python3 -m venv /opt/kbroker \
-    && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/run.txt
+    && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/run.txt \
+    && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/compile.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY wire wire
 COPY kbroker kbroker
 # Remove the build dependencies and pip, which the broker does not need at run time.
-RUN /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
+RUN HATCH_BUILD_HOOKS_ENABLE=1 /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
     && /opt/kbroker/bin/pip uninstall --quiet --yes \
-        hatchling editables packaging pathspec pluggy tomlkit trove-classifiers setuptools pip \
+        hatchling editables packaging pathspec pluggy tomlkit trove-classifiers mypy librt ast-serialize \
+        typing-extensions setuptools pip \
     && find /opt/kbroker -name tests -type d -prune -exec rm -r {} + \
     && find /opt/kbroker -name __pycache__ -type d -prune -exec rm -r {} + \
     && /opt/kbroker/bin/python -m compileall -q -j 0 /opt/kbroker/lib

@@ -7,32 +7,58 @@ SPARK_VENV := .venv-spark
 SPARK := $(filter 1 true yes,$(CI) $(KBROKER_SPARK))
 ARGS ?=
 export ARGS
+# The stamp of the compiled modules, if they are compiled in this checkout, and the sources of these modules.
+COMPILED := build/compiled.stamp
+HOT := $(shell sed -n 's/^    "\(\(kbroker\|wire\)\/.*\.py\)",$$/\1/p' pyproject.toml)
+# CI tests a compiled copy of the checkout as well.
+COMPILED_COPY := build/checkout
 
-.PHONY: run test test-spark check format docs bench soak lock clean
+.PHONY: run test test-spark compiled compiled-copy pure check format docs bench soak lock clean
 
-run: $(VENV)/run.stamp
+run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
 
 # tests/ runs in two processes of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
 SEPARATE_SUITES := compat/spark compat/tiered compat/kafka_tools compat/image compat/oracle
+CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
-test: $(VENV)/dev.stamp $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
+test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
+		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat $(SEPARATE_SUITES:%=--ignore %) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(CLIENTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
 	@$(if $(SPARK),,echo 'compat/spark was skipped: set KBROKER_SPARK=1 to fetch PySpark (half a gigabyte) and run it, or use `make test-spark`')
 
 test-spark: $(SPARK_VENV)/spark.stamp
 	eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"
+
+# Compile the hot modules in this checkout; `make run` and `make test` keep them up to date. `make pure` removes them.
+compiled: $(COMPILED)
+
+$(COMPILED): $(VENV)/dev.stamp pyproject.toml requirements/hatch_build.py $(HOT)
+	$(BIN)/python requirements/hatch_build.py
+	mkdir -p $(@D)
+	touch $@
+
+pure:
+	find kbroker wire -name '*.so' -delete
+	rm -f kbroker__mypyc*.so $(COMPILED)
+
+# The copy that CI tests, with an environment of its own.
+compiled-copy:
+	rm -rf $(COMPILED_COPY)
+	mkdir -p $(COMPILED_COPY)
+	git ls-files -z | xargs -0 cp --parents -t $(COMPILED_COPY)
+	$(MAKE) -C $(COMPILED_COPY) compiled
 
 # The style gates: lint, formatting, strict types, import layers.
 check: $(VENV)/dev.stamp

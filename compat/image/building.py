@@ -126,7 +126,7 @@ class Images:
     def _make_base(self) -> Path:
         base = self.directory / "base"
         mirror = os.environ.get("KBROKER_DEBIAN_MIRROR")
-        include = "--include=python3,python3-venv"
+        include = "--include=python3,python3-venv,python3-dev,gcc"
         path = f"PATH={os.environ['PATH']}:/usr/sbin:/sbin"
         self._run(
             "env", path, "debootstrap", "--variant=minbase", include, SUITE, str(base), *([mirror] if mirror else [])
@@ -144,7 +144,9 @@ class Images:
         _output(
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-                *("--require-hashes", "--requirement", str(ROOT / "requirements/run.txt"), "--dest", str(wheels)),
+                *("--require-hashes", "--dest", str(wheels)),
+                *("--requirement", str(ROOT / "requirements/run.txt")),
+                *("--requirement", str(ROOT / "requirements/compile.txt")),
                 *("--only-binary=:all:", f"--python-version={python.removeprefix('python')}", *platforms),
             ]
         )

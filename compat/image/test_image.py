@@ -54,7 +54,12 @@ def test_it_has_no_build_tools(container: Container) -> None:
     code, said = container.run("sh", "-c", "ls /opt/kbroker/bin; ls /opt/kbroker/lib/python3*/site-packages")
     assert code == 0
     assert "kbroker" in said.split()
-    assert not {"pip", "setuptools", "hatchling"} & set(said.split())
+    assert not {"pip", "setuptools", "hatchling", "mypy"} & set(said.split())
+
+
+def test_its_hot_modules_are_compiled(container: Container) -> None:
+    code, said = container.run("kbroker", "--version")
+    assert (code, said.strip()[-10:]) == (0, "(compiled)")
 
 
 @pytest.mark.parametrize("user", ["appuser", "23456:0"])

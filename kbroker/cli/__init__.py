@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from typing import TypeAlias
 
-from kbroker import __version__
+from kbroker import __version__, build
 from kbroker.cli._say import say
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -77,7 +77,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kbroker", description="A Kafka-compatible broker, and command line tools for it and for Apache Kafka."
     )
-    parser.add_argument("--version", action="version", version=f"kbroker {__version__}")
+    parser.add_argument("--version", action="version", version=f"kbroker {__version__} ({build()})")
     commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stems = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
     asked_for = [stem for stem in stems if words and words[0] in _names(stem)]

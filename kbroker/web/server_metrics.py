@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from kbroker import __version__
+from kbroker import __version__, build
 from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, of_node
 from kbroker.web.ports import Observed
 
@@ -123,8 +123,8 @@ def _pages_refused(node: Observed) -> float:
     return _counter(node, "http.connections.refused")
 
 
-@of_node(GAUGE, "kbroker_build_info", "version", "python")
+@of_node(GAUGE, "kbroker_build_info", "version", "python", "build")
 def _build(node: Observed) -> Samples:
     """Always 1."""
     del node
-    yield (__version__, platform.python_version()), 1
+    yield (__version__, platform.python_version(), build()), 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kbroker import __version__
+from kbroker import __version__, build
 from kbroker.broker import Broker
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
@@ -63,6 +63,7 @@ def _node(node: Observed) -> dict[str, Any]:
     found: dict[str, Any] = {
         "node_id": node.settings.node_id,
         "version": __version__,
+        "build": build(),
         "state": "stopping" if node.is_stopping else "running" if node.is_serving else "starting",
         "data_directory": node.settings.data_directory,
     }
