@@ -231,7 +231,7 @@ class GroupShard:
             for _, name, _, committed in self._context.offsets.committed()
             if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
         }
-        return [self.on_loaded, partial(self._forget_topics, gone)]
+        return [self.on_loaded, *([partial(self._forget_topics, gone)] if gone else [])]
 
     def on_loaded(self, *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         """Finish loading: start the members' sessions. A group that exceeds group.max.size has to rebalance."""
