@@ -75,6 +75,9 @@ _MAGIC_END: Final = 17
 _LOW_ATTRIBUTES: Final = 22  # position of the attributes byte with the codec
 _MIN_INT64: Final = -1 << 63
 _MAX_INT64: Final = (1 << 63) - 1
+# Looked up once: comparing with a member of an enumeration takes longer than with an int.
+_NONE: Final = Codec.NONE
+_ZSTD: Final = int(Codec.ZSTD)
 
 
 class RecordError(NamedTuple):
@@ -141,7 +144,7 @@ def validate_produced(
     walk = RecordWalk(batch.record_count)
     decoded = None
     try:
-        if source is Codec.NONE:
+        if source is _NONE:
             decoded = bytes(batch.payload)
             walk.feed(decoded)
         elif target is source:
@@ -170,7 +173,7 @@ def _only_batch(records: memoryview | bytes | bytearray | None, api_version: int
     batch = _next_batch(records, 0)
     if batch is None:
         raise NotOneBatch(ErrorCode.INVALID_RECORD, "there is no complete record batch")
-    if batch.attributes & CODEC_MASK == Codec.ZSTD and api_version < ZSTD_SINCE_VERSION:
+    if batch.attributes & CODEC_MASK == _ZSTD and api_version < ZSTD_SINCE_VERSION:
         raise NotOneBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {api_version}")
     # As in Kafka, an incomplete second batch is dropped; a complete one is an error.
     if batch.size != len(records) and _next_batch(records, batch.size) is not None:
@@ -202,7 +205,7 @@ def _check_header(batch: RecordBatch, config: LogConfig, where: str) -> None:
         raise _too_large(batch.size, config, where)
     if not batch.crc_is_valid():
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch's CRC is wrong (stored {batch.crc}){where}")
-    if batch.attributes & CODEC_MASK > Codec.ZSTD:
+    if batch.attributes & CODEC_MASK > _ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {batch.attributes & CODEC_MASK}{where}"
         )
@@ -326,7 +329,7 @@ def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: Log
         Codec.LZ4: config.compression_lz4_level,
         Codec.ZSTD: config.compression_zstd_level,
     }
-    payload = decoded if target is Codec.NONE else compress(target, decoded, levels.get(target))
+    payload = decoded if target is _NONE else compress(target, decoded, levels.get(target))
     data = with_payload(batch, payload, target)
     if len(data) > config.max_message_bytes:
         raise _too_large(len(data), config, where)
@@ -354,7 +357,7 @@ def unpacking_bytes(records: memoryview | bytes | bytearray, config: LogConfig) 
     """
     batch = RecordBatch(records)
     source = batch.codec
-    if source is Codec.NONE:
+    if source is _NONE:
         return batch.size
     target = _target_codec(config, source)
     if target is source:
@@ -382,12 +385,12 @@ def is_cheap(records: memoryview | bytes | bytearray | None, config: LogConfig) 
     except Malformed:
         return True
     codec = batch.attributes & CODEC_MASK
-    if not batch.is_whole or batch.size > config.max_message_bytes or codec > Codec.ZSTD:
+    if not batch.is_whole or batch.size > config.max_message_bytes or codec > _ZSTD:
         return True
     source = Codec(codec)
     if _target_codec(config, source) is not source:
         return batch.record_count <= CHEAP_COMPRESSED_RECORDS and batch.size <= CHEAP_DECODED_BYTES >> 8
-    if source is Codec.NONE:
+    if source is _NONE:
         return batch.record_count <= CHEAP_RECORDS
     return (
         batch.record_count <= CHEAP_COMPRESSED_RECORDS
