@@ -2,9 +2,9 @@
 
 Theory of operation: the task receives until it has a complete frame, handles the request, sends the reply, and repeats.
 While more complete frames are in the buffer, the task collects their replies and sends them together. Collected replies
-never wait: the task sends them before it receives again, and as soon as a handler suspends. So many pipelined small
-requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has no queue. It has
-a second task only while a thread handles a large request: that task receives the next request.
+never wait: the task sends them before it receives again, and as soon as it suspends, in a handler or elsewhere. So many
+pipelined small requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has
+no queue. It has a second task only while a thread handles a large request: that task receives the next request.
 
 The memory of a connection counts against the server's budgets (`Memory`). A partly received frame takes bytes from the
 budget as they arrive; when the budget is exhausted, the task stops receiving, and TCP flow control stops the client. A
@@ -122,7 +122,7 @@ class Connection:
         """
         with self._scope:
             try:
-                await self._serve()
+                await _calling_when_suspended(self._serve(), self._send_collected_nowait)
             except CloseConnection:
                 await self._send_collected()  # replies to earlier requests still go out
                 raise
@@ -275,10 +275,7 @@ class Connection:
 
     async def _answer_one(self, frame: memoryview) -> None:
         self.state = State.ANSWERING
-        if self._collected:
-            parts = await _calling_at_first_suspension(self._answer(frame, self._context), self._send_collected_nowait)
-        else:
-            parts = await self._answer(frame, self._context)
+        parts = await self._answer(frame, self._context)
         self.state = State.RECEIVING
         if parts is None:
             return
@@ -301,7 +298,7 @@ class Connection:
                 parts = [memoryview(only)[sent:]]
             self.state = State.SENDING
             self._answers.is_evictable = True
-            await _calling_at_first_suspension(self.stream.send(parts), partial(self._answers.take, size))
+            await _calling_when_suspended(self.stream.send(parts), partial(self._answers.take, size), once=True)
             self._answers.is_evictable = False
             self._answers.release()
             self.state = State.RECEIVING
@@ -321,24 +318,24 @@ class Connection:
 
 
 @types.coroutine
-def _calling_at_first_suspension(
-    coroutine: Coroutine[Any, Any, Result], call: Callable[[], None]
+def _calling_when_suspended(
+    coroutine: Coroutine[Any, Any, Result], call: Callable[[], None], *, once: bool = False
 ) -> Generator[Any, Any, Result]:
-    """Run `coroutine`; call `call()` the first time it suspends."""
-    try:
-        trapped = coroutine.send(None)
-    except StopIteration as finished:
-        result: Result = finished.value
-        return result
-    call()
+    """Run `coroutine`; call `call()` each time it suspends, or the first time only."""
+    resume = partial(coroutine.send, None)
+    is_due = True
     while True:
         try:
-            try:
-                answer = yield trapped
-            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine, as `yield from` would
-                trapped = coroutine.throw(error)
-            else:
-                trapped = coroutine.send(answer)
+            trapped = resume()
         except StopIteration as finished:
-            result = finished.value
+            result: Result = finished.value
             return result
+        if is_due:
+            call()
+            is_due = not once
+        try:
+            answer = yield trapped
+        except BaseException as error:  # noqa: BLE001 - handed on to the coroutine, as `yield from` would
+            resume = partial(coroutine.throw, error)
+        else:
+            resume = partial(coroutine.send, answer)
