@@ -150,9 +150,14 @@ def change_a_byte(directory: Path) -> None:
 def test_a_damaged_tier_makes_the_demo_fail(tmp_path: Path, harm: Harm) -> None:
     """The tier is damaged before the demo reads it back. The consumer gets no wrong record, and the demo fails."""
     with demo(tmp_path, *SMALL, "--patience-ms", "8000") as process:
-        read_until(process, "the local disk shrinks")
+        read_until(process, "closed segments move to the tier")
+        process.send_signal(signal.SIGSTOP)  # the demo must not read the tier before the damage; its broker goes on
         (directory,) = tmp_path.iterdir()
+        deadline = time.monotonic() + 20
+        while not list(directory.glob("data-tier/*/*/*.manifest.json")):
+            assert time.monotonic() < deadline
         harm(directory)
+        process.send_signal(signal.SIGCONT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.startswith("kbroker demo: ")
