@@ -2,9 +2,9 @@
 
 Theory of operation: the task receives until it has a complete frame, handles the request, sends the reply, and repeats.
 While more complete frames are in the buffer, the task collects their replies and sends them together. Collected replies
-never wait: the task sends them before it receives again, and as soon as it suspends, in a handler or elsewhere. So many
-pipelined small requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has
-no queue. It has a second task only while a thread handles a large request: that task receives the next request.
+never wait: the task sends them before it receives again, and as soon as a handler suspends. So many pipelined small
+requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has no queue. It has
+a second task only while a thread handles a large request: that task receives the next request.
 
 The memory of a connection counts against the server's budgets (`Memory`). A partly received frame takes bytes from the
 budget as they arrive; when the budget is exhausted, the task stops receiving, and TCP flow control stops the client. A
@@ -122,7 +122,7 @@ class Connection:
         """
         with self._scope:
             try:
-                await _calling_when_suspended(self._serve(), self._send_collected_nowait)
+                await _calling_when_suspended(self._serve(), self._send_before_waiting)
             except CloseConnection:
                 await self._send_collected()  # replies to earlier requests still go out
                 raise
@@ -302,6 +302,11 @@ class Connection:
             self._answers.is_evictable = False
             self._answers.release()
             self.state = State.RECEIVING
+
+    def _send_before_waiting(self) -> None:
+        """The handler of a request waits: send the replies to earlier requests."""
+        if self.state is State.ANSWERING:
+            self._send_collected_nowait()
 
     def _send_collected_nowait(self) -> None:
         """Send what the network accepts at once. Stop at a file, because reading it may block on the disk."""
