@@ -25,7 +25,7 @@ CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
-test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
+test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
@@ -53,7 +53,10 @@ pure:
 	find kbroker wire -name '*.so' -delete
 	rm -f kbroker__mypyc*.so $(COMPILED)
 
-# The copy that CI tests, with an environment of its own.
+# The copy that CI tests, with an environment of its own; `make test` makes it in CI if it is missing.
+$(COMPILED_COPY)/$(COMPILED):
+	$(MAKE) compiled-copy
+
 compiled-copy:
 	rm -rf $(COMPILED_COPY)
 	mkdir -p $(COMPILED_COPY)

@@ -6,5 +6,5 @@ __version__ = "0.1.0"
 
 
 def build() -> str:
-    """ "compiled" if the hot modules are compiled by mypyc (see requirements/hatch_build.py), else "pure Python"."""
+    """Which build runs: "compiled" (the hot modules, by mypyc; see requirements/hatch_build.py) or "pure Python"."""
     return "pure Python" if find_spec("kbroker__mypyc") is None else "compiled"

@@ -33,14 +33,9 @@ _topics = itertools.count()
 class Rival:
     """One broker under measurement."""
 
-    def __init__(self, broker: KbrokerProcess | KafkaNode) -> None:
+    def __init__(self, broker: KbrokerProcess | KafkaNode, *, name: str = "") -> None:
         self.broker = broker
-        self.name = broker.name
-
-    def named(self, name: str) -> Rival:
-        """The same rival with another name."""
-        self.name = name
-        return self
+        self.name = name or broker.name
 
     @property
     def servers(self) -> str:
@@ -156,7 +151,7 @@ def rivals(
         for package in ("kbroker", "wire"):
             ignored = shutil.ignore_patterns("*.so")
             shutil.copytree(CHECKOUT / package, sources / package, ignore=ignored, dirs_exist_ok=True)
-        result.append(Rival(KbrokerProcess(directory / "pure", checkout=sources)).named("pure"))
+        result.append(Rival(KbrokerProcess(directory / "pure", checkout=sources), name="pure"))
     try:
         yield result
     finally:
