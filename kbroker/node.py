@@ -189,6 +189,9 @@ class Node:
 
         Errors  NodeFailed
         """
+        roles = self.settings.server.process_roles
+        if len(roles) < 2:
+            raise NodeFailed(f"process.roles={roles[0]} is not implemented yet: a node must be broker,controller")
         failures: list[Exception] = []
         try:
             with ExitStack() as cleanup:

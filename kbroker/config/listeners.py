@@ -39,16 +39,21 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The addresses on which a broker listens, and those that it advertises to clients.
+    """The addresses on which a node listens, and those that it advertises.
 
-    Shape   advertised has an entry for each advertised listener; the caller replaces a host None and a port 0 by the
-            bound address. controllers are the controller listeners in the settings, which the broker does not open.
+    Shape   bound and advertised are for clients and other brokers, empty without the role broker; controllers and
+            advertised_controllers are the controller's, empty without that role. advertised has an entry for each
+            advertised listener; the caller replaces a host None and a port 0 by the bound address
+            inter_broker_name is the listener for connections between brokers, controller_name the controllers'
+            listener to which brokers connect; None if the node has or knows none
     """
 
     bound: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
     controllers: tuple[Listener, ...]
-    inter_broker_name: str
+    advertised_controllers: tuple[Listener, ...]
+    inter_broker_name: str | None
+    controller_name: str | None
 
 
 def is_loopback(host: str) -> bool:
@@ -74,20 +79,56 @@ def listeners_of(server: ServerSettings) -> Listeners:
 
     Errors  ConfigError, if Kafka refuses the settings too or a protocol is not implemented yet
     """
-    controller_names = {name.upper() for name in server.controller_listener_names}
+    controller_names = tuple(name.upper() for name in server.controller_listener_names)
     every = _parse_all(server.listeners, key="listeners")
     _check_ports(every)
     bound = tuple(one for one in every if one.name not in controller_names)
-    if not bound:
-        raise ConfigError("listeners: at least one listener must not be in controller.listener.names")
+    controllers = tuple(one for one in every if one.name in controller_names)
+    _check_roles(server, bound, controllers)
     _check_protocols(server, every)
     if server.advertised_listeners:
-        given = _parse_all(server.advertised_listeners, key="advertised.listeners")
-        advertised = tuple(one for one in given if one.name not in controller_names)
+        advertised = _parse_all(server.advertised_listeners, key="advertised.listeners")
     else:
         # Kafka refuses to start if the host is every interface. kbroker starts: the default is for local use.
-        advertised = tuple(replace(one, host=None) if one.host in EVERY_INTERFACE else one for one in bound)
-    names = [one.name for one in bound]
+        advertised = tuple(replace(one, host=None) if one.host in EVERY_INTERFACE else one for one in every)
+    _check_advertised(advertised, every)
+    of_broker = tuple(one for one in advertised if one.name not in controller_names)
+    of_controller = tuple(one for one in advertised if one.name in controller_names)
+    # Kafka's default for a controller listener that advertised.listeners does not name.
+    known = [one.name for one in of_controller]
+    of_controller += tuple(one for one in controllers if one.name not in known)
+    return Listeners(
+        bound,
+        of_broker,
+        controllers,
+        of_controller,
+        _inter_broker(server, of_broker) if server.is_broker else None,
+        next(iter(controller_names), None),
+    )
+
+
+def _check_roles(server: ServerSettings, bound: Sequence[Listener], controllers: Sequence[Listener]) -> None:
+    """Check that each listener has a role, and each role what it needs. Errors: ConfigError."""
+    if server.is_broker and not bound:
+        raise ConfigError("listeners: at least one listener must not be in controller.listener.names")
+    if not server.is_broker and bound:
+        raise ConfigError(
+            f"listeners: process.roles=controller opens only controller listeners; add {bound[0].name} to "
+            "controller.listener.names, or remove it from listeners"
+        )
+    if not server.is_controller and not server.controller_listener_names:
+        raise ConfigError(
+            "controller.listener.names: process.roles=broker needs the name of the controllers' listener, such as "
+            "CONTROLLER"
+        )
+    if not server.is_controller and controllers:
+        raise ConfigError(
+            f"listeners: process.roles=broker opens no controller listener; remove {controllers[0]} from listeners"
+        )
+
+
+def _check_advertised(advertised: Sequence[Listener], every: Sequence[Listener]) -> None:
+    names = [one.name for one in every]
     for one in advertised:
         if one.name not in names:
             raise ConfigError(
@@ -97,12 +138,6 @@ def listeners_of(server: ServerSettings) -> Listeners:
             raise ConfigError(
                 f"advertised.listeners: clients cannot connect to {one}; use an address that they can reach"
             )
-    return Listeners(
-        bound,
-        advertised,
-        tuple(one for one in every if one.name in controller_names),
-        _inter_broker(server, advertised),
-    )
 
 
 def _inter_broker(server: ServerSettings, advertised: Sequence[Listener]) -> str:
@@ -143,12 +178,12 @@ def _check_protocols(server: ServerSettings, listeners: Sequence[Listener]) -> N
                 f"listener.security.protocol.map: {entry!r} is not NAME:PROTOCOL with one of {', '.join(PROTOCOLS)}"
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
-    for one in listeners:
+    controller_names = [name.upper() for name in server.controller_listener_names]
+    # The controllers' listener to which a broker connects is not among its own.
+    for name in dict.fromkeys([*(one.name for one in listeners), *controller_names[:1]]):
         # A controller listener needs no entry. Its default is PLAINTEXT.
-        protocol = protocols.get(
-            one.name, "PLAINTEXT" if one.name in map(str.upper, server.controller_listener_names) else ""
-        )
+        protocol = protocols.get(name, "PLAINTEXT" if name in controller_names else "")
         if not protocol:
-            raise ConfigError(f"listener.security.protocol.map: the listener {one.name} has no protocol")
+            raise ConfigError(f"listener.security.protocol.map: the listener {name} has no protocol")
         if protocol != "PLAINTEXT":
-            raise ConfigError(f"listeners: {one} uses {protocol}; only PLAINTEXT is implemented yet")
+            raise ConfigError(f"listeners: {name} uses {protocol}; only PLAINTEXT is implemented yet")

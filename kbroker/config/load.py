@@ -20,8 +20,9 @@ from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
 from kbroker.config.metadata import MetadataSettings
 from kbroker.config.observability import ObservabilitySettings
-from kbroker.config.profiles import NOT_BESIDE_A_FILE, PROFILES
+from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
+from kbroker.config.quorum import quorum_of
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
@@ -100,6 +101,9 @@ class Settings:
             weak.pop("log.dirs", None)
         if file is not None:
             for name in NOT_BESIDE_A_FILE:
+                weak.pop(name, None)
+        if "controller" not in static.get("process.roles", "controller"):
+            for name in ONLY_FOR_ONE_BROKER:
                 weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
@@ -327,16 +331,4 @@ def _check_together(settings: Settings) -> None:
     server = settings.server
     if server.keeps_everybody_out:
         raise ConfigError(EVERYBODY_OUT)
-    own_ports = [str(one.port) for one in settings.listeners.controllers]
-    for address in server.controller_quorum_bootstrap_servers:
-        if len(server.controller_quorum_bootstrap_servers) > 1 or address.rpartition(":")[2] not in own_ports:
-            raise ConfigError(
-                f"controller.quorum.bootstrap.servers: {address} is not this node's own controller listener; "
-                "a quorum of several controllers is not implemented yet"
-            )
-    for voter in server.controller_quorum_voters:
-        if voter.partition("@")[0] != str(server.node_id):
-            raise ConfigError(
-                f"controller.quorum.voters: {voter} is not this node ({server.node_id}); "
-                "a quorum of several controllers is not implemented yet"
-            )
+    quorum_of(server, settings.listeners)

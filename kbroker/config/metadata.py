@@ -7,7 +7,7 @@ from kbroker.config.settings import DAY, GB, HOUR, MB, Long, setting, settings
 
 @settings
 class MetadataSettings:
-    """Segments, snapshots and retention of the metadata log."""
+    """Segments, snapshots and retention of the metadata log; time-outs between brokers and controllers."""
 
     metadata_log_segment_bytes: int = setting(
         default=1 * GB, at_least=8 * MB, doc="Maximum segment size of the metadata log."
@@ -28,4 +28,7 @@ class MetadataSettings:
     )
     metadata_max_retention_ms: Long = setting(
         default=7 * DAY, doc="Age at which snapshots and segments of the metadata log are deleted."
+    )
+    broker_session_timeout_ms: int = setting(
+        default=9_000, doc="Time after which the controller fences a broker that sends no heartbeat."
     )

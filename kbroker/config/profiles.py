@@ -3,7 +3,8 @@
     embedded   for a cluster of one broker: one replica of each internal topic, no delay before a first rebalance, the
                socket buffer sizes that measured best (see `kbroker.runtime.net_ports`), and the tier on in a local
                directory, which costs nothing until a topic is tiered. With a settings file, which may be written for
-               Kafka, the tier is off unless the file enables it
+               Kafka, the tier is off unless the file enables it. A node with process.roles=broker belongs to a cluster
+               of several: its internal topics and rebalances have Kafka's defaults
     test       the same, with one partition in each internal topic
     kafka      Kafka's defaults; for comparisons
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_EMBEDDED: Final = {
+_ONE_BROKER: Final = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -23,14 +24,20 @@ _EMBEDDED: Final = {
     "share.coordinator.state.topic.min.isr": "1",
     "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
-    "remote.log.storage.system.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
+}
+
+_EMBEDDED: Final = {
+    **_ONE_BROKER,
+    "remote.log.storage.system.enable": "true",
     "queued.max.request.bytes": "67108864",
     "socket.send.buffer.bytes": "262144",
     "socket.receive.buffer.bytes": "-1",
 }
 
 NOT_BESIDE_A_FILE: Final = ("remote.log.storage.system.enable",)
+
+ONLY_FOR_ONE_BROKER: Final = tuple(_ONE_BROKER)
 
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "embedded": _EMBEDDED,

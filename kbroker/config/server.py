@@ -9,10 +9,8 @@ from kbroker.config.settings import KB, MAX_INT32, MB, MINUTE, Dynamic, Long, se
 CLUSTER_WIDE = Dynamic.CLUSTER_WIDE
 
 
-def _only_the_combined_node(roles: tuple[str, ...]) -> str | None:
-    if set(roles) == {"broker", "controller"}:
-        return None
-    return "a node must be both broker and controller; nodes with only one role are not implemented yet"
+def _at_least_one_role(roles: tuple[str, ...]) -> str | None:
+    return None if roles else "a node is broker, controller, or both"
 
 
 def _positive_or_system(size: int) -> str | None:
@@ -73,8 +71,9 @@ class ServerSettings:
     process_roles: tuple[str, ...] = setting(
         default=("broker", "controller"),
         one_of=("broker", "controller"),
-        check=_only_the_combined_node,
-        doc="Roles of this node in the cluster. Both are required.",
+        check=_at_least_one_role,
+        doc="Roles of this node in the cluster. A node without the role controller asks the controllers of "
+        "controller.quorum.bootstrap.servers or controller.quorum.voters.",
     )
     listeners: tuple[str, ...] = setting(
         default=("PLAINTEXT://:9092",),
@@ -91,14 +90,17 @@ class ServerSettings:
     inter_broker_listener_name: str | None = setting(doc="Name of the listener for connections between brokers.")
     controller_listener_names: tuple[str, ...] = setting(
         default=(),
-        doc="Names of the controller listeners. The broker does not open them: the controller is in this process.",
+        doc="Names of the controllers' listeners. A broker connects to the first one; only a controller may open them.",
     )
     controller_quorum_voters: tuple[str, ...] = setting(
-        default=(), doc="The controllers, as id@host:port. Only this node is allowed."
+        default=(),
+        doc="The controllers, as id@host:port. A controller may name only itself: several controllers are run with "
+        "Apache Kafka.",
     )
     controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
         default=(),
-        doc="Addresses of the controllers, as host:port. Only this node's own controller listener is allowed.",
+        doc="Addresses of some controllers, as host:port; the broker asks them for the others. A controller may name "
+        "only its own listener.",
     )
     socket_request_max_bytes: int = setting(
         default=100 * MB, at_least=1, doc="Largest request. The broker closes a connection that announces a larger one."
@@ -149,6 +151,16 @@ class ServerSettings:
         dynamic=CLUSTER_WIDE,
         doc="Maximum number of connections that the broker accepts per second. Further ones wait.",
     )
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether this node serves clients and has partitions."""
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this node decides about the cluster. Otherwise it asks the controllers."""
+        return "controller" in self.process_roles
 
     @property
     def keeps_everybody_out(self) -> bool:

@@ -69,6 +69,7 @@ class ControllerSettings:
             default_replication_factor=settings.log.default_replication_factor,
             delete_topic_enable=settings.log.delete_topic_enable,
             unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
+            broker_session_timeout_ms=settings.metadata.broker_session_timeout_ms,
             undeletable_topics=undeletable_topics,
         )
 

@@ -1,4 +1,4 @@
-"""Every enforced key is used: code outside the declarations reads it, or the check in its declaration is its effect.
+"""Every enforced key is used: code outside the declarations reads it.
 
 This searches the text of the code, so it proves that there is a reader, not that the reader is correct. The tests of
 the reading code check the effects.
@@ -19,9 +19,6 @@ from kbroker.config.settings import Effect, Setting
 ROOT = Path(kbroker.__path__[0])
 AREAS = {Path(str(area.__file__)) for area in (*BROKER_AREAS, topic)}
 PASSED_ON = ROOT / "storage" / "log_config.py"
-
-# The declaration's check is all that these keys need.
-DECIDED_BY_ITS_CHECK = {"process.roles"}
 
 
 def used_names() -> set[str]:
@@ -58,7 +55,7 @@ ENFORCED = [one for one in (*BROKER.values(), *TOPIC.values()) if one.effect is 
 
 @pytest.mark.parametrize("one", ENFORCED, ids=lambda one: one.name)
 def test_the_code_reads_every_enforced_key(one: Setting) -> None:
-    assert is_used(one) or (one.name in DECIDED_BY_ITS_CHECK and one.check is not None)
+    assert is_used(one)
 
 
 def test_an_unused_key_is_found() -> None:

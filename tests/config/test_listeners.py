@@ -17,7 +17,9 @@ def test_the_default_is_every_interface_on_port_9092() -> None:
         bound=(Listener("PLAINTEXT", None, 9092),),
         advertised=(Listener("PLAINTEXT", None, 9092),),
         controllers=(),
+        advertised_controllers=(),
         inter_broker_name="PLAINTEXT",
+        controller_name=None,
     )
 
 
