@@ -36,10 +36,9 @@ NOT_DECLARED = {
     r"\w*Share\w*|Streams\w*": "share groups and streams groups are not served",
     r"\w*DelegationToken(Request|Response)": "delegation tokens are not served",
     r"(GetTelemetrySubscriptions|PushTelemetry)\w*": "telemetry is not served",
-    r"(AssignReplicasToDirs|Envelope)(Request|Response)": "between brokers and controllers of a cluster",
-    r"(AddRaftVoter|RemoveRaftVoter|UpdateRaftVoter|Vote|BeginQuorumEpoch|EndQuorumEpoch|FetchSnapshot)(Request|Response)":
+    r"(AddRaftVoter|RemoveRaftVoter|UpdateRaftVoter|Vote|BeginQuorumEpoch|EndQuorumEpoch)(Request|Response)":
         "between members of a controller quorum",
-    r"(DefaultPrincipalData|QuorumStateData)": "principals in envelopes; a file that is JSON",
+    r"QuorumStateData": "a file that is JSON",
 }  # fmt: skip
 """The schemas without a declaration, as patterns of their names, and why."""
 

@@ -116,7 +116,7 @@ def java_classes(libs: Path) -> dict[str, str]:
         with zipfile.ZipFile(jar) as archive:
             for name in archive.namelist():
                 if match := re.fullmatch(r"(org/apache/kafka/\S+/(\w+?)(Data)?)JsonConverter\.class", name):
-                    found[match[2]] = match[1].replace("/", ".")
+                    found[match[2]] = found[match[2] + (match[3] or "")] = match[1].replace("/", ".")
     return found
 
 
