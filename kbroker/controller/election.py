@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.config.values import as_boolean
@@ -53,6 +54,14 @@ def allowed_election(context: Context, topic: str) -> Election:
     return Election.UNCLEAN if context.settings.unclean_leader_election_enable else Election.ONLINE
 
 
+class Assignment(NamedTuple):
+    """The replicas of a partition, with those that a reassignment removes and adds."""
+
+    replicas: tuple[int, ...]
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+
+
 def plan_change(
     context: Context,
     topic: TopicImage,
@@ -62,15 +71,19 @@ def plan_change(
     brokers: Mapping[int, BrokerImage] | None = None,
     isr: Sequence[int] | None = None,
     leader_recovery_state: int | None = None,
+    assignment: Assignment | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that gives a partition this ISR and a leader among these brokers, or None if nothing changes.
+    """The record that gives a partition this ISR, these replicas and a leader among these brokers, or None if nothing
+    changes.
 
     A broker can lead if it is active and the log directory of its replica is online. `brokers` says how they will be
     after the decision; without it, they are those of the image. If this ISR completes a reassignment, the same record
     finishes it. The leader epoch rises when the leader changes or when a replica is removed.
     """
     before = topic.partitions[index]
-    target_isr, replicas, removing, adding = _completed(before, before.isr if isr is None else tuple(isr))
+    if assignment is None:
+        assignment = Assignment(before.replicas, before.removing_replicas, before.adding_replicas)
+    target_isr, (replicas, removing, adding) = _completed(assignment, before.isr if isr is None else tuple(isr))
     record = PartitionChangeRecord(partition_id=index, topic_id=topic.id)
     able = _able_replicas(before, replicas, context.image.brokers if brokers is None else brokers)
     leader, unclean = _elect(before, replicas, target_isr, election, able)
@@ -126,19 +139,15 @@ def _able_replicas(partition: PartitionImage, replicas: Sequence[int], brokers: 
     ]
 
 
-_Reassigned = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
-
-def _completed(before: PartitionImage, isr: tuple[int, ...]) -> _Reassigned:
-    """ISR, replicas, removing and adding replicas. A reassignment ends once every remaining replica is in the ISR."""
-    unchanged = (isr, before.replicas, before.removing_replicas, before.adding_replicas)
-    if not before.removing_replicas and not before.adding_replicas:
-        return unchanged
-    replicas = tuple(replica for replica in before.replicas if replica not in before.removing_replicas)
-    staying = tuple(replica for replica in isr if replica not in before.removing_replicas)
+def _completed(target: Assignment, isr: tuple[int, ...]) -> tuple[tuple[int, ...], Assignment]:
+    """The ISR and the assignment. A reassignment ends once every remaining replica is in the ISR."""
+    if not target.removing and not target.adding:
+        return isr, target
+    replicas = tuple(replica for replica in target.replicas if replica not in target.removing)
+    staying = tuple(replica for replica in isr if replica not in target.removing)
     if not replicas or not set(replicas) <= set(staying):
-        return unchanged
-    return staying, replicas, (), ()
+        return isr, target
+    return staying, Assignment(replicas)
 
 
 def _directories(image: Image, before: PartitionImage, replicas: tuple[int, ...]) -> list[UUID]:

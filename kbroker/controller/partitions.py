@@ -79,11 +79,15 @@ def _grow(context: Context, request: CreatePartitionsTopic, records: list[Any]) 
             "specified.",
         )
     context.require_room(records, more)
-    replication_factor = len(next(iter(topic.partitions.values())).replicas)
+    first = next(iter(topic.partitions.values())).replicas
+    replication_factor = len(first)
     if request.assignments is None:
         brokers = placement.usable_brokers(context.image)
         placed = placement.place_replicas(
-            brokers, first_partition=present, partitions=more, replication_factor=replication_factor
+            brokers,
+            start=placement.place_of(brokers, first[0]) + present,
+            partitions=more,
+            replication_factor=replication_factor,
         )
     else:
         placed = [tuple(assignment.broker_ids) for assignment in request.assignments]

@@ -1,13 +1,23 @@
 """Replica placement.
 
-With the n usable brokers sorted by id, replica j of partition i goes to broker ((i + j) mod n). When a topic grows, the
-partition numbers continue. The first replica is the preferred leader, so leaders are spread evenly. Kafka's placement
-starts at a random broker and strides over racks; this one gives the same assignment for the same cluster every time.
+The usable brokers form a ring that alternates between the racks, and by id within a rack. Each partition of a topic is
+led by the next broker of the ring; each topic begins one broker later than the one before it, so that topics with one
+partition are spread too. Each further replica goes to a rack with the fewest replicas of this partition, there to the
+next broker of the ring. So leaders and replicas are spread evenly, and no rack holds two replicas while another one
+holds none. A topic that grows continues where it ended.
+
+A fenced broker gets a replica only if its rack has no other broker left. It never leads a new partition.
+
+Kafka's StripedReplicaPlacer has the same rules, but starts at a random broker; this one gives the same assignment for
+the same cluster every time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import zip_longest
 from uuid import UUID
 
 from kbroker.metadata.image import BrokerImage, Image, PartitionImage
@@ -16,28 +26,61 @@ from wire.errors import ErrorCode, KafkaError
 from wire.stored.metadata import PartitionRecord
 
 
-def usable_brokers(image: Image) -> list[int]:
-    """Brokers that may get new replicas, sorted by id: registered, unfenced, not shutting down."""
-    return sorted(broker.id for broker in image.brokers.values() if broker.active)
+def usable_brokers(image: Image) -> list[BrokerImage]:
+    """Brokers that may get new replicas: registered and not shutting down."""
+    return [broker for broker in image.brokers.values() if not broker.in_controlled_shutdown]
 
 
 def place_replicas(
-    brokers: Sequence[int], *, first_partition: int, partitions: int, replication_factor: int
+    brokers: Sequence[BrokerImage], *, start: int, partitions: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each new partition. Raises INVALID_REPLICATION_FACTOR if there are too few brokers."""
-    count = len(brokers)
-    if count == 0:
+    """The replicas of each new partition; `start` is the place of the first leader in the ring.
+
+    Raises INVALID_REPLICATION_FACTOR if there are too few brokers.
+    """
+    ring = _alternated(broker for broker in brokers if not broker.fenced)
+    if not ring:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
-    if replication_factor > count:
+    if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The target replication factor of {replication_factor} cannot be reached because only {count} broker(s) "
-            "are registered or some brokers have all their log directories cordoned.",
+            f"The target replication factor of {replication_factor} cannot be reached because only {len(brokers)} "
+            "broker(s) are registered or some brokers have all their log directories cordoned.",
         )
-    return [
-        tuple(brokers[(index + replica) % count] for replica in range(replication_factor))
-        for index in range(first_partition, first_partition + partitions)
-    ]
+    fenced = _alternated(broker for broker in brokers if broker.fenced)
+    count = len(ring)
+
+    @cache  # the assignments repeat after one turn of the ring
+    def replicas_from(start: int) -> tuple[int, ...]:
+        return _first_of_each_rack([*ring[start:], *ring[:start], *fenced], replication_factor)
+
+    return [replicas_from(index % count) for index in range(start, start + partitions)]
+
+
+def place_of(brokers: Sequence[BrokerImage], leader: int) -> int:
+    """The place of a broker in the ring; 0 if it cannot lead new partitions."""
+    ring = [broker.id for broker in _alternated(broker for broker in brokers if not broker.fenced)]
+    return ring.index(leader) if leader in ring else 0
+
+
+def _alternated(brokers: Iterable[BrokerImage]) -> list[BrokerImage]:
+    """The first broker of each rack, then the second one of each, and so on; brokers without a rack form one."""
+    racks: dict[str, list[BrokerImage]] = {}
+    for broker in sorted(brokers, key=lambda broker: (broker.rack or "", broker.id)):
+        racks.setdefault(broker.rack or "", []).append(broker)
+    return [broker for turn in zip_longest(*racks.values()) for broker in turn if broker is not None]
+
+
+def _first_of_each_rack(candidates: list[BrokerImage], count: int) -> tuple[int, ...]:
+    """The first candidate, then each time the first one of a rack that was chosen the least."""
+    chosen: Counter[str | None] = Counter()
+    replicas = []
+    for _ in range(count):
+        broker = min(candidates, key=lambda broker: chosen[broker.rack])
+        candidates.remove(broker)
+        chosen[broker.rack] += 1
+        replicas.append(broker.id)
+    return tuple(replicas)
 
 
 def check_manual_assignment(image: Image, replicas: Sequence[int], replication_factor: int | None) -> None:

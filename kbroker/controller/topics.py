@@ -57,7 +57,8 @@ def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[Cre
                 text = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
                 rejected.append(_failed(topic.name, KafkaError(ErrorCode.INVALID_REQUEST, text)))
                 continue
-            results.append(_create_topic(context, topic, records, taken))
+            start = len(context.image.topics_by_name) + len(results)
+            results.append(_create_topic(context, topic, records, taken, start))
     except TooManyRecords as error:
         return Outcome([], CreateTopicsResponse(topics=[_failed(name, error) for name in times]))
     duplicates = [name for name, count in times.items() if count > 1]
@@ -70,13 +71,16 @@ def _failed(name: str, error: KafkaError) -> CreatableTopicResult:
 
 
 def _create_topic(
-    context: Context, topic: CreatableTopic, records: list[Any], taken: dict[str, str]
+    context: Context, topic: CreatableTopic, records: list[Any], taken: dict[str, str], start: int
 ) -> CreatableTopicResult:
-    """Add the topic's records, or return an error result. Raises TooManyRecords, which fails the whole request."""
+    """Add the topic's records, or return an error result; `start` is the place of the first leader (placement.py).
+
+    Raises TooManyRecords, which fails the whole request.
+    """
     try:
         _check_name(context.image, topic.name, taken)
         configs = _check_configs(context, topic)
-        partitions = _new_partitions(context, topic, records, configs_count=len(configs))
+        partitions = _new_partitions(context, topic, records, start, configs_count=len(configs))
     except TooManyRecords:
         raise
     except KafkaError as error:
@@ -154,7 +158,7 @@ def _check_configs(context: Context, topic: CreatableTopic) -> dict[str, str]:
 
 
 def _new_partitions(
-    context: Context, topic: CreatableTopic, records: list[Any], *, configs_count: int
+    context: Context, topic: CreatableTopic, records: list[Any], start: int, *, configs_count: int
 ) -> list[PartitionImage]:
     if topic.assignments:
         return _assigned_partitions(context, topic)
@@ -173,9 +177,7 @@ def _new_partitions(
     if brokers and replication_factor <= len(brokers):
         context.require_room(records, 1 + configs_count + count)  # before a loop whose length the client chooses
     try:
-        placed = placement.place_replicas(
-            brokers, first_partition=0, partitions=count, replication_factor=replication_factor
-        )
+        placed = placement.place_replicas(brokers, start=start, partitions=count, replication_factor=replication_factor)
     except KafkaError as error:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -88,9 +88,9 @@ def test_w11_invalid_growth_is_refused_with_kafkas_messages(
 def test_growth_needs_enough_brokers() -> None:
     cluster = cluster_with_topic(brokers=2)
     cluster.heartbeat(2, fence=True)
-    assert ask(cluster, grow("a", 3))[0][1] == 38
     assert ask(cluster, grow("a", 3, [[2, 1]]))[0][1] == 0
     cluster.heartbeat(1, fence=True)
+    assert ask(cluster, grow("a", 4))[0][1] == 38
     assert ask(cluster, grow("a", 4, [[2, 1]]))[0][1] == 39
 
 
@@ -108,3 +108,12 @@ def test_validate_only_changes_nothing() -> None:
     before = cluster.image
     assert ask(cluster, grow("a", 5), validate_only=True) == [("a", 0, None)]
     assert cluster.image is before
+
+
+def test_a_topic_that_grows_continues_where_it_ended() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.create(topic("other", 1, 1))
+    cluster.create(topic("a", 2, 2))
+    ask(cluster, grow("a", 4))
+    partitions = cluster.image.topics_by_name["a"].partitions.values()
+    assert [partition.replicas for partition in partitions] == [(2, 3), (3, 1), (1, 2), (2, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.controller.placement import place_replicas
+from kbroker.metadata.image import BrokerImage
 from tests.controller.cluster import Cluster, topic
 from wire.messages.create_topics import CreatableTopic
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
@@ -179,18 +181,51 @@ def test_topic_ids_are_unreserved_and_never_start_with_minus() -> None:
     assert result.topic_id == UUID(int=1 << 100)
 
 
+def brokers_in_racks(racks: Mapping[int, str | None], fenced: Collection[int] = ()) -> list[BrokerImage]:
+    return [
+        BrokerImage(broker, 0, UUID(int=broker), {}, {}, rack=rack, fenced=broker in fenced)
+        for broker, rack in racks.items()
+    ]
+
+
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 30), st.data())
 def test_replicas_are_placed_round_robin_over_sorted_brokers(
-    brokers: int, partitions: int, first: int, data: Any
+    brokers: int, partitions: int, start: int, data: Any
 ) -> None:
     ids = sorted(data.draw(st.sets(st.integers(0, 1000), min_size=brokers, max_size=brokers)))
     factor = data.draw(st.integers(1, brokers))
-    placed = place_replicas(ids, first_partition=first, partitions=partitions, replication_factor=factor)
+    placed = place_replicas(
+        brokers_in_racks(dict.fromkeys(ids)), start=start, partitions=partitions, replication_factor=factor
+    )
     assert placed == [
         tuple(ids[(index + replica) % brokers] for replica in range(factor))
-        for index in range(first, first + partitions)
+        for index in range(start, start + partitions)
     ]
-    assert all(len(set(replicas)) == factor for replicas in placed)
+
+
+@given(st.dictionaries(st.integers(0, 99), st.sampled_from("abcd"), min_size=1, max_size=12), st.data())
+def test_no_rack_has_two_replicas_while_another_has_none(racks: dict[int, str], data: Any) -> None:
+    factor = data.draw(st.integers(1, len(racks)))
+    placed = place_replicas(brokers_in_racks(racks), start=0, partitions=len(racks), replication_factor=factor)
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert len({racks[replica] for replica in replicas}) == min(factor, len(set(racks.values())))
+    assert sorted(replicas[0] for replicas in placed) == sorted(racks), "every broker leads one partition"
+
+
+def test_fenced_brokers_come_last_and_lead_nothing() -> None:
+    brokers = brokers_in_racks(dict.fromkeys((1, 2, 3)), fenced=[1])
+    assert place_replicas(brokers, start=0, partitions=2, replication_factor=2) == [(2, 3), (3, 2)]
+    assert place_replicas(brokers, start=0, partitions=2, replication_factor=3) == [(2, 3, 1), (3, 2, 1)]
+    racks = brokers_in_racks({1: "a", 2: "b", 3: "b"}, fenced=[1])
+    assert place_replicas(racks, start=0, partitions=1, replication_factor=2) == [(2, 1)]
+
+
+def test_topics_with_one_partition_have_different_leaders() -> None:
+    cluster = Cluster(brokers=3)
+    cluster.create(topic("a", 1, 2), topic("b", 1, 2))
+    cluster.create(topic("c", 1, 2))
+    assert [one.partitions[0].replicas for one in cluster.image.topics_by_name.values()] == [(1, 2), (2, 3), (3, 1)]
 
 
 def delete(cluster: Cluster, version: int, *names: str, states: list[tuple[str | None, UUID]] | None = None) -> Any:
