@@ -1,0 +1,241 @@
+"""The nodes of a cluster as processes that can be killed, paused and started again.
+
+A node is controller or broker. Its properties file does not depend on whether kbroker or Apache Kafka runs it, so a
+directory may even change hands between two starts.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from compat.brokers import CHECKOUT, StartFailed, end, free_port
+from compat.kafka.node import CLUSTER_ID, FOR_COMPARING
+from compat.kafka.tools import java_command, java_environment, run_tool
+from compat.oracle.raw import connected
+
+KBROKER, KAFKA = "kbroker", "kafka"
+FIRST_CONTROLLER: Final = 100
+READY_S: Final = 90.0
+
+COMMON: Final = {
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Node:
+    """One node: `kind` runs it, KBROKER or KAFKA, and may be changed while it is stopped.
+
+    Shape   data is its log directory, which survives `kill` and `stop`
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        kind: str,
+        node_id: int,
+        settings: Mapping[str, str],
+        release: str = "3.9",
+        options: Sequence[str] = FOR_COMPARING,
+        checkout: Path = CHECKOUT,
+    ) -> None:
+        self.kind = kind
+        self.node_id = node_id
+        self.directory = directory
+        self.data = directory / "data"
+        self.settings = {**settings, "node.id": str(node_id), "log.dirs": str(self.data)}
+        self.process: subprocess.Popen[bytes] | None = None
+        self._release = release
+        self._options = options
+        self._checkout = checkout
+        self._log = directory / "log.txt"
+
+    @property
+    def address(self) -> str:
+        """`host:port` of its only listener."""
+        return self.settings["listeners"].rpartition("//")[2]
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start the process, and do not wait for it. Kafka's directory is formatted first if necessary."""
+        assert not self.is_running
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self.directory / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+        environment = None
+        if self.kind == KAFKA:
+            self._format(properties)
+            command = java_command("kafka.Kafka", str(properties), options=self._options)
+            environment = java_environment()
+        else:
+            command = [sys.executable, "-m", "kbroker", "serve", "--config", str(properties)]
+            if self.settings["process.roles"] != "broker":
+                command += ["--cluster-id", CLUSTER_ID]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._checkout,
+                env=environment,
+            )  # fmt: skip
+
+    def _format(self, properties: Path) -> None:
+        if (self.data / "meta.properties").exists():
+            return
+        wanted = ("-t", CLUSTER_ID, "-c", str(properties), "--release-version", self._release)
+        done = run_tool("kafka.tools.StorageTool", "format", *wanted)
+        if done.returncode != 0:
+            raise StartFailed(f"cannot format: {done.stdout}{done.stderr}")
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        assert self.process is not None, "not started"
+        self.process.send_signal(signal.SIGCONT)
+        end(self.process, signal_number=signal.SIGKILL)
+
+    def stop(self, *, timeout_s: float = 60) -> int:
+        """SIGTERM: a controlled shutdown. Returns the exit status, negative if it had to be killed."""
+        return 0 if self.process is None else end(self.process, timeout_s=timeout_s)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        assert self.process is not None, "not started"
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None, "not started"
+        self.process.send_signal(signal.SIGCONT)
+
+    def log_tail(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
+
+
+class ProcessCluster:
+    """Controllers (ids from 100) and brokers (ids from 1), all of them processes on loopback addresses.
+
+    Use it as a context manager: at the end all processes are killed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        controllers: Sequence[str] = (KBROKER,),
+        brokers: Sequence[str] = (KBROKER,) * 3,
+        settings: Mapping[str, str] | None = None,
+        release: str = "3.9",
+        options: Sequence[str] = FOR_COMPARING,
+        checkout: Path = CHECKOUT,
+    ) -> None:
+        ports = [free_port() for _ in controllers]
+        ids = range(FIRST_CONTROLLER, FIRST_CONTROLLER + len(controllers))
+        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in zip(ids, ports, strict=True))
+        replicas = str(min(3, len(brokers)))
+        common = {
+            **COMMON,
+            "controller.quorum.voters": voters,
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "min.insync.replicas": str(min(2, len(brokers))),
+            **(settings or {}),
+        }
+
+        def node(node_id: int, kind: str, role: str, listener: str) -> Node:
+            own = {**common, "process.roles": role, "listeners": listener}
+            place = directory / f"{role}-{node_id}"
+            return Node(
+                place, kind=kind, node_id=node_id, settings=own, release=release, options=options, checkout=checkout
+            )
+
+        self.controllers = {
+            each: node(each, kind, "controller", f"CONTROLLER://127.0.0.1:{port}")
+            for each, port, kind in zip(ids, ports, controllers, strict=True)
+        }
+        self.brokers = {
+            each: node(each, kind, "broker", f"PLAINTEXT://127.0.0.1:{free_port()}")
+            for each, kind in enumerate(brokers, 1)
+        }
+
+    def __enter__(self) -> ProcessCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            if node.is_running:
+                node.kill()
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.controllers.values(), *self.brokers.values()]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """All brokers."""
+        return ",".join(node.address for node in self.brokers.values())
+
+    def start(self, *, timeout_s: float = READY_S) -> float:
+        """Start all nodes; returns the seconds until every broker knows that all brokers are unfenced."""
+        began = time.perf_counter()
+        for node in self.nodes:
+            node.start()
+        self.await_brokers(*self.brokers, timeout_s=timeout_s)
+        return time.perf_counter() - began
+
+    def await_brokers(self, *ids: int, timeout_s: float = READY_S) -> None:
+        """Wait until each of these brokers answers Metadata and names all of them. Errors: StartFailed."""
+        deadline = time.monotonic() + timeout_s
+        for asked in ids:
+            while not set(ids) <= self.seen_by(asked):
+                node = self.brokers[asked]
+                if not node.is_running or time.monotonic() > deadline:
+                    logs = "\n".join(f"--- node {one.node_id}\n{one.log_tail()}" for one in self.nodes)
+                    raise StartFailed(f"broker {asked} sees {sorted(self.seen_by(asked))}, not {ids}\n{logs}")
+                time.sleep(0.02)
+
+    def seen_by(self, broker: int) -> set[int]:
+        """The ids of the brokers that a broker names in its Metadata; empty if it does not answer."""
+        try:
+            return {one["NodeId"] for one in self.metadata(broker, [])["Brokers"]}
+        except (OSError, AssertionError):
+            return set()
+
+    def metadata(self, broker: int, topics: Sequence[str] | None) -> dict[str, Any]:
+        """A broker's answer to Metadata, for all topics with None. Errors: OSError."""
+        named = None if topics is None else [{"Name": topic} for topic in topics]
+        with connected(self.brokers[broker].address) as connection:
+            return connection.call("Metadata", 5, {"Topics": named, "AllowAutoTopicCreation": False})
+
+    def leader(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int:
+        """The leader of a partition as a running broker (or `ask`) sees it; -1 for none."""
+        broker = ask or next(each for each, node in self.brokers.items() if node.is_running)
+        for found in self.metadata(broker, [topic])["Topics"]:
+            for part in found["Partitions"]:
+                if part["PartitionIndex"] == partition:
+                    return int(part["LeaderId"])
+        return -1
+
+    def log_bytes(self, broker: int, topic: str, partition: int) -> bytes:
+        """The concatenated segments of a replica."""
+        segments = sorted((self.brokers[broker].data / f"{topic}-{partition}").glob("*.log"))
+        return b"".join(segment.read_bytes() for segment in segments)
