@@ -91,7 +91,7 @@ class Appended:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if progress.high_watermark < self.next_offset:
             return None
-        return ErrorCode.NONE if progress.has_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE if progress.had_enough_replicas else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class Appender:

@@ -29,6 +29,7 @@ from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOP
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
+from kbroker.replication.fetching import FetchRound
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime.event_log import get_logger
@@ -288,7 +289,12 @@ class Broker:
             return _CONSUMERS[read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
         broker = self.image.brokers.get(replica_id)
         is_stale = broker is not None and not broker.fenced and -1 < replica_epoch < broker.epoch
-        return Fetcher(replica_id, is_stale=is_stale)
+        return Fetcher(replica_id, replica_epoch=replica_epoch, is_stale=is_stale)
+
+    def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
+        """Record what a follower has acknowledged with a Fetch."""
+        risen, _ = fetched.note_follower(now_ms)
+        self.purgatory.wake_many(risen)
 
     # Appending
 
@@ -330,11 +336,11 @@ class Broker:
         return self._kept.holding((held.topic, held.partition))
 
     def high_watermark(self, held: Log) -> int:
-        """The high watermark of a log; its log start offset if this broker no longer leads the partition."""
+        """The known high watermark of a log; its log start offset if the partition is no longer on this broker."""
         partition = self.replicas.partitions.get((held.topic, held.partition))
-        if partition is None or partition.log is not held or partition.progress is None:
+        if partition is None or partition.log is not held:
             return held.log_start_offset
-        return partition.progress.high_watermark
+        return partition.known_high_watermark
 
     def highest_offset_in_remote_storage(self, held: Log) -> int | None:
         """The last offset of a log in the tier, -1 if it has none; None while unknown."""

@@ -63,7 +63,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     await _read(this_round, broker, off_the_loop=context.is_large)
     this_round.set_unknown_aside()
     if fetcher.is_follower:
-        broker.purgatory.wake_many(this_round.note_follower())
+        broker.note_follower(this_round, now_ms)
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
         await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)

@@ -142,7 +142,7 @@ class FetchRound:
         another topic may have reused their file names.
         """
         for answer in self.answers:
-            if answer.partition is not None and answer.error is None and not answer.partition.is_leader:
+            if answer.partition is not None and answer.error is None and not answer.partition.serves(self._fetcher):
                 answer.fail(
                     KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{answer.partition.name} is not led here any more")
                 )
@@ -233,13 +233,15 @@ class FetchRound:
         """Whether there are at least min_bytes."""
         return self.size >= self._min_bytes
 
-    def note_follower(self) -> list[TopicPartition]:
+    def note_follower(self, now_ms: int = 0) -> tuple[list[TopicPartition], list[Partition]]:
         """Record a follower's fetch offsets, which acknowledge all earlier records. Returns the partitions whose high
-        watermark rose.
+        watermark rose, and those with a proposed ISR.
 
         Call it once, after the first read, for a follower.
         """
-        fetcher, risen = self._fetcher, []
+        fetcher = self._fetcher
+        risen: list[TopicPartition] = []
+        proposing: list[Partition] = []
         for answer in self.answers:
             partition, read = answer.partition, answer.read
             if partition is None or read is None or answer.error is not None:
@@ -247,9 +249,15 @@ class FetchRound:
             if fetcher.is_stale:
                 message = f"broker {fetcher.replica_id} has registered again since"
                 answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
-            elif read.diverging is None and partition.on_follower_fetch(fetcher.replica_id, answer.asked.fetch_offset):
-                risen.append(partition.key)
-        return risen
+            elif read.diverging is None:
+                asked = answer.asked
+                if partition.on_follower_fetch(
+                    fetcher, asked.fetch_offset, log_start_offset=asked.log_start_offset, now_ms=now_ms
+                ):
+                    risen.append(partition.key)
+                if partition.proposal is not None:
+                    proposing.append(partition)
+        return risen, proposing
 
     @property
     def answers_at_once(self) -> bool:
@@ -276,7 +284,7 @@ class FetchRound:
             if partition is None or read is None:
                 return True
             try:
-                end = partition.readable_end(fetcher.reads_to)
+                end = partition.readable_end_for(fetcher)
                 if end == read.readable_end and partition.leader_epoch == read.leader_epoch:
                     size += answer.size
                     continue

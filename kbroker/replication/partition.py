@@ -3,10 +3,13 @@
 Theory of operation: the metadata gives each partition's leader and leader epoch. `Partition.apply` takes each change
 and makes this broker the partition's leader, a follower, or neither; nothing else changes the role. Appends and reads
 are refused in the same order as in Apache Kafka, so that clients recover the same way: not the leader, a fenced or
-unknown leader epoch, an offset out of range. Only the leader's progress (see leader.py) moves the high watermark. A
-partition with one replica uses the same code with isr = {self}: a second broker adds followers and needs no redesign.
+unknown leader epoch, an offset out of range. On the leader only its progress (see leader.py) moves the high watermark;
+a follower takes it from the leader's answers (see follower.py). A partition with one replica uses the same code with
+isr = {self}.
 
-Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-966.
+Metadata with an older partition epoch change nothing: the answer to a proposed ISR may arrive before the metadata.
+
+Source: KIP-101, KIP-320, KIP-392, KIP-405, KIP-497, KIP-966.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import PartitionImage
-from kbroker.replication.leader import LeaderProgress
+from kbroker.replication.isr import IsrProposal, LiveBrokers, Verdict, verdict
+from kbroker.replication.leader import DEFAULT_LAG_TIME_MAX_MS, UNKNOWN_OFFSET, FollowerState, LeaderProgress
 from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
@@ -27,6 +31,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.reading import Place
 from kbroker.tiered.partition import RemotePartition
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_partition import AlterPartitionResponsePartition
 
 if TYPE_CHECKING:
     from kbroker.tiered.indexes import AbortedTransaction
@@ -64,14 +69,27 @@ class Fetcher:
 
     Note  is_stale: the replica's epoch is older than that of the live broker with its id
     Note  is_replica: a follower, or a replica that moves between directories; the tier serves neither of them
+    Note  may_read_follower: a consumer that may read from any replica (KIP-392)
     """
 
-    __slots__ = ("is_follower", "is_replica", "is_stale", "reads_to", "replica_id")
+    __slots__ = (
+        "is_follower", "is_replica", "is_stale", "may_read_follower", "reads_to", "replica_epoch", "replica_id",
+    )  # fmt: skip
 
-    def __init__(self, replica_id: int = CONSUMER, *, read_committed: bool = False, is_stale: bool = False) -> None:
+    def __init__(
+        self,
+        replica_id: int = CONSUMER,
+        *,
+        replica_epoch: int = NO_EPOCH,
+        read_committed: bool = False,
+        is_stale: bool = False,
+        may_read_follower: bool = False,
+    ) -> None:
         self.replica_id = replica_id
+        self.replica_epoch = replica_epoch
         self.is_follower = replica_id >= 0
         self.is_stale = is_stale
+        self.may_read_follower = may_read_follower
         self.is_replica = self.is_follower or replica_id == FUTURE_REPLICA
         if self.is_replica:
             self.reads_to = ReadsTo.LOG_END_OFFSET
@@ -134,6 +152,8 @@ class Partition:
     index: int
     log: Log
     checkpointed_high_watermark: InitVar[int] = 0
+    brokers: LiveBrokers = field(default_factory=LiveBrokers)
+    lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS
     role: Role = field(default=Role.NONE, init=False)
     leader: int = field(default=-1, init=False)
     leader_epoch: int = field(default=NO_EPOCH, init=False)
@@ -158,7 +178,7 @@ class Partition:
 
     # Roles
 
-    def apply(self, image: PartitionImage | None) -> bool:
+    def apply(self, image: PartitionImage | None, *, now_ms: int = 0) -> bool:
         """Take the role that changed metadata gives this broker; `image` is None if the partition no longer exists.
 
         Returns True if the high watermark rose or the broker began or ceased to lead: waiters should check again.
@@ -166,6 +186,8 @@ class Partition:
         if image is None or self.broker_id not in image.replicas:
             self.role = Role.NONE
             return self._stop_leading()
+        if image.partition_epoch < self.partition_epoch and self.role is not Role.NONE:
+            return False
         old_epoch = self.leader_epoch
         self.leader, self.leader_epoch = image.leader, image.leader_epoch
         self.partition_epoch = image.partition_epoch
@@ -175,12 +197,11 @@ class Partition:
             return self._stop_leading()
         self.role = Role.LEADER
         if self.progress is not None and old_epoch == image.leader_epoch:
-            self.progress.replica_count = len(self.replicas)
-            return self._update_producers(self.progress.on_isr_change(self.isr))
-        self._lead(image.leader_epoch)
+            return self._update_producers(self.progress.on_metadata(self.isr, self.replicas, self.partition_epoch))
+        self._lead(image.leader_epoch, now_ms)
         return True
 
-    def _lead(self, leader_epoch: int) -> None:
+    def _lead(self, leader_epoch: int, now_ms: int) -> None:
         """Begin a leadership: start its epoch before any append, even if the epoch stays empty."""
         self._stop_leading()
         end = self.log.log_end_offset
@@ -190,9 +211,14 @@ class Partition:
             log_end_offset=end,
             high_watermark=min(max(self._known_high_watermark, self.log.log_start_offset), end),
             isr=self.isr,
+            replicas=self.replicas,
             min_insync_replicas=self.log.config.min_insync_replicas,
-            replica_count=len(self.replicas),
             epoch_start_offset=end,
+            leader_epoch=leader_epoch,
+            partition_epoch=self.partition_epoch,
+            brokers=self.brokers,
+            lag_time_max_ms=self.lag_time_max_ms,
+            now_ms=now_ms,
         )
         self._update_producers(True)
 
@@ -210,7 +236,7 @@ class Partition:
         if progress is None or progress.min_insync_replicas == config.min_insync_replicas:
             return False
         progress.min_insync_replicas = config.min_insync_replicas
-        return self._update_producers(progress.on_isr_change(self.isr))
+        return self._update_producers(progress.check_again(progress.now_ms))
 
     @property
     def known_high_watermark(self) -> int:
@@ -222,11 +248,23 @@ class Partition:
         """Whether this broker leads the partition."""
         return self.role is Role.LEADER
 
+    @property
+    def is_follower(self) -> bool:
+        """Whether this broker follows the partition's leader, or waits for one."""
+        return self.role is Role.FOLLOWER
+
     def leading(self, current_leader_epoch: int = NO_EPOCH) -> LeaderProgress:
         """The leader's progress, or the error for the client of this request.
 
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
+        self._check_epoch(current_leader_epoch)
+        progress = self.progress
+        if progress is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader}")
+        return progress
+
+    def _check_epoch(self, current_leader_epoch: int) -> None:
         if self.log.state.failure is not None:
             raise self.log.offline_error()
         if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -236,10 +274,17 @@ class Partition:
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
             raise KafkaError(code, f"{current_leader_epoch=}, ours is {self.leader_epoch}")
-        progress = self.progress
-        if progress is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader}")
-        return progress
+
+    def serves(self, fetcher: Fetcher) -> bool:
+        """Whether this replica may answer a Fetch: the leader any, a follower those of newer consumers."""
+        return self.role is Role.LEADER or (self.role is Role.FOLLOWER and fetcher.may_read_follower)
+
+    def _high_watermark_for(self, fetcher: Fetcher, current_leader_epoch: int = NO_EPOCH) -> int:
+        """The high watermark of the replica that a fetcher reads. Errors: those of `leading`."""
+        if not fetcher.may_read_follower or self.role is not Role.FOLLOWER:
+            return self.leading(current_leader_epoch).high_watermark
+        self._check_epoch(current_leader_epoch)
+        return self._known_high_watermark
 
     # Progress
 
@@ -249,9 +294,73 @@ class Partition:
         if progress is not None and progress.on_append(self.log.log_end_offset):
             self.log.producers.on_high_watermark(progress.high_watermark)
 
-    def on_follower_fetch(self, replica_id: int, fetch_offset: int) -> bool:
-        """Record that a follower has all records below its fetch offset; True if the high watermark rose."""
-        return self._update_producers(self.leading().on_follower_fetch(replica_id, fetch_offset))
+    def on_follower_fetch(
+        self, fetcher: Fetcher, fetch_offset: int, *, log_start_offset: int = UNKNOWN_OFFSET, now_ms: int = 0
+    ) -> bool:
+        """Record that a follower has all records below its fetch offset; True if the high watermark rose.
+
+        May open a proposal to add the follower to the ISR.
+        """
+        rose = self.leading().on_follower_fetch(
+            fetcher.replica_id,
+            fetch_offset,
+            log_start_offset=log_start_offset,
+            broker_epoch=fetcher.replica_epoch,
+            now_ms=now_ms,
+        )
+        return self._update_producers(rose)
+
+    def on_leaders_offsets(self, high_watermark: int, log_start_offset: int) -> bool:
+        """As a follower, take the leader's offsets after an append; True if the high watermark rose."""
+        log = self.log
+        reached = min(high_watermark, log.log_end_offset)
+        rose = reached > self._known_high_watermark
+        if rose:
+            self._known_high_watermark = reached
+            log.producers.on_high_watermark(reached)
+        log.raise_log_start_offset(min(log_start_offset, self._known_high_watermark, log.log_end_offset))
+        return rose
+
+    def on_truncated(self) -> None:
+        """As a follower, lower the known high watermark to the new end of the log."""
+        self._known_high_watermark = min(self._known_high_watermark, self.log.log_end_offset)
+
+    # The ISR
+
+    @property
+    def proposal(self) -> IsrProposal | None:
+        """The open proposal to change the ISR, which must reach the controller."""
+        return None if self.progress is None else self.progress.proposal
+
+    def check_isr(self, now_ms: int) -> tuple[bool, dict[int, FollowerState]]:
+        """Time has passed or brokers have changed. Returns whether the high watermark rose, and the lagging members of
+        the ISR that a new proposal would remove.
+        """
+        progress = self.progress
+        if progress is None or not progress.followers:
+            return False, {}
+        rose = self._update_producers(progress.check_again(now_ms))
+        lagging = {} if progress.proposal is not None else progress.lagging()
+        if lagging:
+            progress.propose_without(lagging)
+        return rose, lagging
+
+    def on_isr_answer(self, proposal: IsrProposal, answer: AlterPartitionResponsePartition) -> tuple[Verdict, bool]:
+        """Take the controller's answer to a proposal. Returns what it means, and whether the high watermark rose.
+
+        UNKNOWN if newer metadata have ended the proposal.
+        """
+        progress = self.progress
+        if progress is None or progress.proposal is not proposal:
+            return Verdict.UNKNOWN, False
+        found = verdict(answer, leader_epoch=self.leader_epoch, partition_epoch=self.partition_epoch)
+        if found is Verdict.REFUSED:
+            progress.drop_proposal()
+            return found, self._update_producers(progress.check_again(progress.now_ms))
+        if found is not Verdict.COMMITTED:
+            return found, False
+        self.isr, self.partition_epoch = frozenset(answer.isr), answer.partition_epoch
+        return found, self._update_producers(progress.on_metadata(self.isr, self.replicas, self.partition_epoch))
 
     def _update_producers(self, rose: bool) -> bool:
         """Pass a raised high watermark to the producer state, which marks transactions as stable."""
@@ -262,8 +371,12 @@ class Partition:
     # Offsets
 
     def readable_end(self, reads_to: ReadsTo = ReadsTo.HIGH_WATERMARK) -> int:
-        """The offset up to which a fetcher may read."""
+        """The offset up to which a client of the leader may read."""
         return self._end_for(reads_to, self.leading().high_watermark)
+
+    def readable_end_for(self, fetcher: Fetcher) -> int:
+        """The offset up to which a fetcher may read from this replica."""
+        return self._end_for(fetcher.reads_to, self._high_watermark_for(fetcher))
 
     def _end_for(self, reads_to: ReadsTo, high_watermark: int) -> int:
         if reads_to is ReadsTo.HIGH_WATERMARK:
@@ -337,11 +450,10 @@ class Partition:
 
         Errors  those of `leading`, OFFSET_OUT_OF_RANGE
         """
-        progress = self.leading(current_leader_epoch)
+        high_watermark = self._high_watermark_for(fetcher, current_leader_epoch)
         if fetcher.is_follower:
             self._check_follower(fetcher.replica_id, current_leader_epoch)
         log = self.log
-        high_watermark = progress.high_watermark
         last_stable_offset = self._last_stable_offset(high_watermark)
         end = self._end_for(fetcher.reads_to, high_watermark)
         found = PartitionRead(high_watermark, last_stable_offset, log.log_start_offset, self.leader_epoch, end)

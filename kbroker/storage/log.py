@@ -21,6 +21,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage.batches import BatchHeader, WritableBuffer
@@ -48,6 +49,8 @@ from kbroker.storage.segmented_log import SegmentedLog
 from kbroker.storage.segments import unlink_segment
 from wire.batch_header import CONTROL_BIT, FRAME_SIZE, NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
+
+MAX_LEADER_EPOCH: Final = (1 << 31) - 1
 
 
 def no_jitter(_bound: int) -> int:
@@ -180,16 +183,19 @@ class Log(SegmentedLog):
                 return duplicate_plan(header, original)
         return self._plan(batches, size, (header,), timestamp_ms)
 
-    def plan_append_as_follower(self, batches: Buffer, *, timestamp_ms: int) -> AppendPlan:
-        """Plan the append of whole batches from the leader. Their offsets ascend and start at or after log_end_offset.
+    def plan_append_as_follower(
+        self, batches: Buffer, *, timestamp_ms: int, leader_epoch: int = MAX_LEADER_EPOCH
+    ) -> AppendPlan | None:
+        """Plan the append of batches from the leader of leader_epoch, as they are; None if there is no whole one.
 
-        Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE if the offsets do not ascend
+        Errors  KAFKA_STORAGE_ERROR; CORRUPT_MESSAGE if a batch is damaged or the offsets do not ascend
         """
         if self.state.failure is not None:
             raise self.offline_error()
-        batches = writable(batches)
-        headers = followers_headers(batches, self.log_end_offset)
-        return self._plan(batches, len(batches), headers, timestamp_ms)
+        headers, size = followers_headers(batches, self.log_end_offset, leader_epoch=leader_epoch)
+        if not headers:
+            return None
+        return self._plan(writable(memoryview(batches)[:size]), size, headers, timestamp_ms)
 
     def _plan(
         self, batches: WritableBuffer, size: int, headers: Sequence[BatchHeader], timestamp_ms: int

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BatchHeader, WritableBuffer, headers_in
+from kbroker.storage.batches import BatchHeader, WritableBuffer, header_at
 from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, RememberedBatch
 from kbroker.storage.segment import Segment
-from wire.batch_header import FRAME_SIZE, HEADER, header_struct
+from wire.batch_header import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, header_struct
 from wire.errors import ErrorCode, KafkaError
 
 _new: Final = tuple.__new__  # a NamedTuple's own constructors take twice as long
@@ -106,18 +108,34 @@ def assign_several(
     return headers
 
 
-def followers_headers(batches: Buffer, log_end_offset: int) -> list[BatchHeader]:
-    """The headers of batches from the leader. Errors: CORRUPT_MESSAGE if they do not ascend from log_end_offset."""
+def followers_headers(batches: Buffer, log_end_offset: int, *, leader_epoch: int) -> tuple[list[BatchHeader], int]:
+    """The headers of the batches that a follower appends, and the size of these batches in bytes.
+
+    The leader may cut the last batch short: it is left out. So are batches of an epoch above leader_epoch, and
+    everything after them: their leader is not the one that this follower knows (KAFKA-18723).
+    Errors  CORRUPT_MESSAGE if a batch is damaged, or offsets do not ascend from log_end_offset
+    """
     headers: list[BatchHeader] = []
-    for header in headers_in(batches):
+    position, end = 0, len(batches)
+    view = memoryview(batches)
+    while position + HEADER_SIZE <= end:
+        header = header_at(view, position)
+        if not header.is_plausible:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch can begin with the bytes for {log_end_offset}")
+        next_position = position + header.batch_length + FRAME_SIZE
+        if next_position > end or header.partition_leader_epoch > leader_epoch:
+            break
         if header.base_offset < log_end_offset:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"a batch at offset {header.base_offset} cannot follow {log_end_offset}",
             )
+        if crc32c(view[position + CRC_START : next_position]) != header.crc:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} has a wrong CRC")
         log_end_offset = header.next_offset
         headers.append(header)
-    return headers
+        position = next_position
+    return headers, position
 
 
 class FlushPlan(NamedTuple):

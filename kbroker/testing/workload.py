@@ -240,7 +240,9 @@ class LogWorkload:
             records = [record._replace(offset=offset + number) for number, record in enumerate(records)]
             data += build_batch(records, base_offset=offset, partition_leader_epoch=self._epoch)
             offset += len(records)
-        self._finish(self.log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms))
+        plan = self.log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms)
+        assert plan is not None, "whole batches are appended"
+        self._finish(plan)
 
     # Other steps.
 

@@ -21,7 +21,12 @@ CONSUMER = Fetcher()
 
 
 def placed(
-    *, replicas: Sequence[int] = (1,), isr: Sequence[int] = (1,), leader: int = 1, epoch: int = 0
+    *,
+    replicas: Sequence[int] = (1,),
+    isr: Sequence[int] = (1,),
+    leader: int = 1,
+    epoch: int = 0,
+    partition_epoch: int = 0,
 ) -> PartitionImage:
     """The metadata of a partition."""
     return PartitionImage(
@@ -30,19 +35,29 @@ def placed(
         isr=tuple(isr),
         leader=leader,
         leader_epoch=epoch,
-        partition_epoch=0,
+        partition_epoch=partition_epoch,
     )
 
 
 def partition(
-    name: str = "t", *, image: PartitionImage | None = None, config: LogConfig | None = None, high_watermark: int = 0
+    name: str = "t",
+    *,
+    image: PartitionImage | None = None,
+    config: LogConfig | None = None,
+    high_watermark: int = 0,
+    broker_id: int = 1,
 ) -> Partition:
-    """A partition on broker 1, which leads it unless `image` says otherwise."""
+    """A partition on broker 1 or another one; broker 1 leads it unless `image` says otherwise."""
     disk = SimulatedDisk()
     disk.make_directory("/log")
     log = Log("/log", disk=disk, config=config or LogConfig(), topic=name, partition=0)
     made = Partition(
-        broker_id=1, topic=name, topic_id=UUID(int=1), index=0, log=log, checkpointed_high_watermark=high_watermark
+        broker_id=broker_id,
+        topic=name,
+        topic_id=UUID(int=1),
+        index=0,
+        log=log,
+        checkpointed_high_watermark=high_watermark,
     )
     made.apply(image or placed())
     return made

@@ -124,7 +124,7 @@ def test_followers_wait_for_the_log_end_consumers_for_high_watermark() -> None:
     append(held)
     assert follower.is_satisfied()
     assert not consumer.is_satisfied()
-    assert round_over([held], asking(offset=1), fetcher=FOLLOWER).note_follower() == [held.key]
+    assert round_over([held], asking(offset=1), fetcher=FOLLOWER).note_follower()[0] == [held.key]
     assert consumer.is_satisfied()
 
 
@@ -132,7 +132,7 @@ def test_reading_on_does_not_acknowledge_again() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 2)
     fetch = round_over([held], asking(offset=1), fetcher=FOLLOWER)
-    assert fetch.note_follower() == [held.key]
+    assert fetch.note_follower()[0] == [held.key]
     assert held.readable_end() == 1
     fetch.answers[0].asked.fetch_offset = 2
     fetch.read_blocking()
@@ -143,7 +143,7 @@ def test_a_replaced_follower_is_refused_and_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
     append(held, 1)
     fetch = round_over([held], asking(offset=1), fetcher=Fetcher(2, is_stale=True))
-    assert fetch.note_follower() == []
+    assert fetch.note_follower()[0] == []
     assert fetch.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert fetch.answers[0].size == 0
     assert fetch.answers_at_once
@@ -156,7 +156,7 @@ def test_a_diverging_follower_acknowledges_nothing() -> None:
     held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=6))
     fetch = round_over([held], asking(offset=3, last=5), fetcher=FOLLOWER)
     assert fetch.answers[0].must_be_sent
-    assert fetch.note_follower() == []
+    assert fetch.note_follower()[0] == []
     assert held.readable_end() == 0
 
 

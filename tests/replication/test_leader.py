@@ -11,7 +11,7 @@ def progress(isr: set[int], *, end: int = 0, high_watermark: int = 0, min_isr: i
         high_watermark=high_watermark,
         isr=frozenset(isr),
         min_insync_replicas=min_isr,
-        replica_count=3,
+        replicas=(1, 2, 3),
     )
 
 
@@ -39,7 +39,7 @@ def test_a_replica_outside_the_isr_does_not_count() -> None:
 
 def test_a_shrinking_isr_raises_the_high_watermark() -> None:
     leader = progress({1, 2}, end=10)
-    assert leader.on_isr_change(frozenset({1}))
+    assert leader.on_metadata(frozenset({1}), (1, 2, 3), 1)
     assert leader.high_watermark == 10
 
 
@@ -47,7 +47,7 @@ def test_the_high_watermark_does_not_advance_below_min_insync_replicas() -> None
     leader = progress({1}, end=4, min_isr=2)
     assert leader.high_watermark == 0
     assert not leader.has_enough_replicas
-    assert leader.on_isr_change(frozenset({1, 2})) is False
+    assert leader.on_metadata(frozenset({1, 2}), (1, 2, 3), 1) is False
     assert leader.on_follower_fetch(2, 4)
     assert leader.high_watermark == 4
 
@@ -73,6 +73,6 @@ def test_the_high_watermark_never_falls_or_passes_the_log_end(script: list[tuple
             case ("fetch", int(replica), int(offset)):
                 rose = leader.on_follower_fetch(replica, min(offset, leader.log_end_offset))
             case ("isr", members):
-                rose = leader.on_isr_change(frozenset({1, *members}))  # type: ignore[misc]
+                rose = leader.on_metadata(frozenset({1, *members}), (1, 2, 3), 1)  # type: ignore[misc]
         assert rose == (leader.high_watermark > before)
         assert before <= leader.high_watermark <= leader.log_end_offset

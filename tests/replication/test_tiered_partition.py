@@ -40,10 +40,10 @@ def test_a_replica_learns_at_once_that_an_offset_is_tiered(replica: int, offset:
 def test_a_fetch_of_a_tiered_offset_acknowledges_nothing() -> None:
     held = partly_tiered()
     made = round_over([held], asking(offset=5), fetcher=Fetcher(2))
-    assert made.note_follower() == []
+    assert made.note_follower() == ([], [])
     assert made.answers[0].error_code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
     assert held.progress is not None
-    assert held.progress.fetched == {}
+    assert held.progress.followers[2].fetch_offset == -1
 
 
 def test_a_tiered_offset_is_reported_before_a_stale_broker_epoch() -> None:

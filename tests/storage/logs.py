@@ -37,6 +37,7 @@ def fill(log: Log, count: int, *, leader_epoch: int = 0, first: int | None = Non
 def append_as_follower(log: Log, data: Buffer) -> AppendPlan:
     """Append batches that already have the leader's offsets and epochs."""
     plan = log.plan_append_as_follower(data, timestamp_ms=0)
+    assert plan is not None
     log.write(plan)
     log.commit(plan)
     return plan
