@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import DAY, GB, HOUR, MB, Long, setting, settings
+from kbroker.config.settings import DAY, GB, HOUR, MB, MINUTE, Long, setting, settings
 
 
 @settings
@@ -31,4 +31,22 @@ class MetadataSettings:
     )
     broker_session_timeout_ms: int = setting(
         default=9_000, doc="Time after which the controller fences a broker that sends no heartbeat."
+    )
+    metadata_max_idle_interval_ms: int = setting(
+        default=500,
+        at_least=0,
+        doc="While other nodes follow the metadata log, the controller writes a record at least this often, so that it "
+        "is visible how far behind they are. 0 means never.",
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        default=True, doc="Whether the controller moves leaders back to the preferred replicas from time to time."
+    )
+    leader_imbalance_check_interval_seconds: Long = setting(
+        default=300, at_least=1, doc="How often the controller does that."
+    )
+    unclean_leader_election_interval_ms: Long = setting(
+        default=5 * MINUTE,
+        at_least=1,
+        internal=True,
+        doc="How often the controller elects leaders outside of the ISR for topics that allow it.",
     )

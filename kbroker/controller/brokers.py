@@ -15,30 +15,32 @@ What Apache Kafka 4.3.1 does on a combined single node, read from its metadata l
   refuses the new one with DUPLICATE_BROKER_REGISTRATION until that has passed; then PartitionChange(leader -1) and
   BrokerRegistrationChange(fenced), then as above.
 
-So a restart raises leader_epoch by two in either case. There is one difference: an embedded controller knows that the
-earlier incarnation of its own process is dead, because the new process holds the lock of the data directory. With
-``from_own_broker`` it fences that incarnation immediately instead of after nine seconds.
+So a restart raises leader_epoch by two in either case. There is one difference: a controller knows that the earlier
+incarnation of the broker in its own process is dead, because the new process holds the lock of the data directory. With
+``from_own_broker`` it fences that incarnation immediately instead of after nine seconds. For all other brokers only
+heartbeats count.
 
 Source: Kafka's ClusterControlManager, ReplicationControlManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from kbroker.controller import election
-from kbroker.controller.context import Context
+from kbroker.controller.context import Context, check_broker_epoch
 from kbroker.controller.decisions import decides
+from kbroker.controller.directories import offline_directories
 from kbroker.controller.features import SUPPORTED_FEATURES
-from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from kbroker.metadata.image import BrokerImage, Image
 from kbroker.metadata.parts import METADATA_VERSION_FEATURE, RESERVED_DIRECTORIES, feature_ranges
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from wire.messages.controller_registration import ControllerRegistrationRequest, ControllerRegistrationResponse
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from wire.refusals import refused
 from wire.stored.metadata import (
@@ -96,6 +98,7 @@ def register_broker(context: Context, request: BrokerRegistrationRequest) -> Out
         sessions.begin(request.broker_id, context.now_ms)
     records.append(record)
     if is_own:
+        sessions.own_id = request.broker_id
         records.append(_controller_record(context, request.incarnation_id))
     return Outcome(records, BrokerRegistrationResponse(broker_epoch=record.broker_epoch))
 
@@ -135,7 +138,8 @@ def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
 
 @decides(BrokerHeartbeatRequest)
 def broker_heartbeat(context: Context, request: BrokerHeartbeatRequest) -> Outcome[BrokerHeartbeatResponse]:
-    """Record a heartbeat and grant what the broker asks for: to be unfenced, to be fenced, or to shut down.
+    """Record a heartbeat and grant what the broker asks for: to be unfenced, to be fenced, or to shut down. Replicas in
+    directories that the broker reports as offline leave the ISR.
 
     A fenced broker is unfenced once it has replayed its own registration (current_metadata_offset is at least its
     epoch). A broker that wants to shut down hands over its leaders first; it may stop when it leads nothing and the
@@ -157,12 +161,15 @@ def broker_heartbeat(context: Context, request: BrokerHeartbeatRequest) -> Outco
         fenced, stop = True, request.want_shut_down
         records = _fencing(context, broker)
     elif request.want_shut_down or broker.in_controlled_shutdown:
-        if any(partition.leader == broker.id for _, _, partition in _partitions(context.image)):
+        if any(partition.leader == broker.id for _, _, partition in election.partitions(context.image)):
             records = _shutting_down(context, broker)
             sessions.begin_shutdown(broker.id, context.image.offset + len(records))
         elif not broker.in_controlled_shutdown or sessions.others_know(broker.id, context.image):
             fenced = stop = True
             records = _fencing(context, broker)
+    if stop:
+        sessions.end(broker.id)  # its next incarnation may register at once
+    records += offline_directories(context, broker, request.offline_log_dirs)
     return Outcome(records, BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop))
 
 
@@ -185,22 +192,37 @@ def fence_silent_broker(context: Context, _request: FenceSilentBroker) -> Outcom
 def unregister_broker(context: Context, request: UnregisterBrokerRequest) -> Outcome[UnregisterBrokerResponse]:
     """Remove a broker from the cluster.
 
-    Kafka also unregisters a running broker; it registers again at its next start. The broker of this process is the
-    whole cluster, so it cannot be removed.
+    As in Kafka, a running broker can be unregistered; it registers again at its next start. The broker in the
+    controller's process cannot, because it stays.
 
     Answers BROKER_ID_NOT_REGISTERED, and INVALID_REQUEST for the controller's own broker.
     """
     broker_id = request.broker_id
     broker = context.image.brokers.get(broker_id)
-    if broker_id == context.settings.node_id:
-        text = f"Broker {broker_id} is the only broker of this cluster"
+    if broker_id == context.sessions.own_id:
+        text = f"Broker {broker_id} runs in the process of the controller"
         return Outcome([], refused(request, ErrorCode.INVALID_REQUEST, text))
     if broker is None:
         text = f"Broker ID {broker_id} is not currently registered"
         return Outcome([], refused(request, ErrorCode.BROKER_ID_NOT_REGISTERED, text))
-    records: list[Any] = _moves_away_from(context, broker_id)
+    records: list[Any] = election.moves_away_from(context, broker_id)
     records.append(UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch))
     return Outcome(records, UnregisterBrokerResponse(error_message=""))
+
+
+@decides(ControllerRegistrationRequest)
+def register_controller(
+    _context: Context, request: ControllerRegistrationRequest
+) -> Outcome[ControllerRegistrationResponse]:
+    """Record a controller's addresses and features."""
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=False,
+        end_points=request.listeners,
+        features=request.features,
+    )
+    return Outcome([record], ControllerRegistrationResponse())
 
 
 def _controller_record(context: Context, incarnation_id: UUID) -> RegisterControllerRecord:
@@ -208,21 +230,9 @@ def _controller_record(context: Context, incarnation_id: UUID) -> RegisterContro
         controller_id=context.settings.node_id,
         incarnation_id=incarnation_id,
         zk_migration_ready=False,
-        end_points=[],
+        end_points=list(context.settings.listeners),
         features=feature_ranges(SUPPORTED_FEATURES),
     )
-
-
-def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
-    if broker.epoch != broker_epoch:
-        raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}"
-        )
-    return broker
 
 
 # -- records of each transition
@@ -230,13 +240,13 @@ def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> Broke
 
 def _fencing(context: Context, broker: BrokerImage) -> list[Any]:
     return [
-        *_moves_away_from(context, broker.id),
+        *election.moves_away_from(context, broker.id),
         BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_FENCE),
     ]
 
 
 def _shutting_down(context: Context, broker: BrokerImage) -> list[Any]:
-    records = _moves_away_from(context, broker.id)
+    records = election.moves_away_from(context, broker.id)
     if broker.in_controlled_shutdown:
         return records
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
@@ -246,40 +256,4 @@ def _shutting_down(context: Context, broker: BrokerImage) -> list[Any]:
 def _unfencing(context: Context, broker: BrokerImage) -> list[Any]:
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_UNFENCE)
     brokers = {**context.image.brokers, broker.id: replace(broker, fenced=False)}
-    return [change, *_changes(context, brokers, lambda partition: partition.leader == NO_LEADER)]
-
-
-def _moves_away_from(context: Context, broker_id: int) -> list[Any]:
-    brokers = {known: broker for known, broker in context.image.brokers.items() if known != broker_id}
-    return _changes(context, brokers, lambda partition: broker_id in partition.isr, removed=broker_id)
-
-
-def _changes(
-    context: Context,
-    brokers: Mapping[int, BrokerImage],
-    concerned: Callable[[PartitionImage], bool],
-    *,
-    removed: int | None = None,
-) -> list[Any]:
-    """The changes of every partition for which `concerned` is true, with `removed` taken out of its ISR."""
-    changes = (
-        election.plan_change(
-            context,
-            topic,
-            index,
-            election=election.allowed_election(context, topic.name),
-            brokers=brokers,
-            isr=[replica for replica in partition.isr if replica != removed],
-        )
-        for topic, index, partition in _partitions(context.image)
-        if concerned(partition)
-    )
-    return [record for record in changes if record is not None]
-
-
-def _partitions(image: Image) -> list[tuple[TopicImage, int, PartitionImage]]:
-    return [
-        (topic, index, partition)
-        for topic in image.topics_by_id.values()
-        for index, partition in topic.partitions.items()
-    ]
+    return [change, *election.changes(context, election.leaderless(context.image), brokers=brokers)]

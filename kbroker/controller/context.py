@@ -5,17 +5,19 @@ Decisions are functions ``decide(context, request) -> Outcome``. They read nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
+from kbroker.controller.observers import QuorumObservers
 from kbroker.controller.sessions import BrokerSessions
-from kbroker.metadata.image import Image
+from kbroker.metadata.image import BrokerImage, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_registration import Endpoint
 
 MAX_RECORDS_PER_DECISION = 10_000
 """A client request that needs more records is refused with POLICY_VIOLATION (W11), as in Kafka."""
@@ -40,7 +42,7 @@ class ControllerSettings:
 
     Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
     Shape  undeletable_topics maps topics that the broker depends on to the error message for requests to delete them,
-           change their partitions, or compact them
+           change their partitions, or compact them; listeners are the controller's own
     """
 
     cluster_id: str
@@ -51,6 +53,7 @@ class ControllerSettings:
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
+    listeners: Sequence[Endpoint] = ()
     undeletable_topics: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +83,9 @@ class Context:
 
     image            the state after all earlier decisions
     sessions         the only state that a decision may change: it is not in the log
+    observers        the nodes that follow the metadata log; not in the log either
     now_ms           monotonic
+    timestamp_ms     wall time
     version          the version in which the request was sent
     from_own_broker  the broker in the controller's process sent the request, for itself or for its client
     """
@@ -90,7 +95,9 @@ class Context:
     rules: ConfigRules
     new_uuid: Callable[[], UUID]
     sessions: BrokerSessions
+    observers: QuorumObservers
     now_ms: int
+    timestamp_ms: int
     version: int
     from_own_broker: bool
 
@@ -109,3 +116,15 @@ class Context:
 def error_text(error: KafkaError) -> str:
     """The message for the client: the error's own, or else Kafka's standard message for the code."""
     return error.message or DEFAULT_MESSAGES.get(error.code, error.code.name)
+
+
+def check_broker_epoch(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The registration with this epoch. Raises STALE_BROKER_EPOCH."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != broker_epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}"
+        )
+    return broker

@@ -3,7 +3,8 @@
 A decision (decisions.py) is a function of its request and of this state, and does not change the metadata. The single
 writer (embedded.py) appends the records and passes them to `replay`, which creates the next image. It is ahead of the
 published one by the records that are not synced yet, so that each decision sees the previous ones. Only the broker
-sessions are not in the log: they depend on the clock of this process, and a new controller restarts them.
+sessions and the observers are not in the log: they depend on the clock of this process, and a new controller restarts
+them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import Context, ControllerSettings
 from kbroker.controller.decisions import discover
+from kbroker.controller.observers import QuorumObservers
 from kbroker.controller.port import NEWEST_VERSION
 from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import Image
@@ -27,6 +29,7 @@ class Controller:
     image      the state after all replayed records
     decisions  by request class
     sessions   which brokers are alive
+    observers  which nodes follow the metadata log
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Controller:
         self.decisions = discover()
         self._rules = rules
         self._new_uuid = new_uuid
+        self.observers = QuorumObservers()
         self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
         self.sessions.restore(image, now_ms)
 
@@ -52,7 +56,13 @@ class Controller:
         return self.image
 
     def decide(
-        self, request: Any, *, now_ms: int, version: int = NEWEST_VERSION, from_own_broker: bool = False
+        self,
+        request: Any,
+        *,
+        now_ms: int,
+        timestamp_ms: int,
+        version: int = NEWEST_VERSION,
+        from_own_broker: bool = False,
     ) -> Outcome[Any]:
         """Make the decision for a request; version is that of a client's request. Errors: KafkaError."""
         context = Context(
@@ -61,7 +71,9 @@ class Controller:
             self._rules,
             self._new_uuid,
             self.sessions,
+            self.observers,
             now_ms,
+            timestamp_ms,
             version,
             from_own_broker,
         )

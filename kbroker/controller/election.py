@@ -13,9 +13,9 @@ metadata.version 21 lacks).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.config.values import as_boolean
@@ -72,9 +72,10 @@ def plan_change(
     isr: Sequence[int] | None = None,
     leader_recovery_state: int | None = None,
     assignment: Assignment | None = None,
+    directories: Mapping[int, UUID] | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that gives a partition this ISR, these replicas and a leader among these brokers, or None if nothing
-    changes.
+    """The record that gives a partition this ISR, these replicas with their directories, and a leader among these
+    brokers, or None if nothing changes.
 
     A broker can lead if it is active and the log directory of its replica is online. `brokers` says how they will be
     after the decision; without it, they are those of the image. If this ISR completes a reassignment, the same record
@@ -99,7 +100,10 @@ def plan_change(
         record.isr = list(target_isr)
     if replicas != before.replicas:
         record.replicas = list(replicas)
-        record.directories = _directories(context.image, before, replicas)
+    if replicas != before.replicas or directories is not None:
+        placed = _directories(context.image, before, replicas, directories or {})
+        if placed != list(before.directories):
+            record.directories = placed
     if removing != before.removing_replicas:
         record.removing_replicas = list(removing)
     if adding != before.adding_replicas:
@@ -150,8 +154,59 @@ def _completed(target: Assignment, isr: tuple[int, ...]) -> tuple[tuple[int, ...
     return staying, Assignment(replicas)
 
 
-def _directories(image: Image, before: PartitionImage, replicas: tuple[int, ...]) -> list[UUID]:
-    known = dict(zip(before.replicas, before.directories, strict=False))
+def _directories(
+    image: Image, before: PartitionImage, replicas: tuple[int, ...], changed: Mapping[int, UUID]
+) -> list[UUID]:
+    known = {**dict(zip(before.replicas, before.directories, strict=False)), **changed}
     return [
         known[replica] if replica in known else default_directory(image.brokers.get(replica)) for replica in replicas
     ]
+
+
+# -- changes of many partitions
+
+
+Place = tuple[TopicImage, int, PartitionImage]
+
+
+def partitions(image: Image) -> Iterator[Place]:
+    """Every partition with its topic and index."""
+    for topic in image.topics_by_id.values():
+        for index, partition in topic.partitions.items():
+            yield topic, index, partition
+
+
+def leaderless(image: Image) -> Iterator[Place]:
+    """The partitions without a leader."""
+    return (place for place in partitions(image) if place[2].leader == NO_LEADER)
+
+
+def moves_away_from(context: Context, broker_id: int, places: Iterable[Place] | None = None) -> list[Any]:
+    """The changes that take a broker out of the ISR of these partitions, by default all, and elect other leaders."""
+    brokers = {known: broker for known, broker in context.image.brokers.items() if known != broker_id}
+    concerned = partitions(context.image) if places is None else places
+    return changes(
+        context, (place for place in concerned if broker_id in place[2].isr), brokers=brokers, removed=broker_id
+    )
+
+
+def changes(
+    context: Context,
+    places: Iterable[Place],
+    *,
+    brokers: Mapping[int, BrokerImage] | None = None,
+    removed: int | None = None,
+) -> list[Any]:
+    """The changes of these partitions when the brokers are as given, with `removed` taken out of their ISR."""
+    planned = (
+        plan_change(
+            context,
+            topic,
+            index,
+            election=allowed_election(context, topic.name),
+            brokers=brokers,
+            isr=[replica for replica in partition.isr if replica != removed],
+        )
+        for topic, index, partition in places
+    )
+    return [record for record in planned if record is not None]

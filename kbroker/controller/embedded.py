@@ -59,6 +59,7 @@ class _Waiting:
     request: Any
     decision: Decision[Any, Any]
     version: int
+    from_own_broker: bool
     done: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
     response: Any = None
@@ -69,17 +70,22 @@ class EmbeddedController:
 
     publisher  publishes each state when it is durable
     decisions  by request class
+    log        the metadata log; it may be read at any time below the end of the published image
+    sessions   which brokers are alive
+    observers  which nodes follow the metadata log
     """
 
     def __init__(
         self, *, env: Env, controller: Controller, leader: MetadataLeader, is_short_of_space: Callable[[], bool]
     ) -> None:
         self.publisher = MetadataPublisher(controller.image)
+        self.sessions = controller.sessions
+        self.observers = controller.observers
         self._env = env
         self._controller = controller
         self.decisions = controller.decisions
         self._leader = leader
-        self._metadata_log = leader.log
+        self.log = leader.log
         self._is_short_of_space = is_short_of_space
         self._log_lock = trio.Lock()
         self._waiting: list[_Waiting] = []
@@ -126,7 +132,7 @@ class EmbeddedController:
                     await self._write(staged)
                     staged, settled, image = None, number, self._controller.image
                 staged = self._leader.stage(values, metadata_version=metadata_version, onto=staged)
-                replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self._metadata_log.epoch)
+                replay = partial(self._controller.replay, offset=staged.end_offset - 1, epoch=self.log.epoch)
                 await call(replay, records)
             if staged is not None:
                 await self._write(staged)
@@ -149,7 +155,13 @@ class EmbeddedController:
         return (outcome.records, values) if outcome.records else None
 
     def _work_out(self, waiting: _Waiting, now_ms: int) -> tuple[Outcome[Any], list[bytes]]:
-        outcome = self._controller.decide(waiting.request, now_ms=now_ms, version=waiting.version, from_own_broker=True)
+        outcome = self._controller.decide(
+            waiting.request,
+            now_ms=now_ms,
+            timestamp_ms=self._env.timestamp_ms(),
+            version=waiting.version,
+            from_own_broker=waiting.from_own_broker,
+        )
         metadata_version = self._controller.image.metadata_version
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
 
@@ -163,7 +175,7 @@ class EmbeddedController:
             with trio.move_on_after(_SNAPSHOT_CHECK_SECONDS):
                 await self._published.wait()
             self._published = trio.Event()
-            if not self._metadata_log.snapshot_is_due(now_ms=self._env.now_ms()):
+            if not self.log.snapshot_is_due(now_ms=self._env.now_ms()):
                 continue
             try:
                 await self._write_snapshot()
@@ -173,7 +185,7 @@ class EmbeddedController:
 
     async def _write_snapshot(self) -> None:
         """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
-        env, log = self._env, self._metadata_log
+        env, log = self._env, self.log
         log.note_snapshot(now_ms=env.now_ms())
         write = partial(log.write_snapshot, self.publisher.image, timestamp_ms=env.timestamp_ms())
         snapshot = await env.run_blocking(write)
@@ -186,7 +198,13 @@ class EmbeddedController:
     async def ask(
         self, request: Any, response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
     ) -> R:
-        """See ControllerPort.
+        """See ControllerPort. The caller is the broker in this process, or the controller itself."""
+        return await self.decide(request, response, version=version, is_needed=is_needed, from_own_broker=True)
+
+    async def decide(
+        self, request: Any, response: type[R], *, version: int, is_needed: bool = False, from_own_broker: bool = False
+    ) -> R:
+        """Have the request of any node decided; see ControllerPort.
 
         On a nearly full disk, decisions that add data are refused with KAFKA_STORAGE_ERROR, unless the request
         `is_needed` to read or copy data. Decisions that change data are refused once half of the reserve is used.
@@ -195,9 +213,9 @@ class EmbeddedController:
         decision = self.decisions[type(request)]
         adds = decision.adds and not is_needed
         changes = decision.changes or is_needed
-        if (adds and self._is_short_of_space()) or (changes and self._metadata_log.reserve.is_half_spent):
+        if (adds and self._is_short_of_space()) or (changes and self.log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
-        waiting = _Waiting(request, decision, version)
+        waiting = _Waiting(request, decision, version, from_own_broker)
         self._waiting.append(waiting)
         self._arrived.set()
         await waiting.done.wait()
@@ -208,7 +226,7 @@ class EmbeddedController:
 
     async def close(self) -> None:
         """Sync and close the log; `run` must have ended."""
-        await self._env.run_blocking(self._metadata_log.close)
+        await self._env.run_blocking(self.log.close)
 
 
 async def _call(function: Callable[[*Arguments], R], *arguments: *Arguments) -> R:

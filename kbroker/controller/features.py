@@ -85,6 +85,10 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
+    for broker in context.image.brokers.values():
+        lowest, highest = broker.features.get(update.feature, (0, 0))
+        if not lowest <= level <= highest:
+            raise refuse(f"Broker {broker.id} only supports versions {lowest}-{highest}")
     if level < current and kind == _UPGRADE:
         raise refuse(
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.controller import election
-from kbroker.controller.brokers import check_broker_epoch
-from kbroker.controller.context import Context
+from kbroker.controller.context import Context, check_broker_epoch
 from kbroker.controller.decisions import decides
 from kbroker.metadata.image import Image, PartitionImage, TopicImage
 from kbroker.metadata.parts import changed_partition

@@ -7,8 +7,7 @@ Source: KIP-730.
 
 from __future__ import annotations
 
-from kbroker.controller.brokers import check_broker_epoch
-from kbroker.controller.context import Context
+from kbroker.controller.context import Context, check_broker_epoch
 from kbroker.controller.decisions import decides
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError

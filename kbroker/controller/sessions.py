@@ -5,6 +5,7 @@ Source: Kafka's BrokerHeartbeatManager.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kbroker.metadata.image import Image
@@ -26,10 +27,13 @@ class BrokerSessions:
     """Tracks which brokers are alive, by their heartbeats.
 
     Units  times are now_ms (monotonic); a session lasts timeout_ms after the last heartbeat
+    Shape  own_id is the broker in the controller's process, None if it has none. It lives as long as the controller and
+           acts on every image before the controller answers, so it needs no heartbeats
     """
 
     def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
+        self.own_id: int | None = None
         self._sessions: dict[int, Session] = {}
 
     def restore(self, image: Image, now_ms: int) -> None:
@@ -61,34 +65,36 @@ class BrokerSessions:
 
     def is_live(self, broker_id: int, now_ms: int) -> bool:
         """Whether a heartbeat opened the session and it has not expired."""
+        if broker_id == self.own_id:
+            return True
         session = self._sessions.get(broker_id)
-        return session is not None and session.opened and now_ms < session.last_seen_ms + self._timeout_ms
+        return session is not None and session.opened and now_ms < session.last_seen_ms + self.timeout_ms
 
     def expired(self, image: Image, now_ms: int) -> int | None:
         """The unfenced broker that has been silent longest, if its session has expired."""
         late = [
             (session.last_seen_ms, broker_id)
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers
-            and not image.brokers[broker_id].fenced
-            and now_ms >= session.last_seen_ms + self._timeout_ms
+            for broker_id, session in self._of_unfenced(image)
+            if now_ms >= session.last_seen_ms + self.timeout_ms
         ]
         return min(late)[1] if late else None
 
     def next_deadline_ms(self, image: Image) -> int | None:
         """When the next session of an unfenced broker expires."""
-        ends = [
-            session.last_seen_ms + self._timeout_ms
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers and not image.brokers[broker_id].fenced
-        ]
-        return min(ends, default=None)
+        return min((session.last_seen_ms + self.timeout_ms for _, session in self._of_unfenced(image)), default=None)
 
     def lowest_offset(self, image: Image) -> int:
-        """The metadata offset that every unfenced broker has reached."""
+        """The metadata offset that every active broker has reached."""
         offsets = [
             session.metadata_offset
-            for broker_id, session in self._sessions.items()
-            if broker_id in image.brokers and image.brokers[broker_id].active
+            for broker_id, session in self._of_unfenced(image)
+            if not image.brokers[broker_id].in_controlled_shutdown
         ]
         return min(offsets, default=image.offset)
+
+    def _of_unfenced(self, image: Image) -> Iterator[tuple[int, Session]]:
+        """The sessions of the unfenced brokers of other processes, with their ids."""
+        for broker_id, session in self._sessions.items():
+            broker = image.brokers.get(broker_id)
+            if broker is not None and not broker.fenced and broker_id != self.own_id:
+                yield broker_id, session

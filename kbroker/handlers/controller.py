@@ -14,6 +14,7 @@ from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -38,6 +39,7 @@ alter_configs = forwards(AlterConfigsRequest, versions="0-2")
 alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1")
 create_partitions = forwards(CreatePartitionsRequest, versions="0-3")
 create_topics = forwards(CreateTopicsRequest, versions="2-7")
+describe_quorum = forwards(DescribeQuorumRequest, versions="0-2")
 elect_leaders = forwards(ElectLeadersRequest, versions="0-2")
 unregister_broker = forwards(UnregisterBrokerRequest, versions="0")
 update_features = forwards(UpdateFeaturesRequest, versions="0-2")

@@ -84,7 +84,7 @@ class Cluster:
 
     def decide(self, request: Any, **context: Any) -> Outcome[Any]:
         """Decide without committing."""
-        return self.controller.decide(request, **{"now_ms": self.now_ms, **context})
+        return self.controller.decide(request, **{"now_ms": self.now_ms, "timestamp_ms": self.now_ms, **context})
 
     def ask(self, request: Any, **context: Any) -> Any:
         return self.commit(self.decide(request, **context))
@@ -102,10 +102,10 @@ class Cluster:
             log_dirs=[UUID(int=5_000 + broker_id)],
         )
 
-    def start(self, broker_id: int, incarnation: int = 1, *, from_own_broker: bool = True) -> None:
-        """Register and unfence."""
+    def start(self, broker_id: int, incarnation: int = 1, *, from_own_broker: bool | None = None) -> None:
+        """Register and unfence. Broker 1 is in the controller's process."""
         request = self.registration(broker_id, incarnation)
-        self.ask(request, from_own_broker=from_own_broker)
+        self.ask(request, from_own_broker=broker_id == 1 if from_own_broker is None else from_own_broker)
         self.heartbeat(broker_id)
 
     def heartbeat(

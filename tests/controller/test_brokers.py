@@ -101,11 +101,20 @@ def test_the_same_incarnation_registers_again_with_the_same_epoch() -> None:
 
 
 def test_d12_a_second_incarnation_is_refused_while_the_first_lives() -> None:
+    cluster = Cluster(brokers=2)
+    with pytest.raises(KafkaError) as caught:
+        cluster.decide(cluster.registration(2, 2), now_ms=8_999)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.ask(cluster.registration(2, 2), now_ms=9_000)
+    assert cluster.image.brokers[2].incarnation_id == UUID(int=2_000_002)
+
+
+def test_d12_no_other_process_takes_the_id_of_the_controllers_broker() -> None:
     cluster = Cluster()
     with pytest.raises(KafkaError) as caught:
-        cluster.decide(cluster.registration(1, 2), now_ms=8_999)
+        cluster.decide(cluster.registration(1, 2), now_ms=1_000_000)
     assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    cluster.ask(cluster.registration(1, 2), now_ms=9_000)
+    cluster.start(1, incarnation=2)
     assert cluster.image.brokers[1].incarnation_id == UUID(int=1_000_002)
 
 
@@ -218,6 +227,13 @@ def test_a_controlled_shutdown_waits_until_others_know_the_new_leaders() -> None
     assert cluster.image.brokers[1].fenced
 
 
+def test_a_broker_that_stopped_cleanly_may_register_at_once() -> None:
+    cluster = Cluster(brokers=2)
+    assert cluster.heartbeat(2, shut_down=True).should_shut_down
+    cluster.start(2, incarnation=2)
+    assert cluster.image.brokers[2].active
+
+
 def test_a_broker_without_leaders_may_stop_immediately() -> None:
     cluster = Cluster()
     assert cluster.heartbeat(1, shut_down=True).should_shut_down
@@ -238,16 +254,27 @@ def test_a_broker_fenced_during_its_shutdown_cannot_be_unfenced() -> None:
 
 
 def test_silent_brokers_are_fenced_one_by_one_longest_silent_first() -> None:
-    cluster = Cluster(brokers=3)
-    for broker_id, at in ((1, 2_000), (2, 1_000), (3, 9_500)):
+    cluster = Cluster(brokers=4)
+    for broker_id, at in ((2, 2_000), (3, 1_000), (4, 9_500)):
         cluster.now_ms = at
         cluster.heartbeat(broker_id)
     assert cluster.controller.sessions.next_deadline_ms(cluster.image) == 10_000
     assert cluster.ask(FenceSilentBroker(), now_ms=9_999) is None
+    assert cluster.ask(FenceSilentBroker(), now_ms=11_000) == 3
     assert cluster.ask(FenceSilentBroker(), now_ms=11_000) == 2
-    assert cluster.ask(FenceSilentBroker(), now_ms=11_000) == 1
     assert cluster.ask(FenceSilentBroker(), now_ms=11_000) is None
-    assert [broker.fenced for broker in cluster.image.brokers.values()] == [True, True, False]
+    assert [broker.fenced for broker in cluster.image.brokers.values()] == [False, True, True, False]
+
+
+def test_the_controllers_own_broker_needs_no_heartbeats() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.heartbeat(2, fence=True)
+    assert cluster.controller.sessions.next_deadline_ms(cluster.image) is None
+    assert cluster.ask(FenceSilentBroker(), now_ms=1_000_000) is None
+    cluster.heartbeat(2)
+    cluster.create(topic("a", assignments={0: [2, 1]}))
+    assert not cluster.heartbeat(2, shut_down=True).should_shut_down
+    assert cluster.heartbeat(2, shut_down=True).should_shut_down, "broker 1 sent no heartbeat with a newer offset"
 
 
 def test_a_new_controller_gives_unfenced_brokers_a_full_session() -> None:
@@ -265,6 +292,11 @@ def test_unregistering_a_broker_moves_its_partitions() -> None:
     assert list(cluster.image.brokers) == [1]
     assert epochs(cluster)[0] == 1
     assert cluster.ask(UnregisterBrokerRequest(broker_id=2)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_the_controllers_own_broker_cannot_be_unregistered() -> None:
+    cluster = Cluster(brokers=2)
+    assert cluster.ask(UnregisterBrokerRequest(broker_id=1)).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_a_replica_in_an_offline_directory_cannot_lead() -> None:

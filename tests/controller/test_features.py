@@ -153,3 +153,15 @@ def test_the_metadata_level_decides_the_record_version(record: object, level: in
 def test_c4_an_unknown_record_is_unusable_metadata(value: bytes | None) -> None:
     with pytest.raises(UnusableMetadata):
         decode_value(value)
+
+
+def test_a_level_that_a_broker_does_not_support_is_refused() -> None:
+    cluster = Cluster(brokers=2)
+    request = cluster.registration(2, 2)
+    request.features[0].min_supported_version = 21
+    cluster.now_ms = 9_000
+    cluster.ask(request)
+    update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
+    answer = cluster.ask(UpdateFeaturesRequest(feature_updates=[update]))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "Broker 2 only supports versions 21-21" in answer.error_message
