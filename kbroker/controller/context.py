@@ -57,8 +57,8 @@ class ControllerSettings:
     undeletable_topics: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Settings, cluster_id: str) -> ControllerSettings:
-        """The settings of a node's controller."""
+    def of(cls, settings: Settings, cluster_id: str, *, listeners: Sequence[Endpoint] = ()) -> ControllerSettings:
+        """The settings of a node's controller, with its advertised addresses."""
         undeletable_topics = {}
         if settings.tier.remote_log_storage_system_enable:
             undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
@@ -73,6 +73,7 @@ class ControllerSettings:
             delete_topic_enable=settings.log.delete_topic_enable,
             unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
             broker_session_timeout_ms=settings.metadata.broker_session_timeout_ms,
+            listeners=listeners,
             undeletable_topics=undeletable_topics,
         )
 

@@ -34,8 +34,10 @@ from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.snapshot import image_records
+from kbroker.runtime.ports import File
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import lacks_space
+from kbroker.storage.files import FileRange
 from kbroker.storage.loader import offset_of
 from kbroker.storage.log import Log
 from kbroker.storage.reserve import SpaceReserve
@@ -110,6 +112,24 @@ class MetadataLog:
         """
         if self._disk.free_bytes(self._directory) + self.reserve.held_bytes < 2 * size:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk has no space for {size} bytes of metadata")
+
+    # -- reading, in any thread
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int) -> FileRange | None:
+        """Whole batches from this offset on that end at or before `end_offset`, the first one even if it is larger.
+
+        Errors  OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR
+        """
+        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to this one, and its end (exclusive); (-1, -1) if the log does not know it."""
+        return self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
+
+    def open_snapshot(self, snapshot: SnapshotId) -> tuple[File, int]:
+        """A snapshot file and its size. OSError."""
+        path = f"{self._directory}/{snapshot.file_name}"
+        return self._disk.open(path), self._disk.size(path)
 
     # -- snapshots
 

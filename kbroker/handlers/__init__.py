@@ -208,11 +208,11 @@ def handles(
     return declare
 
 
-def discover() -> dict[int, Handler[Any]]:
-    """The handlers of all modules of this package, by api key."""
+def discover(package: str = __name__) -> dict[int, Handler[Any]]:
+    """The handlers of all modules of a package, by api key."""
     found: dict[int, Handler[Any]] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for value in vars(import_module(f"{__name__}.{module.name}")).values():
+    for module in pkgutil.iter_modules(import_module(package).__path__):
+        for value in vars(import_module(f"{package}.{module.name}")).values():
             if isinstance(value, Handler):
                 assert found.get(value.api_key, value) is value, f"two handlers for {value.request_class.__name__}"
                 found[value.api_key] = value

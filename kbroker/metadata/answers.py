@@ -56,7 +56,8 @@ ALL_CLUSTER_OPERATIONS: Final = _bits(
     _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
 )
 
-_BROKER_ENDPOINTS, _CONTROLLER_ENDPOINTS = 1, 2
+BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
+_ENDPOINTS: Final = {BROKER_ENDPOINTS: "BROKER", CONTROLLER_ENDPOINTS: "CONTROLLER"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,14 +261,8 @@ def answer_describe_cluster(
     """Answer DescribeCluster on a broker's listener. MISMATCHED_ENDPOINT_TYPE for controllers,
     UNSUPPORTED_ENDPOINT_TYPE for unknown types.
     """
-    if request.endpoint_type != _BROKER_ENDPOINTS:
-        if request.endpoint_type == _CONTROLLER_ENDPOINTS:
-            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
-            text = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
-        else:
-            code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            text = f"Unsupported endpoint type {request.endpoint_type}"
-        return DescribeClusterResponse(error_code=code, error_message=text, cluster_id="", brokers=[])
+    if request.endpoint_type != BROKER_ENDPOINTS:
+        return wrong_endpoint(request.endpoint_type, sent_to=BROKER_ENDPOINTS)
     with_fenced = version >= 2 and request.include_fenced_brokers
     brokers = [
         DescribeClusterBroker(
@@ -281,6 +276,18 @@ def answer_describe_cluster(
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
     return response
+
+
+def wrong_endpoint(wanted: int, *, sent_to: int) -> DescribeClusterResponse:
+    """The answer to a DescribeCluster that was sent to an endpoint of the wrong type."""
+    code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {wanted}"
+    if wanted in _ENDPOINTS:
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        text = (
+            f"The request was sent to an endpoint of type {_ENDPOINTS[sent_to]}, but we wanted an endpoint of type "
+            f"{_ENDPOINTS[wanted]}"
+        )
+    return DescribeClusterResponse(error_code=code, error_message=text, cluster_id="", brokers=[])
 
 
 # -- DescribeTopicPartitions

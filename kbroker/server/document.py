@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from kbroker import quorum
 from kbroker.handlers import Handler, discover
 
 _HEAD = """# APIs
@@ -14,6 +15,16 @@ advertised; clients then work without it or report an error.
 
 | key | API | versions served | versions advertised | in `kbroker/handlers/` |
 |---:|---|---|---|---|
+"""
+
+_CONTROLLER_HEAD = """
+## On a controller listener
+
+Other nodes of a cluster and tools with `--bootstrap-controller` use these APIs. Most of them ask the same controller as
+on a broker's listener.
+
+| key | API | versions | in `kbroker/` |
+|---:|---|---|---|
 """
 
 _TAIL = """
@@ -28,16 +39,22 @@ def document() -> str:
     """The page as Markdown."""
     rows = []
     for key, handler in discover().items():
-        file = f"`{_module_of(handler)}.py`"
+        file = f"`{_path_of(handler).removeprefix('handlers/')}`"
         rows.append(f"| {key} | {handler.name} | {handler.versions} | {handler.advertised} | {file} |")
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    of_controller = [
+        f"| {key} | {handler.name} | {handler.versions} | `{_path_of(handler)}` |"
+        for key, handler in quorum.discover().items()
+    ]
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL + _CONTROLLER_HEAD + "\n".join(of_controller) + "\n"
 
 
-def _module_of(handler: Handler[Any]) -> str:
-    """The module of `kbroker.handlers` that declares a handler. Compiled functions do not know theirs."""
-    modules = [(name, module) for name, module in sys.modules.items() if name.startswith("kbroker.handlers.")]
-    (found,) = [name for name, module in modules if any(value is handler for value in vars(module).values())]
-    return found.rpartition(".")[2]
+def _path_of(handler: Handler[Any]) -> str:
+    """The file below kbroker/ that declares a handler. Compiled functions do not know theirs."""
+    packages = ("kbroker.handlers.", "kbroker.quorum.")
+    modules = [(name, module) for name, module in sys.modules.items() if name.startswith(packages)]
+    # asking.py only imports the handlers that it shares with brokers, and comes after their modules.
+    name = min(name for name, module in modules if any(value is handler for value in vars(module).values()))
+    return name.removeprefix("kbroker.").replace(".", "/") + ".py"
 
 
 if __name__ == "__main__":

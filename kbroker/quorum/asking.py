@@ -1,0 +1,65 @@
+"""The APIs that a node sends to the controller for itself, and those that it may also send for its clients.
+
+The second group has the same handlers as on a broker's listener, because tools send them to controllers too
+(--bootstrap-controller, KIP-919). Two differ: a controller does not know the loggers of brokers, and describes itself
+in DescribeCluster (describe_cluster.py).
+"""
+
+from __future__ import annotations
+
+from kbroker.handlers.acls import create_acls, delete_acls, describe_acls
+from kbroker.handlers.api_versions import api_versions
+from kbroker.handlers.controller import (
+    alter_configs,
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    describe_quorum,
+    elect_leaders,
+    forwards,
+    unregister_broker,
+    update_features,
+)
+from kbroker.handlers.delete_topics import delete_topics
+from kbroker.handlers.describe_configs import describe_configs
+from kbroker.handlers.list_partition_reassignments import list_partition_reassignments
+from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_partition import AlterPartitionRequest
+from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from wire.messages.broker_registration import BrokerRegistrationRequest
+from wire.messages.controller_registration import ControllerRegistrationRequest
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+
+__all__ = [
+    "allocate_producer_ids",
+    "alter_configs",
+    "alter_partition",
+    "alter_partition_reassignments",
+    "api_versions",
+    "assign_replicas_to_dirs",
+    "broker_heartbeat",
+    "broker_registration",
+    "controller_registration",
+    "create_acls",
+    "create_partitions",
+    "create_topics",
+    "delete_acls",
+    "delete_topics",
+    "describe_acls",
+    "describe_configs",
+    "describe_quorum",
+    "elect_leaders",
+    "incremental_alter_configs",
+    "list_partition_reassignments",
+    "unregister_broker",
+    "update_features",
+]
+
+allocate_producer_ids = forwards(AllocateProducerIdsRequest, versions="0")
+alter_partition = forwards(AlterPartitionRequest, versions="2-3")
+assign_replicas_to_dirs = forwards(AssignReplicasToDirsRequest, versions="0")
+broker_heartbeat = forwards(BrokerHeartbeatRequest, versions="0-1")
+broker_registration = forwards(BrokerRegistrationRequest, versions="0-4")
+controller_registration = forwards(ControllerRegistrationRequest, versions="0")
+incremental_alter_configs = forwards(IncrementalAlterConfigsRequest, versions="0-1")

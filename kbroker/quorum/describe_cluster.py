@@ -1,0 +1,33 @@
+"""DescribeCluster on the controller listener: the controllers, for tools with --bootstrap-controller (KIP-919)."""
+
+from __future__ import annotations
+
+from kbroker.handlers import Context, handles
+from kbroker.metadata.answers import ALL_CLUSTER_OPERATIONS, CONTROLLER_ENDPOINTS, wrong_endpoint
+from kbroker.quorum import ControllerService
+from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+
+
+@handles(DescribeClusterRequest, versions="0-2")
+async def describe_cluster(
+    request: DescribeClusterRequest, service: ControllerService, context: Context
+) -> DescribeClusterResponse:
+    """Return the registered controllers with this listener. MISMATCHED_ENDPOINT_TYPE for brokers,
+    UNSUPPORTED_ENDPOINT_TYPE for unknown types.
+    """
+    if request.endpoint_type != CONTROLLER_ENDPOINTS:
+        return wrong_endpoint(request.endpoint_type, sent_to=CONTROLLER_ENDPOINTS)
+    controllers = [
+        DescribeClusterBroker(broker_id=controller.id, host=endpoint.host, port=endpoint.port)
+        for controller in service.image.controllers.values()
+        if (endpoint := controller.endpoints.get(context.listener)) is not None
+    ]
+    response = DescribeClusterResponse(
+        endpoint_type=CONTROLLER_ENDPOINTS,
+        cluster_id=service.cluster_id,
+        controller_id=service.node_id,
+        brokers=controllers,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+    return response
