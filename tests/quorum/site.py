@@ -13,14 +13,12 @@ from kbroker.client.streaming import Connection
 from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import ControllerSettings
-from kbroker.controller.embedded import open_controller
+from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.image import Image
-from kbroker.quorum import ControllerService
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
-from kbroker.server.dispatch import Dispatcher
-from kbroker.server.tcp import Server
+from kbroker.server.controller_listener import serve_controller
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -37,17 +35,16 @@ LISTENER = Endpoint(name="CONTROLLER", host=HOST, port=PORT, security_protocol=0
 class Site:
     """A controller and what a test asks of it."""
 
-    def __init__(self, service: ControllerService, env: MemoryEnv, disk: SimulatedDisk, metrics: Metrics) -> None:
-        self.service = service
+    def __init__(self, controller: EmbeddedController, env: MemoryEnv, disk: SimulatedDisk) -> None:
+        self.controller = controller
         self.env = env
         self.disk = disk
-        self.metrics = metrics
         self.epochs: dict[int, int] = {}
         self._clients: list[Connection] = []
 
     @property
     def image(self) -> Image:
-        return self.service.image
+        return self.controller.publisher.image
 
     async def connect(self) -> Connection:
         client = Connection(await self.env.connect(HOST, PORT), client_id="broker-1")
@@ -132,14 +129,7 @@ async def controller_site(
         config=settings.metadata,
         max_batch_bytes=max_batch_bytes,
     )
-    turns, metrics = Turns(env.now_ns), Metrics()
-    service = ControllerService(
-        env=env, controller=controller, settings=settings, cluster_id=CLUSTER_ID, listeners=[LISTENER], turns=turns
-    )
-    dispatcher = Dispatcher(quorum.discover(), service, metrics=metrics, env=env, turns=turns, limits=settings.limits)
-    service.answer = dispatcher.answer
-    server = Server(env, dispatcher, metrics=metrics, settings=settings)
-    site = Site(service, env, disk, metrics)
+    metrics = Metrics()
     async with trio.open_nursery() as nursery:
         await nursery.start(controller.run)
         registered = ControllerRegistrationRequest(
@@ -150,11 +140,21 @@ async def controller_site(
             features=[],
         )
         await controller.ask(registered, ControllerRegistrationResponse)
-        await nursery.start(server.run)
-        server.add(await env.listen(HOST, PORT), name="CONTROLLER")
+        server = await serve_controller(
+            nursery,
+            controller,
+            [(LISTENER, [await env.listen(HOST, PORT, accepts=False)])],
+            env=env,
+            settings=settings,
+            cluster_id=CLUSTER_ID,
+            metrics=metrics,
+            turns=Turns(env.now_ns),
+        )
+        site = Site(controller, env, disk)
         try:
             yield site
         finally:
             site.close()
+            await server.stop(grace_ms=1_000)
             nursery.cancel_scope.cancel()
     assert not metrics.counter("requests.faults").value, "a request met a fault of the controller, see its log"

@@ -244,5 +244,5 @@ async def test_what_brokers_ask_for_themselves_is_not_forwarded(site: Site, clie
 
 async def test_no_other_process_is_the_controllers_own_broker(site: Site, client: Connection) -> None:
     await site.register(client, NODE_ID)
-    assert site.service.embedded.sessions.own_id is None
+    assert site.controller.sessions.own_id is None
     assert site.image.controllers[NODE_ID].incarnation_id == UUID(int=1), "registered by the controller itself"

@@ -167,7 +167,7 @@ async def test_c7_wrong_epochs_and_positions_name_the_leader(
     assert (data.error_code, data.high_watermark, data.records) == (code, -1, b"")
     assert data.current_leader is not None
     assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (NODE_ID, 1)
-    assert not site.service.embedded.observers.active(site.env.timestamp_ms())
+    assert not site.controller.observers.active(site.env.timestamp_ms())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_sender_without_a_cluster_id_is_answered(client: Connection) -> 
 
 
 async def test_fetches_show_how_far_an_observer_is(site: Site, client: Connection) -> None:
-    observers = site.service.embedded.observers
+    observers = site.controller.observers
     await fetch(client, 0, 0)
     now_ms = site.env.timestamp_ms()
     assert observers.active(now_ms)[OBSERVER].end_offset == 0
@@ -227,7 +227,7 @@ async def with_snapshot(site: Site, client: Connection) -> snapshots.SnapshotId:
     for index in range(30):
         await client.ask(creation(f"topic-{index}", {0: [1]}))
         await wait_all_tasks_blocked()
-    (snapshot, *_) = site.service.log.snapshot_ids
+    (snapshot, *_) = site.controller.log.snapshot_ids
     return snapshot
 
 
@@ -260,7 +260,7 @@ async def test_an_empty_log_starts_from_the_newest_snapshot() -> None:
     async with controller_site(metadata_log_max_record_bytes_between_snapshots=1000) as site:
         client = await site.connect()
         await with_snapshot(site, client)
-        newest = site.service.log.snapshot_ids[-1]
+        newest = site.controller.log.snapshot_ids[-1]
         data = await fetch(client, 0, 0)
         assert data.snapshot_id is not None
         assert (data.snapshot_id.end_offset, data.snapshot_id.epoch) == newest
@@ -291,8 +291,8 @@ async def test_positions_before_the_log_need_a_snapshot() -> None:
     ) as site:
         client = await site.connect()
         await with_snapshot(site, client)
-        start = site.service.log.log_start_offset
-        oldest, newest = site.service.log.snapshot_ids[0], site.service.log.snapshot_ids[-1]
+        start = site.controller.log.log_start_offset
+        oldest, newest = site.controller.log.snapshot_ids[0], site.controller.log.snapshot_ids[-1]
         assert start == oldest.end_offset > 0, "the log before the oldest snapshot is deleted"
         for position in ((start - 1, 1), (start, 0)):
             data = await fetch(client, *position)
