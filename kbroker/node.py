@@ -24,15 +24,14 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
+from kbroker.broker.membership import Membership, find_cluster_id, join_quorum, with_own_controller
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.config.listeners import is_loopback
-from kbroker.config.rules import ConfigRules, resource_warnings
-from kbroker.controller.context import ControllerSettings
-from kbroker.controller.embedded import open_controller
+from kbroker.config.rules import resource_warnings
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
@@ -50,6 +49,7 @@ from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.storage.durable import lacks_space
+from kbroker.storage.formatting import META_PROPERTIES
 from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log_directory import LogDirectory
 from wire.errors import KafkaError
@@ -189,14 +189,15 @@ class Node:
 
         Errors  NodeFailed
         """
-        roles = self.settings.server.process_roles
-        if len(roles) < 2:
-            raise NodeFailed(f"process.roles={roles[0]} is not implemented yet: a node must be broker,controller")
+        if not self.settings.server.is_broker:
+            raise NodeFailed("process.roles=controller is not implemented yet: a node must be a broker")
         failures: list[Exception] = []
         try:
             with ExitStack() as cleanup:
                 bound = await self._bind(cleanup)
                 async with self._pages() as on_image:
+                    if self._new_cluster_id is None and not self.settings.server.is_controller:
+                        await self._find_cluster_id()
                     directory = await self.env.run_blocking(self._open_directory)
                     cleanup.callback(directory.abandon)
                     await self._run(directory, bound, on_ready, on_image)
@@ -204,6 +205,11 @@ class Node:
             failures = _leaves(group)
         if failures:
             raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
+
+    async def _find_cluster_id(self) -> None:
+        """Take the id for an empty data directory from the controllers."""
+        if not self.env.disk.exists(f"{self.settings.data_directory}/{META_PROPERTIES}"):
+            self._new_cluster_id = await find_cluster_id(self.env, self.settings)
 
     def _open_directory(self) -> LogDirectory:
         settings, env = self.settings, self.env
@@ -252,70 +258,21 @@ class Node:
                 cluster_id=cluster_id,
                 asked=self._new_cluster_id,
             )
-        controller = await open_controller(
-            env,
-            directory.path,
-            settings=ControllerSettings.of(settings, cluster_id),
-            rules=ConfigRules(settings),
-            config=settings.metadata,
-            clean_shutdown=directory.was_clean,
-            may_be_empty=not directory.was_used,
-            on_loaded=directory.begin,
-            reserve=directory.reserve,
-            is_short_of_space=lambda: directory.state.is_short_of_space,
-        )
-        if not directory.was_used:
-            # This file also shows the next start that a metadata log must exist.
-            await env.run_blocking(directory.checkpoints.write_recovery_points)
-        metadata = controller.publisher
-        refuse_tiered_topics_without_system(metadata.image, settings.tier)
-        replicas = Replicas(
-            env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=metadata.image
-        )
-        find_removed = partial(removed_topics, directory.path, disk=env.disk, report=logger.warning)
-        await load_partitions(env, replicas, find_removed, self.recovery)
-        if directory.stray_count:
-            logger.warning(
-                "stray directories are kept; restore their metadata, or remove them", directories=directory.stray_count
-            )
-        _refuse_failed(directory)
-        broker = Broker(
-            env=env,
-            settings=replicas.settings,
-            cluster_id=cluster_id,
-            replicas=replicas,
-            metadata=metadata,
-            controller=controller,
-            turns=self.turns,
-        )
-        self.broker, self._token = broker, trio.lowlevel.current_trio_token()
-        metadata.add_listener(broker.on_image)
-        dispatcher = Dispatcher(
-            handlers.discover(), broker, metrics=self.metrics, env=env, turns=self.turns, limits=settings.limits
-        )
-        server = self.server = Server(env, dispatcher, metrics=self.metrics, settings=broker.settings)
-
-        def on_image(image: Image, delta: Delta) -> None:
-            if delta.changed_configs:
-                server.apply(broker.settings)
-            for kind, name in delta.changed_configs:
-                what = _WARNED_OF.get(kind)
-                if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
-                    for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
-                        logger.warning(warning, **{what: name})
-
-        metadata.add_listener(on_image)
-        if on_page_image is not None:
-            metadata.add_listener(on_page_image)
+        endpoints = [endpoint for endpoint, _ in bound]
         async with trio.open_nursery() as nursery:
-            await nursery.start(controller.run)
+            member: Membership
+            if settings.server.is_controller:
+                member = await with_own_controller(env, settings, directory)
+                if not directory.was_used:
+                    # This file also shows the next start that a metadata log must exist.
+                    await env.run_blocking(directory.checkpoints.write_recovery_points)
+            else:
+                member = await join_quorum(env, settings, directory, nursery, endpoints)
+            async with member.loading():
+                broker = await self._load(directory, member)
+                server = self.server = self._server(broker, on_page_image)
+            await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)
-            await broker.lifecycle.register(
-                incarnation_id=env.new_uuid(),
-                endpoints=[endpoint for endpoint, _ in bound],
-                log_dirs=[directory.identity.directory_id],
-                rack=settings.server.broker_rack,
-            )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
             self._start_log_tasks(nursery, directory, broker)
@@ -333,17 +290,76 @@ class Node:
                 await env.sleep_ms(FAILURE_NOTICE_MS)
                 await server.stop(grace_ms=FAILURE_NOTICE_MS)
                 _refuse_failed(directory)
+            hands_over = len(broker.image.brokers) > 1
+            if hands_over:
+                # Serve clients until other brokers lead the partitions.
+                await broker.lifecycle.shut_down()
             await server.stop(grace_ms=STOP_GRACE_MS)
             await broker.tier.stop()
-            with _ignoring_full_disk("the next start fences this broker"):
-                await broker.lifecycle.shut_down()
+            if not hands_over:
+                with _ignoring_full_disk("the next start fences this broker"):
+                    await broker.lifecycle.shut_down()
             nursery.cancel_scope.cancel()
         await broker.tier.close()
         with _ignoring_full_disk("the next start repairs the metadata log"):
-            await controller.close()
+            await member.close()
         await close_logs(env, directory)
-        await env.run_blocking(partial(replicas.close, broker_epoch=broker.lifecycle.epoch))
+        await env.run_blocking(partial(broker.replicas.close, broker_epoch=broker.lifecycle.epoch))
         logger.info("stopped")
+
+    async def _load(self, directory: LogDirectory, member: Membership) -> Broker:
+        """Load the partitions that the metadata lists, and make the broker."""
+        env, settings, metadata = self.env, self.settings, member.metadata
+        refuse_tiered_topics_without_system(metadata.image, settings.tier)
+        replicas = Replicas(
+            env=env, directory=directory, broker_id=settings.node_id, settings=settings, image=metadata.image
+        )
+        find_removed = partial(removed_topics, directory.path, disk=env.disk, report=logger.warning)
+        await load_partitions(env, replicas, find_removed, self.recovery)
+        if directory.stray_count:
+            logger.warning(
+                "stray directories are kept; restore their metadata, or remove them", directories=directory.stray_count
+            )
+        _refuse_failed(directory)
+        broker = Broker(
+            env=env,
+            settings=replicas.settings,
+            cluster_id=directory.identity.cluster_id,
+            replicas=replicas,
+            metadata=metadata,
+            controller=member.controller,
+            lifecycle=member.lifecycle,
+            turns=self.turns,
+        )
+        self.broker, self._token = broker, trio.lowlevel.current_trio_token()
+        metadata.add_listener(broker.on_image)
+        return broker
+
+    def _server(self, broker: Broker, on_page_image: OnImage | None) -> Server:
+        env, metadata = self.env, broker.metadata
+        dispatcher = Dispatcher(
+            handlers.discover(),
+            broker,
+            metrics=self.metrics,
+            env=env,
+            turns=self.turns,
+            limits=self.settings.limits,
+        )
+        server = Server(env, dispatcher, metrics=self.metrics, settings=broker.settings)
+
+        def on_image(image: Image, delta: Delta) -> None:
+            if delta.changed_configs:
+                server.apply(broker.settings)
+            for kind, name in delta.changed_configs:
+                what = _WARNED_OF.get(kind)
+                if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
+                    for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
+                        logger.warning(warning, **{what: name})
+
+        metadata.add_listener(on_image)
+        if on_page_image is not None:
+            metadata.add_listener(on_page_image)
+        return server
 
     def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
         def start(task: Callable[P, Awaitable[None]], *arguments: P.args, **options: P.kwargs) -> None:

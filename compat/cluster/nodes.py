@@ -46,7 +46,8 @@ class Node:
         kind: str,
         node_id: int,
         settings: Mapping[str, str],
-        release: str = "3.9",
+        release: str | None = "3.9",
+        features: Sequence[str] = (),
         options: Sequence[str] = FOR_COMPARING,
         checkout: Path = CHECKOUT,
     ) -> None:
@@ -57,6 +58,7 @@ class Node:
         self.settings = {**settings, "node.id": str(node_id), "log.dirs": str(self.data)}
         self.process: subprocess.Popen[bytes] | None = None
         self._release = release
+        self._features = features
         self._options = options
         self._checkout = checkout
         self._log = directory / "log.txt"
@@ -99,8 +101,11 @@ class Node:
     def _format(self, properties: Path) -> None:
         if (self.data / "meta.properties").exists():
             return
-        wanted = ("-t", CLUSTER_ID, "-c", str(properties), "--release-version", self._release)
-        done = run_tool("kafka.tools.StorageTool", "format", *wanted)
+        release = [] if self._release is None else ["--release-version", self._release]
+        features = [part for feature in self._features for part in ("--feature", feature)]
+        done = run_tool(
+            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *release, *features
+        )
         if done.returncode != 0:
             raise StartFailed(f"cannot format: {done.stdout}{done.stderr}")
 
@@ -132,6 +137,7 @@ class Node:
 class ProcessCluster:
     """Controllers (ids from 100) and brokers (ids from 1), all of them processes on loopback addresses.
 
+    Kafka's directories are formatted for a `release` (None means the newest), with the levels of single `features`.
     Use it as a context manager: at the end all processes are killed.
     """
 
@@ -142,7 +148,8 @@ class ProcessCluster:
         controllers: Sequence[str] = (KBROKER,),
         brokers: Sequence[str] = (KBROKER,) * 3,
         settings: Mapping[str, str] | None = None,
-        release: str = "3.9",
+        release: str | None = "3.9",
+        features: Sequence[str] = (),
         options: Sequence[str] = FOR_COMPARING,
         checkout: Path = CHECKOUT,
     ) -> None:
@@ -165,8 +172,9 @@ class ProcessCluster:
             own = {**common, "process.roles": role, "listeners": listener}
             place = directory / f"{role}-{node_id}"
             return Node(
-                place, kind=kind, node_id=node_id, settings=own, release=release, options=options, checkout=checkout
-            )
+                place, kind=kind, node_id=node_id, settings=own, release=release, features=features, options=options,
+                checkout=checkout,
+            )  # fmt: skip
 
         self.controllers = {
             each: node(each, kind, "controller", f"CONTROLLER://127.0.0.1:{port}")

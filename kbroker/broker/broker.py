@@ -20,7 +20,7 @@ from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
-from kbroker.controller.port import ControllerPort
+from kbroker.controller.port import ControllerPort, Sender
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
@@ -69,6 +69,7 @@ class Broker:
         replicas: Replicas,
         metadata: MetadataPublisher,
         controller: ControllerPort,
+        lifecycle: BrokerLifecycle,
         turns: Turns,
     ) -> None:
         self.env = env
@@ -78,8 +79,8 @@ class Broker:
         self.replicas = replicas
         self.metadata = metadata
         self.controller = controller
-        self.lifecycle = BrokerLifecycle(controller, metadata, broker_id=self.node_id, cluster_id=cluster_id)
-        self.producer_ids = ProducerIds(controller, self.lifecycle)
+        self.lifecycle = lifecycle
+        self.producer_ids = ProducerIds(controller, lifecycle)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = turns
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
@@ -207,16 +208,18 @@ class Broker:
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
-    async def alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+    async def alter_configs(
+        self, request: IncrementalAlterConfigsRequest, sender: Sender | None = None
+    ) -> IncrementalAlterConfigsResponse:
         """Change single settings. Logger levels change here at once; the controller changes all other settings."""
         loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
         if not loggers:
-            return await self.controller.ask(request, IncrementalAlterConfigsResponse)
+            return await self.controller.ask(request, IncrementalAlterConfigsResponse, sender=sender)
         answer = IncrementalAlterConfigsResponse(responses=[])
         others = [one for one in request.resources if one.resource_type != BROKER_LOGGER_RESOURCE]
         if others:
             rest = IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
-            answer = await self.controller.ask(rest, IncrementalAlterConfigsResponse)
+            answer = await self.controller.ask(rest, IncrementalAlterConfigsResponse, sender=sender)
         answer.responses += alter_loggers(loggers, node_id=self.node_id, validate_only=request.validate_only)
         return answer
 

@@ -3,74 +3,252 @@
 A broker starts fenced and leads nothing. It asks to be unfenced once it has replayed its registration, and asks to shut
 down before it stops. See kbroker/controller/brokers.py for what the controller does.
 
+A controller in another process fences a broker whose heartbeats are missing for broker.session.timeout.ms, so `run`
+sends one every broker.heartbeat.interval.ms. A fenced broker is unfenced by its next heartbeat.
+
 Source: KIP-631, KIP-730; Kafka's BrokerLifecycleManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 from uuid import UUID
 
 import trio
 
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
-from kbroker.metadata.parts import feature_ranges
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.net_ports import Env
+from kbroker.runtime.retrying import BackOff
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse, Endpoint
+
+MAX_DELAY_MS: Final = 500
+SHUTDOWN_PATIENCE_MS: Final = 30_000
+"""The broker stops without the controller's consent if no heartbeat was answered for this long."""
+
+FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
+    "eligible.leader.replicas.version": (0, 1),
+    "kraft.version": (0, 1),
+    METADATA_VERSION_FEATURE: (21, 30),
+}
+"""The levels of a cluster's features with which a broker without a controller works: 3.9-IV0 to 4.3-IV0."""
+
+_UNUSABLE: Final = frozenset({
+    ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+})  # fmt: skip
+"""Errors that a repeated registration would meet again."""
+
+logger = get_logger(__name__)
+
+
+def refuse_unsupported(finalized: Mapping[str, int]) -> None:
+    """Raise UNSUPPORTED_VERSION, with a message for the operator, if a cluster has finalized an unsupported level."""
+    unsupported = {}
+    for name, level in finalized.items():
+        lowest, highest = FEATURES_IN_A_QUORUM.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            unsupported[name] = level
+    if not unsupported:
+        return
+    found = ", ".join(f"{name}={level}" for name, level in sorted(unsupported.items()))
+    if METADATA_VERSION_FEATURE in unsupported:
+        remedy = "kbroker works with metadata.version 3.9-IV0 (21) to 4.3-IV0 (30)"
+    else:
+        flags = " ".join(f"--feature {name}=0" for name in sorted(unsupported))
+        remedy = (
+            "format the controllers of a new cluster with `kafka-storage.sh format --release-version 3.9`, or with "
+            f"`{flags}`; or lower the features of this one with `kafka-features.sh downgrade {flags}`"
+        )
+    raise KafkaError(
+        ErrorCode.UNSUPPORTED_VERSION, f"the cluster has finalized {found}, which kbroker does not support: {remedy}"
+    )
 
 
 class BrokerLifecycle:
     """The state of this broker in the controller.
 
-    epoch  the broker epoch of this incarnation, -1 until it is registered
+    epoch      the broker epoch of this incarnation, -1 until it is registered
+    is_fenced  whether the controller last said that this broker is fenced
     """
 
     def __init__(
-        self, controller: ControllerPort, metadata: MetadataPublisher, *, broker_id: int, cluster_id: str
+        self,
+        controller: ControllerPort,
+        metadata: MetadataPublisher,
+        *,
+        env: Env,
+        broker_id: int,
+        cluster_id: str,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
     ) -> None:
         self._controller = controller
         self._metadata = metadata
+        self._env = env
         self.broker_id = broker_id
         self._cluster_id = cluster_id
+        self._features = features
+        self._registration: BrokerRegistrationRequest | None = None
+        self._wants_fence = True
+        self._wants_shut_down = False
         self.epoch = -1
+        self.is_fenced = True
 
     async def register(
-        self, *, incarnation_id: UUID, endpoints: Iterable[Endpoint], log_dirs: Iterable[UUID], rack: str | None = None
+        self,
+        *,
+        incarnation_id: UUID,
+        endpoints: Iterable[Endpoint],
+        log_dirs: Iterable[UUID],
+        rack: str | None = None,
+        previous_epoch: int = -1,
+        timeout_ms: int = 0,
     ) -> None:
-        """Register this incarnation of the broker, fenced."""
-        request = BrokerRegistrationRequest(
+        """Register this incarnation of the broker, fenced. Repeat it for timeout_ms if another one has this id, which
+        may be this broker before a crash, and if no controller answers.
+
+        previous_epoch is the epoch before a clean shutdown, -1 after an unclean one.
+        Errors  KafkaError
+        """
+        self._registration = BrokerRegistrationRequest(
             broker_id=self.broker_id,
             cluster_id=self._cluster_id,
             incarnation_id=incarnation_id,
             listeners=list(endpoints),
-            features=feature_ranges(SUPPORTED_FEATURES),
+            features=feature_ranges(self._features),
             rack=rack,
             log_dirs=list(log_dirs),
+            previous_broker_epoch=previous_epoch,
         )
-        self.epoch = (await self._controller.ask(request, BrokerRegistrationResponse)).broker_epoch
+        deadline_ms, delays, is_reported = self._env.now_ms() + timeout_ms, BackOff(100), False
+        while True:
+            try:
+                answer = await self._controller.ask(self._registration, BrokerRegistrationResponse)
+                break
+            except KafkaError as error:
+                if error.code in _UNUSABLE or self._env.now_ms() >= deadline_ms:
+                    raise self._not_registered(error) from error
+                if not is_reported:
+                    logger.warning("cannot register with the controller; will retry", why=error)
+                    is_reported = True
+            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+        self.epoch = answer.broker_epoch
+
+    def _not_registered(self, error: KafkaError) -> KafkaError:
+        if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            text = f"another running broker has node.id={self.broker_id}: give each broker of a cluster its own node.id"
+        elif error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            text = (
+                f"the controllers belong to another cluster than the data directory ({self._cluster_id}): correct the "
+                "controllers' addresses, or start with an empty data directory"
+            )
+        else:
+            text = f"the controller refuses to register this broker: {error}"
+        return KafkaError(error.code, text)
+
+    async def run(self, *, interval_ms: int) -> None:
+        """Send a heartbeat each interval, forever.
+
+        Errors  DUPLICATE_BROKER_REGISTRATION if another process has registered with this broker's id
+        """
+        delays = BackOff(100)
+        while True:
+            try:
+                await self._heartbeat()
+                delays.reset()
+                delay_ms = interval_ms
+            except KafkaError as error:
+                if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    raise
+                logger.warning("a heartbeat failed; will retry", code=error.code.name, why=error.message)
+                delay_ms = delays.next_ms(interval_ms)
+            await self._env.sleep_ms(delay_ms)
+
+    async def catch_up(self) -> None:
+        """Wait until this broker has replayed its own registration, as the controller sees it."""
+        delays = BackOff(10)
+        while not (await self._patient_heartbeat()).is_caught_up:
+            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
 
     async def unfence(self) -> None:
         """Become the leader of the partitions of this broker that have no leader."""
-        answer = await self._heartbeat(want_shut_down=False)
-        assert not answer.is_fenced, "the broker uses the controller's image, so it has caught up"
+        self._wants_fence = False
+        delays = BackOff(10)
+        while (await self._patient_heartbeat()).is_fenced:
+            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
 
     async def shut_down(self) -> None:
         """Hand over the partitions of this broker to others, or leave them without a leader; then be fenced."""
-        while not (await self._heartbeat(want_shut_down=True)).should_shut_down:
-            pass
+        self._wants_shut_down = True
+        delays, answered_ms = BackOff(20), self._env.now_ms()
+        while True:
+            try:
+                answer = await self._heartbeat()
+                if answer.should_shut_down:
+                    return
+                answered_ms = self._env.now_ms()
+            except KafkaError as error:
+                if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
+                if self._env.now_ms() - answered_ms >= SHUTDOWN_PATIENCE_MS:
+                    logger.warning("stopping without the controller, which fences this broker later", why=error)
+                    return
+            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
 
-    async def _heartbeat(self, *, want_shut_down: bool) -> BrokerHeartbeatResponse:
+    async def _patient_heartbeat(self) -> BrokerHeartbeatResponse:
+        """A heartbeat that is answered. Errors: KafkaError that no repetition cures."""
+        delays = BackOff(100)
+        while True:
+            try:
+                return await self._heartbeat()
+            except KafkaError as error:
+                if error.code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.STALE_BROKER_EPOCH):
+                    raise
+            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+
+    async def _heartbeat(self) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(
             broker_id=self.broker_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._metadata.image.offset,
-            want_fence=False,
-            want_shut_down=want_shut_down,
+            want_fence=self._wants_fence,
+            want_shut_down=self._wants_shut_down,
         )
-        return await self._controller.ask(request, BrokerHeartbeatResponse)
+        try:
+            answer = await self._controller.ask(request, BrokerHeartbeatResponse)
+        except KafkaError as error:
+            if error.code == ErrorCode.STALE_BROKER_EPOCH and self.epoch == request.broker_epoch:
+                await self._register_again()
+            raise
+        if answer.is_fenced and not self.is_fenced and not self._wants_shut_down:
+            logger.warning("the controller has fenced this broker", epoch=self.epoch)
+        elif self.is_fenced and not answer.is_fenced:
+            logger.info("the controller has unfenced this broker", epoch=self.epoch)
+        self.is_fenced = answer.is_fenced
+        return answer
+
+    async def _register_again(self) -> None:
+        """Register again if the broker was unregistered (kafka-cluster.sh unregister).
+
+        Errors  DUPLICATE_BROKER_REGISTRATION if another process has this id now
+        """
+        assert self._registration is not None, "heartbeats follow a registration"
+        known = self._metadata.image.brokers.get(self.broker_id)
+        if known is not None and known.epoch > self.epoch and known.incarnation_id != self._registration.incarnation_id:
+            raise KafkaError(
+                ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+                f"another process has registered as broker {self.broker_id}: give each broker its own node.id",
+            )
+        if known is None:
+            self.epoch = (await self._controller.ask(self._registration, BrokerRegistrationResponse)).broker_epoch
+            logger.warning("registered again, because the broker was unregistered", epoch=self.epoch)
 
 
 class ProducerIds:

@@ -29,6 +29,7 @@ class MetadataSettings:
     metadata_max_retention_ms: Long = setting(
         default=7 * DAY, doc="Age at which snapshots and segments of the metadata log are deleted."
     )
+    broker_heartbeat_interval_ms: int = setting(default=2_000, doc="Time between heartbeats to the controller.")
     broker_session_timeout_ms: int = setting(
         default=9_000, doc="Time after which the controller fences a broker that sends no heartbeat."
     )
@@ -49,4 +50,28 @@ class MetadataSettings:
         at_least=1,
         internal=True,
         doc="How often the controller elects leaders outside of the ISR for topics that allow it.",
+    )
+    initial_broker_registration_timeout_ms: int = setting(
+        default=60_000,
+        doc="Time after which the start of a broker fails if it could not register with the controllers.",
+    )
+    controller_quorum_fetch_timeout_ms: int = setting(
+        default=2_000,
+        at_least=0,
+        doc="Time that a broker waits for a controller's answer to a Fetch before it asks another one.",
+    )
+    controller_quorum_request_timeout_ms: int = setting(
+        default=2_000, at_least=0, doc="The same for connecting, and for other requests about the metadata log."
+    )
+    controller_quorum_retry_backoff_ms: int = setting(
+        default=20, at_least=0, doc="Delay before a broker asks again after a failure; doubled up to one second."
+    )
+    controller_quorum_fetch_max_bytes: int = setting(
+        default=1 * MB, at_least=1, doc="Maximum bytes of metadata records in one answer."
+    )
+    controller_quorum_fetch_snapshot_max_bytes: int = setting(
+        default=1 * MB, at_least=1, doc="Maximum bytes of a metadata snapshot in one answer."
+    )
+    controller_socket_timeout_ms: int = setting(
+        default=30_000, doc="Time that a broker waits for the controller's answer to one request."
     )

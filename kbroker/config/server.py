@@ -118,6 +118,9 @@ class ServerSettings:
     socket_listen_backlog_size: int = setting(
         default=50, at_least=1, doc="Maximum number of connections that wait to be accepted."
     )
+    request_timeout_ms: int = setting(
+        default=30_000, doc="Time for which the broker repeats a request to the controllers before it fails."
+    )
     queued_max_request_bytes: Long = setting(
         default=-1,
         doc="Memory for requests that the broker receives or processes. -1 means no limit. When it is full, the broker "

@@ -31,8 +31,9 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.decisions import Decision
 from kbroker.controller.metadata_leader import MetadataLeader, Staged
 from kbroker.controller.metadata_loading import load_metadata_log
-from kbroker.controller.port import NEWEST_VERSION
+from kbroker.controller.port import NEWEST_VERSION, Sender
 from kbroker.controller.records import MAX_BATCH_BYTES, encode_value
+from kbroker.controller.snapshot_task import write_snapshots
 from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
@@ -46,8 +47,6 @@ Arguments = TypeVarTuple("Arguments")
 
 MAX_GROUP: Final = 1_000
 """The most decisions that share one sync; the others wait for the next one."""
-
-_SNAPSHOT_CHECK_SECONDS: Final = 60.0
 
 logger = get_logger(__name__)
 
@@ -90,15 +89,13 @@ class EmbeddedController:
         self._log_lock = trio.Lock()
         self._waiting: list[_Waiting] = []
         self._arrived = trio.Event()
-        self._published = trio.Event()
-        self.publisher.add_listener(lambda _image, _delta: self._published.set())
 
     # -- background tasks
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Make decisions and write snapshots until cancelled. UnusableMetadata if the log cannot be written."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_snapshots)
+            nursery.start_soon(write_snapshots, self._env, self.log, self.publisher, self._log_lock)
             nursery.start_soon(self._write_decisions)
             task_status.started()
 
@@ -170,33 +167,16 @@ class EmbeddedController:
         async with self._log_lock:
             await self._env.run_blocking(partial(self._leader.write, staged, timestamp_ms=self._env.timestamp_ms()))
 
-    async def _write_snapshots(self) -> None:
-        while True:
-            with trio.move_on_after(_SNAPSHOT_CHECK_SECONDS):
-                await self._published.wait()
-            self._published = trio.Event()
-            if not self.log.snapshot_is_due(now_ms=self._env.now_ms()):
-                continue
-            try:
-                await self._write_snapshot()
-            except (OSError, KafkaError) as error:
-                # Without a snapshot the log only gets longer; retry when the next one is due.
-                logger.error("cannot write a metadata snapshot; will retry", error=str(error))
-
-    async def _write_snapshot(self) -> None:
-        """Write a snapshot of the published image and delete old data. OSError; KAFKA_STORAGE_ERROR from the log."""
-        env, log = self._env, self.log
-        log.note_snapshot(now_ms=env.now_ms())
-        write = partial(log.write_snapshot, self.publisher.image, timestamp_ms=env.timestamp_ms())
-        snapshot = await env.run_blocking(write)
-        async with self._log_lock:
-            adopt = partial(log.adopt_snapshot, snapshot, timestamp_ms=env.timestamp_ms(), now_ms=env.now_ms())
-            await env.run_blocking(adopt)
-
     # -- decisions
 
     async def ask(
-        self, request: Any, response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
+        self,
+        request: Any,
+        response: type[R],
+        *,
+        version: int = NEWEST_VERSION,
+        is_needed: bool = False,
+        sender: Sender | None = None,  # noqa: ARG002  (authorization is not implemented yet)
     ) -> R:
         """See ControllerPort. The caller is the broker in this process, or the controller itself."""
         return await self.decide(request, response, version=version, is_needed=is_needed, from_own_broker=True)

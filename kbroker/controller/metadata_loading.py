@@ -31,6 +31,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import KafkaError, Malformed
+from wire.record_batch import RecordBatch
 from wire.types import uuid_to_text
 
 _PARTITION_METADATA: Final = "partition.metadata"
@@ -42,17 +43,21 @@ def load_metadata_log(
     root: str,
     *,
     disk: Disk,
-    node_id: int,
+    node_id: int | None,
     config: MetadataSettings,
     max_batch_bytes: int = records.MAX_BATCH_BYTES,
     timestamp_ms: int,
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
     reserve: SpaceReserve | None = None,
+    unapplied: list[RecordBatch] | None = None,
     report: Report,
 ) -> tuple[MetadataLog, Image]:
     """Open the log under a log directory, or create it, and replay it. `may_be_empty` is False if a broker has run here
-    before, because then the log must have records.
+    before, because then the log must have records. node_id is the only voter, None for an observer.
+
+    An observer passes the list `unapplied`. The image is then that of the snapshot, and the batches after it, which may
+    not be committed, are added to the list. Damage only shortens an observer's log: it fetches the rest again.
 
     Raises UnusableMetadata if the files are inconsistent or of an unknown version, OSError from the disk.
     """
@@ -78,18 +83,24 @@ def load_metadata_log(
         start_offset=snapshot.end_offset,
         highest_epoch=quorum_epoch,
         clean_shutdown=clean_shutdown,
+        is_observer=unapplied is not None,
     )
     for batch in replay:
+        if unapplied is not None:
+            unapplied.append(batch)
+            continue
         for record in records.batch_records(batch):
             builder.replay(record)
     end = replay.end
     epoch = max(end.epoch, snapshot.epoch)
-    image = builder.build(offset=max(end.end_offset, snapshot.end_offset) - 1, epoch=epoch)
+    applied = SnapshotId(max(end.end_offset, snapshot.end_offset), epoch) if unapplied is None else snapshot
+    image = builder.build(offset=applied.end_offset - 1, epoch=applied.epoch)
     if not may_be_empty and not image.metadata_version:
         raise _lost(root, "holds no records")
     if end.torn_at is not None:
         path, position = end.torn_at
-        report(f"{path} ends in an unfinished batch at byte {position}; it was never acknowledged and is removed")
+        why = "it was never acknowledged" if unapplied is None else "the broker fetches it again"
+        report(f"{path} ends in an unfinished batch at byte {position}; {why}, and it is removed")
     open_log = partial(
         Log,
         directory,
@@ -105,7 +116,7 @@ def load_metadata_log(
         topic=CLUSTER_METADATA_TOPIC,
         partition=0,
         topic_id=CLUSTER_METADATA_TOPIC_ID,
-        clean_shutdown=clean_shutdown,
+        clean_shutdown=clean_shutdown and end.torn_at is None,
         recovery_point=end.end_offset,
         log_start_offset=0,
         timestamp_ms=timestamp_ms,
@@ -128,7 +139,9 @@ def load_metadata_log(
         last_timestamp_ms=end.timestamp_ms,
         reserve=reserve,
     )
-    assert image.end_offset == log.log_end_offset, f"{image.end_offset=}, {log.log_end_offset=}"
+    assert unapplied is not None or image.end_offset == log.log_end_offset, (
+        f"{image.end_offset=}, {log.log_end_offset=}"
+    )
     return metadata_log, image
 
 
@@ -150,14 +163,14 @@ def _without_leftovers(disk: Disk, directory: str) -> list[str]:
     return names
 
 
-def _read_quorum_epoch(disk: Disk, directory: str, node_id: int) -> int:
+def _read_quorum_epoch(disk: Disk, directory: str, node_id: int | None) -> int:
     path = f"{directory}/{QUORUM_STATE}"
     try:
         data = read_file(disk, path)
     except FileNotFoundError:
         return 0
     state = parse_quorum_state(data, path)
-    if state.voters and state.voters != (node_id,):
+    if node_id is not None and state.voters and state.voters != (node_id,):
         raise UnusableMetadata(
             f"{path} lists the voters {list(state.voters)}; this node, {node_id}, must be the only voter"
         )

@@ -1,7 +1,8 @@
 """``__cluster_metadata-0`` on the disk: append, sync, snapshot, and delete old data.
 
 The log stores what its user appends. The user of an embedded controller is the leader (metadata_leader.py), which makes
-the batches. metadata_loading.py opens the log.
+the batches; the user of a broker without one is a follower (metadata_follower.py), which fetches them.
+metadata_loading.py opens the log.
 
 The directory has Kafka's files: segments and indexes as for any partition, ``quorum-state``, ``partition.metadata``,
 and snapshots. A batch is synced before the next one is written (see replay.py for why).
@@ -33,7 +34,7 @@ from kbroker.controller.snapshots import SnapshotId
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
-from kbroker.metadata.snapshot import image_records
+from kbroker.metadata.snapshot import image_records, quorum_records
 from kbroker.runtime.ports import File
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.durable import lacks_space
@@ -105,6 +106,42 @@ class MetadataLog:
         self._bytes_since_snapshot += len(batch)
         self._last_timestamp_ms = timestamp_ms
 
+    def append_fetched(self, batches: bytes, *, epoch: int, timestamp_ms: int) -> None:
+        """Append whole batches that an observer has fetched, the last of which has this epoch. They are not synced: the
+        controllers have them.
+
+        Errors  KAFKA_STORAGE_ERROR, with nothing appended; CORRUPT_MESSAGE
+        """
+
+        def append() -> None:
+            plan = self._log.plan_append_as_follower(batches, timestamp_ms=timestamp_ms)
+            if plan is not None:
+                self._log.write(plan)
+                self._log.commit(plan)
+
+        self.reserve.spend_on(append)
+        self.epoch = max(self.epoch, epoch)
+        self._bytes_since_snapshot += len(batches)
+        self._last_timestamp_ms = timestamp_ms
+
+    def truncate_to(self, offset: int) -> None:
+        """Delete the batches from this offset on, which the leader does not have."""
+        self._log.truncate_to(offset)
+
+    def end_offset_for(self, epoch: int) -> SnapshotId:
+        """The end of the largest epoch up to this one in the log, or the newest snapshot if the log has none."""
+        found, end_offset = self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
+        return SnapshotId(end_offset, found) if end_offset >= 0 else self._newest_snapshot
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last batch in the log or the newest snapshot, 0 if there is none."""
+        return max(self._log.leader_epochs.latest, self._newest_snapshot.epoch, 0)
+
+    @property
+    def _newest_snapshot(self) -> SnapshotId:
+        return self._snapshots[-1] if self._snapshots else SnapshotId(0, 0)
+
     def expect_room(self, size: int) -> None:
         """Refuse to append several batches unless all of them fit, because a partial write could not be undone.
 
@@ -160,6 +197,7 @@ class MetadataLog:
             epoch=image.epoch,
             last_contained_log_timestamp=self._last_timestamp_ms,
             timestamp_ms=timestamp_ms,
+            quorum=quorum_records(image),
         )
         return snapshot
 
@@ -168,6 +206,17 @@ class MetadataLog:
         self._snapshots = sorted({*self._snapshots, snapshot})
         self._log.roll(timestamp_ms=timestamp_ms)
         self.clean(timestamp_ms=timestamp_ms, now_ms=now_ms)
+
+    def snapshot_path(self, snapshot: SnapshotId) -> str:
+        """Where this snapshot is stored."""
+        return f"{self._directory}/{snapshot.file_name}"
+
+    def start_at_snapshot(self, snapshot: SnapshotId, *, timestamp_ms: int, now_ms: int) -> None:
+        """Continue after a snapshot that is stored, without the records before it."""
+        self._log.truncate_fully_and_start_at(snapshot.end_offset)
+        self.epoch = max(self.epoch, snapshot.epoch)
+        self.note_snapshot(now_ms=now_ms)
+        self.adopt_snapshot(snapshot, timestamp_ms=timestamp_ms, now_ms=now_ms)
 
     def clean(self, *, timestamp_ms: int, now_ms: int) -> None:
         """Delete old snapshots by size and age, and the log before the oldest remaining one. OSError."""

@@ -6,7 +6,10 @@ BrokerHeartbeat, ...), which a decision answers (decisions.py). Handlers and the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
+
+from kbroker.metadata.principal import ANONYMOUS, Principal
 
 Response = TypeVar("Response")
 
@@ -14,18 +17,35 @@ NEWEST_VERSION: Final = 32_767
 """Above all versions of requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The client that sent a request to this broker; by default the broker itself. host is an IP address."""
+
+    principal: Principal = ANONYMOUS
+    host: str = "127.0.0.1"
+    client_id: str = ""
+
+
 class ControllerPort(Protocol):
     """Asks the active controller for decisions."""
 
     async def ask(
-        self, request: Any, response: type[Response], *, version: int = NEWEST_VERSION, is_needed: bool = False
+        self,
+        request: Any,
+        response: type[Response],
+        *,
+        version: int = NEWEST_VERSION,
+        is_needed: bool = False,
+        sender: Sender | None = None,
     ) -> Response:
-        """Have a request decided. The decision is committed, and in effect on this broker, before this returns.
+        """Have a request decided. The decision is committed before this returns; it is also in effect on this broker
+        if the controller is in its process.
 
         response   the class of the response
         version    the version in which a client sent the request
         is_needed  the broker needs the topics that the request creates to read or copy data, so that a controller may
                    create them on a nearly full disk
+        sender     the client that sent the request
         Errors     KafkaError if the request as a whole failed
         """
         ...

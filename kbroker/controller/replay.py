@@ -3,7 +3,8 @@
 The rules for damage rest on one invariant: **the writer syncs each batch before it writes the next one.** So at most
 one batch, the last, can be incomplete, and it was never acknowledged. Damage at the very end is such a torn tail and is
 truncated (C3, D1). Damage before a complete batch, in a segment that is not the last, or after a clean shutdown means
-that a committed batch is lost: the process stops.
+that a committed batch is lost: the process stops. An observer's log is a copy of the controllers', which is not synced
+batch by batch: damage only ends it, and the observer fetches the rest again.
 
 Blocking, through the disk.
 """
@@ -55,12 +56,14 @@ class Replay:
         start_offset: int,
         highest_epoch: int,
         clean_shutdown: bool,
+        is_observer: bool = False,
     ) -> None:
         self._disk = disk
         self._segments = _needed(segments, start_offset)
         self._start_offset = start_offset
         self._highest_epoch = highest_epoch
         self._clean_shutdown = clean_shutdown
+        self._is_observer = is_observer
         first = self._segments[0].base_offset if self._segments else start_offset
         self.end = LogEnd(first, 0, -1, None)
         self.size = 0  # bytes of the batches that were yielded
@@ -74,6 +77,8 @@ class Replay:
                 yield from self._batches(file, is_last=position == len(self._segments) - 1)
             finally:
                 file.close()
+            if self.end.torn_at is not None:
+                return
 
     def _batches(self, file: File, *, is_last: bool) -> Iterator[RecordBatch]:
         size = file.size()
@@ -99,6 +104,9 @@ class Replay:
         return batch.base_offset == self.end.end_offset and batch.crc_is_valid()
 
     def _judge_damage(self, file: File, position: int, size: int, *, is_last: bool) -> None:
+        if self._is_observer:
+            self.end = self.end._replace(torn_at=(file.path, position))
+            return
         where = f"{file.path} is damaged at byte {position}, offset {self.end.end_offset}"
         if not is_last:
             raise UnusableMetadata(f"{where}, which is not the last segment: a committed batch is lost")

@@ -1,9 +1,10 @@
 """Snapshot files of the metadata log: ``<20-digit end offset>-<10-digit epoch>.checkpoint``.
 
 The end offset is exclusive: the file holds the state after every record below it; the last of these records has that
-epoch. The batches are a header control record at offset 0, the records, and a footer. A file without the
-footer is ignored. The file is written as ``.checkpoint.part``, synced and renamed, and then the directory is synced, so
-that a file without ``.part`` is complete unless the disk damaged it.
+epoch. The batches are a header control record at offset 0 (in a dynamic quorum followed by the quorum's version and
+voters), the records, and a footer. A file without the footer is ignored. The file is written as ``.checkpoint.part``,
+synced and renamed, and then the directory is synced, so that a file without ``.part`` is complete unless the disk
+damaged it.
 
 ``bootstrap.checkpoint`` in the root of the log directory has the same format; the format step writes it, and an empty
 log starts with its records.
@@ -14,7 +15,7 @@ Source: KIP-630; Kafka's Snapshots, RecordsSnapshotWriter, BootstrapDirectory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -61,17 +62,21 @@ def write_snapshot(
     epoch: int,
     last_contained_log_timestamp: int,
     timestamp_ms: int,
+    quorum: Sequence[Record] = (),
 ) -> None:
-    """Write a snapshot file atomically and durably. Blocking. OSError."""
+    """Write a snapshot file atomically and durably; `quorum` are its control records. Blocking. OSError."""
     part = path.removesuffix(SUFFIX) + PART_SUFFIX
     file = disk.open(part, create=True)
     try:
         file.truncate(0)
         data = records.snapshot_header_batch(
-            last_contained_log_timestamp=last_contained_log_timestamp, epoch=epoch, timestamp_ms=timestamp_ms
+            last_contained_log_timestamp=last_contained_log_timestamp,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            quorum=quorum,
         )
         file.pwrite(data, 0)
-        position, offset = len(data), 1
+        position, offset = len(data), 1 + len(quorum)
         encoded = (records.encode_value(record, metadata_version) for record in contents)
         for values in records.split(encoded, _BATCH_BYTES):
             data = records.data_batch(values, base_offset=offset, epoch=epoch, timestamp_ms=timestamp_ms)
@@ -105,6 +110,7 @@ def read_snapshot(disk: Disk, path: str) -> list[Record]:
         kind = records.control_type(batch)
         if kind == records.SNAPSHOT_HEADER and not opened:
             opened = True
+            found += records.batch_records(batch)
         elif not opened:
             raise Malformed(f"{path} does not start with a snapshot header")
         elif kind == records.SNAPSHOT_FOOTER:

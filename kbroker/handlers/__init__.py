@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from kbroker.broker.remote_fetching import Room
+from kbroker.controller.port import Sender
 from kbroker.coordinator.context import Caller
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.event_log import get_logger
@@ -93,6 +94,11 @@ class Context:
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
         return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+
+    @property
+    def sender(self) -> Sender:
+        """The sender of the current request for the controller."""
+        return Sender(self.principal, self.stream.peer_host, self.client_id)
 
     async def wait(self, purgatory: Purgatory, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
         """Like `Purgatory.wait`, but returns False early when the client closes its connection or the server stops.

@@ -30,7 +30,7 @@ def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]
 
     @handles(request_class, versions=versions)
     async def ask(request: Request, broker: Broker, context: Context) -> object:
-        return await broker.controller.ask(request, response, version=context.api_version)
+        return await broker.controller.ask(request, response, version=context.api_version, sender=context.sender)
 
     return ask
 
@@ -50,4 +50,4 @@ async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Make the changes; reply once they are in effect on this broker."""
-    return await broker.alter_configs(request)
+    return await broker.alter_configs(request, context.sender)

@@ -27,7 +27,9 @@ def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
 @handles(DeleteTopicsRequest, versions="1-6", on_error=_refused)
 async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: Context) -> DeleteTopicsResponse:
     """Ask the controller; reply once this broker no longer serves the deleted topics."""
-    answer = await broker.controller.ask(request, DeleteTopicsResponse, version=context.api_version)
+    answer = await broker.controller.ask(
+        request, DeleteTopicsResponse, version=context.api_version, sender=context.sender
+    )
     for topic in answer.responses:
         if broker.turns.due():
             await broker.turns.next()

@@ -39,6 +39,7 @@ from kbroker.metadata.parts import (
 )
 from wire.messages.broker_registration import Endpoint, FeatureRange
 from wire.stored import metadata as stored
+from wire.stored.control import KRaftVersionRecord, VotersRecord
 
 __all__ = [
     "BROKER_LOGGER_RESOURCE",
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 Record = Any
-"""One of the classes of wire.stored.metadata."""
+"""One of the classes of wire.stored.metadata, or a control record about the quorum."""
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -71,6 +72,7 @@ class Image:
             record, 0 before
             configs maps (resource type, resource name) to keys and values; an absent resource has no overrides
             client_quotas, acls, scram_credentials, delegation_tokens are kept for snapshots only
+            kraft_version and voters are what the control records say about the quorum; 0 and None in a static quorum
             open_transaction holds records that wait for their EndTransaction, None outside a transaction
     Units   offset counts records
     """
@@ -90,6 +92,8 @@ class Image:
     scram_credentials: Mapping[tuple[str, int], Record] = field(default_factory=dict)
     delegation_tokens: Mapping[str, Record] = field(default_factory=dict)
     zk_migration_state: int | None = None
+    kraft_version: int = 0
+    voters: VotersRecord | None = None
     open_transaction: tuple[Record, ...] | None = None
 
     @property
@@ -137,7 +141,7 @@ class ImageBuilder:
 
     def replay(self, record: Record) -> None:
         """Apply one record. Raises UnusableMetadata if it does not fit the state."""
-        if self._open is not None:
+        if self._open is not None and type(record) not in _CONTROL:
             self._replay_inside_transaction(record)
             return
         handler = _HANDLERS.get(type(record))
@@ -355,6 +359,12 @@ class ImageBuilder:
     def _zk_migration_state(self, record: stored.ZkMigrationStateRecord) -> None:
         self._changed["zk_migration_state"] = record.zk_migration_state
 
+    def _kraft_version(self, record: KRaftVersionRecord) -> None:
+        self._changed["kraft_version"] = record.kraft_version
+
+    def _voters(self, record: VotersRecord) -> None:
+        self._changed["voters"] = record
+
     def _nothing(self, _record: stored.NoOpRecord) -> None:
         """A NoOp only advances the offset."""
 
@@ -415,4 +425,8 @@ _HANDLERS: Mapping[type[Any], Callable[[ImageBuilder, Any], None]] = {
     stored.RemoveDelegationTokenRecord: ImageBuilder._remove_delegation_token,
     stored.RegisterControllerRecord: ImageBuilder._register_controller,
     stored.ClearElrRecord: ImageBuilder._clear_elr,
+    KRaftVersionRecord: ImageBuilder._kraft_version,
+    VotersRecord: ImageBuilder._voters,
 }
+_CONTROL = frozenset({KRaftVersionRecord, VotersRecord})
+"""Control records, which no metadata transaction holds back."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from kbroker.metadata.image import BrokerImage, Image, Record
 from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges, partition_record
 from wire.stored import metadata as stored
+from wire.stored.control import KRaftVersionRecord
 
 
 def image_records(image: Image) -> Iterator[Record]:
@@ -41,6 +42,13 @@ def image_records(image: Image) -> Iterator[Record]:
     yield from image.acls.values()
     yield from image.scram_credentials.values()
     yield from image.delegation_tokens.values()
+
+
+def quorum_records(image: Image) -> list[Record]:
+    """The control records of a dynamic quorum (KIP-853), which a snapshot has in its first batch."""
+    if image.voters is None:
+        return []
+    return [KRaftVersionRecord(version=0, kraft_version=image.kraft_version), image.voters]
 
 
 def _features(image: Image) -> Iterator[Record]:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from kbroker.config import Settings
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.metadata_log import MetadataLog
-from kbroker.controller.port import NEWEST_VERSION
+from kbroker.controller.port import NEWEST_VERSION, Sender
 from kbroker.handlers import Context, Handler
 from kbroker.handlers import discover as discover_handlers
 from kbroker.metadata.image import Image
@@ -76,7 +76,13 @@ class ControllerService:
         return self.embedded.publisher.image
 
     async def ask(
-        self, request: Any, response: type[R], *, version: int = NEWEST_VERSION, is_needed: bool = False
+        self,
+        request: Any,
+        response: type[R],
+        *,
+        version: int = NEWEST_VERSION,
+        is_needed: bool = False,
+        sender: Sender | None = None,  # noqa: ARG002  (authorization is not implemented yet)
     ) -> R:
         """See ControllerPort."""
         return await self.embedded.decide(request, response, version=version, is_needed=is_needed)

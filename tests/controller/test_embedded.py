@@ -52,7 +52,9 @@ async def open_client(
 
 @asynccontextmanager
 async def registered(client: EmbeddedController, incarnation: int = 1) -> AsyncIterator[BrokerLifecycle]:
-    lifecycle = BrokerLifecycle(client, client.publisher, broker_id=1, cluster_id=CLUSTER_ID)
+    lifecycle = BrokerLifecycle(
+        client, client.publisher, env=MemoryEnv(SimulatedDisk()), broker_id=1, cluster_id=CLUSTER_ID
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
         await lifecycle.register(

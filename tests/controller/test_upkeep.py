@@ -52,7 +52,13 @@ class Site:
 
     async def start(self, broker_id: int) -> None:
         port = self.controller if broker_id == 1 else Remote(self.controller)
-        lifecycle = BrokerLifecycle(port, self.controller.publisher, broker_id=broker_id, cluster_id=CLUSTER_ID)  # type: ignore[arg-type]
+        lifecycle = BrokerLifecycle(
+            port,  # type: ignore[arg-type]
+            self.controller.publisher,
+            env=self.controller._env,
+            broker_id=broker_id,
+            cluster_id=CLUSTER_ID,
+        )
         await lifecycle.register(
             incarnation_id=UUID(int=700 + broker_id),
             endpoints=[Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],

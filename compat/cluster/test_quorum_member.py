@@ -1,0 +1,164 @@
+"""kbroker as a broker under Apache Kafka's controllers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.cluster import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.nodes import Node
+from compat.kafka import libraries
+from compat.kafka.tools import run_tool
+
+WITHOUT_TRANSACTIONS = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    libraries()
+
+
+def tool(name: str, *arguments: str) -> str:
+    done = run_tool(f"org.apache.kafka.tools.{name}", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def create(cluster: ProcessCluster, topic: str, *how: str) -> None:
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    tool("TopicCommand", *servers, "--create", "--topic", topic, "--config", "min.insync.replicas=1", *how)
+
+
+def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, records: int = 500) -> None:
+    servers = cluster.bootstrap_servers
+    tool(
+        "ProducerPerformance", "--topic", topic, "--num-records", str(records), "--record-size", "100",
+        "--throughput", "-1", "--bootstrap-server", servers, "--command-property", "acks=all",
+    )  # fmt: skip
+    consumed = tool(
+        "ConsumerPerformance", "--bootstrap-server", servers, "--topic", topic, "--num-records", str(records),
+        "--group", group, "--timeout", "30000",
+    )  # fmt: skip
+    assert f", {records}, " in consumed
+
+
+def await_true(what: Callable[[], bool], *, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def await_end(node: Node, *, timeout_s: float = 30) -> str:
+    """Wait until a node has ended by itself; returns its log."""
+    assert node.process is not None
+    assert node.process.wait(timeout_s) == 1
+    return node.log_tail()
+
+
+@pytest.fixture(name="small")
+def _small(tmp_path: Path) -> Iterator[ProcessCluster]:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER]) as cluster:
+        yield cluster
+
+
+def test_stock_clients_use_a_kbroker_broker_under_kafkas_controller(small: ProcessCluster) -> None:
+    small.start()
+    create(small, "orders", "--partitions", "3", "--replication-factor", "1")
+    produce_and_consume(small, "orders", "readers")
+    broker = small.brokers[1]
+    assert broker.stop() == 0
+    broker.start()
+    small.await_brokers(1)
+    produce_and_consume(small, "orders", "others", 1_000)
+    broker.kill()  # its session is still live at the controller
+    broker.start()
+    small.await_brokers(1)
+    produce_and_consume(small, "orders", "third", 1_500)
+
+
+def test_the_controller_sees_the_broker_as_an_observer(small: ProcessCluster) -> None:
+    small.start()
+    controller = next(iter(small.controllers.values())).address
+    status = tool("MetadataQuorumCommand", "--bootstrap-controller", controller, "describe", "--replication")
+    rows = [line.split() for line in status.splitlines()]
+    assert ["1", "Observer"] in [[row[0], row[-1]] for row in rows if row]
+
+
+def test_both_kinds_of_brokers_know_each_other(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER, KAFKA]) as cluster:
+        cluster.start()
+        create(cluster, "mine", "--replica-assignment", "1,2,1,2")
+        assert {cluster.leader("mine", index, ask=ask) for index in (0, 2) for ask in (1, 2)} == {1}
+        assert {cluster.leader("mine", index, ask=ask) for index in (1, 3) for ask in (1, 2)} == {2}
+        cluster.brokers[1].kill()
+        await_true(lambda: cluster.seen_by(2) == {2})
+
+
+def test_c1_the_broker_follows_the_next_controller_when_the_active_one_dies(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA] * 3, brokers=[KBROKER]) as cluster:
+        cluster.start()
+        status = tool("MetadataQuorumCommand", "--bootstrap-controller", _controllers(cluster), "describe", "--status")
+        active = int(next(line for line in status.splitlines() if line.startswith("LeaderId")).split()[-1])
+        cluster.controllers[active].kill()
+        create(cluster, "after", "--partitions", "1", "--replication-factor", "1")
+        produce_and_consume(cluster, "after", "readers")
+        time.sleep(10)  # longer than the session's time-out
+        assert cluster.seen_by(1) == {1}, "the new controller gets the heartbeats"
+        assert cluster.brokers[1].stop() == 0
+
+
+def _controllers(cluster: ProcessCluster) -> str:
+    return ",".join(node.address for node in cluster.controllers.values())
+
+
+def test_a_cluster_with_unsupported_features_is_refused_by_name(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None) as cluster:
+        for node in cluster.nodes:
+            node.start()
+        log = await_end(cluster.brokers[1])
+        assert "the cluster has finalized group.version=1, share.version=1, streams.version=1" in log
+        assert "--release-version 3.9" in log
+        assert "--feature transaction.version=0" in log
+
+
+def test_the_newest_metadata_version_works_without_these_features(tmp_path: Path) -> None:
+    with ProcessCluster(
+        tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None, features=WITHOUT_TRANSACTIONS
+    ) as cluster:
+        cluster.start()
+        create(cluster, "new", "--partitions", "2", "--replication-factor", "1")
+        produce_and_consume(cluster, "new", "readers")
+
+
+def test_a_broker_of_another_cluster_is_refused(small: ProcessCluster) -> None:
+    for node in small.controllers.values():
+        node.start()
+    broker = small.brokers[1]
+    broker.data.mkdir(parents=True)
+    (broker.data / "meta.properties").write_text(
+        "version=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\nnode.id=1\ndirectory.id=TCCQwPkwSxO4graAU8EyXQ\n"
+    )
+    broker.start()
+    assert "belongs to another cluster than this data directory (MkU3OEVBNTcwNTJENDM2Qg)" in await_end(broker)
+
+
+def test_a_node_id_that_another_live_broker_has_is_refused(small: ProcessCluster, tmp_path: Path) -> None:
+    small.start()
+    first = small.brokers[1]
+    settings = {
+        **first.settings,
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "initial.broker.registration.timeout.ms": "3000",
+    }
+    second = Node(tmp_path / "second", kind=KBROKER, node_id=1, settings=settings)
+    second.start()
+    try:
+        assert "another running broker has node.id=1" in await_end(second)
+    finally:
+        if second.is_running:
+            second.kill()
+    assert small.seen_by(1) == {1}
