@@ -273,6 +273,8 @@ class Node:
                 server = self.server = self._server(broker, on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)
+            await nursery.start(broker.fetchers.run)
+            nursery.start_soon(broker.isr_changes.run)
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
             self._start_log_tasks(nursery, directory, broker)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.broker.locks import PartitionLocks
+from kbroker.replication.follower import Followed
 from kbroker.replication.partition import Partition
 from kbroker.runtime.budget import SplitBudget
 from kbroker.runtime.net_ports import Env
@@ -189,6 +190,34 @@ class Appender:
             log.commit(plan)
             partition.on_append()
         return plan
+
+    async def append_as_follower(self, followed: Followed, records: memoryview) -> None:
+        """Append the records that the leader has sent, unless the partition has a new leader or another end by now.
+
+        Errors  those of Log.plan_append_as_follower and Log.write
+        """
+        partition, log = followed.partition, followed.partition.log
+        if self._pace.is_inline(len(records)) and partition.key not in self.locks:
+            plan = self._plan_as_follower(followed, records)
+            if plan is None:
+                return
+            if not (plan.rolls or plan.syncs):
+                self._write_large(log, plan)
+                log.commit(plan)
+                return
+        async with self.locks.holding(partition.key):
+            plan = self._plan_as_follower(followed, records)
+            if plan is not None:
+                await self._env.run_blocking(self._write_large, log, plan)
+                log.commit(plan)
+
+    def _plan_as_follower(self, followed: Followed, records: memoryview) -> AppendPlan | None:
+        log = followed.partition.log
+        if not followed.is_current or followed.fetch_offset != log.log_end_offset:
+            return None
+        return log.plan_append_as_follower(
+            records, timestamp_ms=self._env.timestamp_ms(), leader_epoch=followed.leader_epoch
+        )
 
     def _write_large(self, log: Log, plan: AppendPlan) -> None:
         began = self._env.now_ns()

@@ -15,7 +15,9 @@ import trio
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
 from kbroker.broker.configs import alter_loggers
+from kbroker.broker.fetchers import Fetchers
 from kbroker.broker.internal_records import Check
+from kbroker.broker.isr_changes import IsrChanges
 from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.tier_lifecycle import Tier
@@ -104,6 +106,8 @@ class Broker:
             logs=self,
             lowest_free_bytes=settings.limits.kbroker_groups_min_free_bytes,
         )
+        self.fetchers = Fetchers(self)
+        self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
@@ -125,7 +129,12 @@ class Broker:
             if replicas.adds_any(delta):
                 async with self._checkpoint_lock:
                     made = await self.env.run_blocking(replicas.prepare, image, delta)
-            changed = replicas.apply(image, delta, made)
+            async with AsyncExitStack() as held:
+                await self.fetchers.release(delta, held)
+                changed = replicas.apply(image, delta, made)
+            self.fetchers.follow_changes(delta)
+            if delta.before.brokers is not delta.after.brokers:
+                self.isr_changes.check(replicas.partitions.values())
             if self.settings is not replicas.settings:
                 self._take_settings(replicas.settings)
             self.purgatory.wake_many(changed)
@@ -151,6 +160,7 @@ class Broker:
                     opened = await self.env.run_blocking(self.replicas.reopen)
                 if opened:
                     self.purgatory.wake_many(self.replicas.serve_reopened(opened))
+                    self.fetchers.follow(opened)
                     await self.groups.runtime.follow(self.image)
                     self.tier.on_reopened()
 
@@ -296,8 +306,10 @@ class Broker:
 
     def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
         """Record what a follower has acknowledged with a Fetch."""
-        risen, _ = fetched.note_follower(now_ms)
+        risen, proposing = fetched.note_follower(now_ms)
         self.purgatory.wake_many(risen)
+        if proposing:
+            self.isr_changes.submit(proposing)
 
     # Appending
 

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import SECOND, Long, setting, settings
+from kbroker.config.settings import MB, SECOND, Dynamic, Long, setting, settings
 
 
 @settings
 class ReplicationSettings:
-    """Checkpoints of the replication state."""
+    """How followers copy partitions, and when they count as in sync."""
 
     replica_high_watermark_checkpoint_interval_ms: Long = setting(
         default=5 * SECOND, doc="How often the broker writes the high watermarks to the data directory."
+    )
+    replica_lag_time_max_ms: Long = setting(
+        default=30 * SECOND,
+        doc="The leader removes a follower from the ISR that has not caught up with its log for this long.",
+    )
+    num_replica_fetchers: int = setting(
+        default=1,
+        at_least=1,
+        dynamic=Dynamic.CLUSTER_WIDE,
+        doc="Number of connections over which a follower fetches from each other broker.",
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        default=500,
+        doc="How long a leader lets a follower wait for new records. Must be less than replica.lag.time.max.ms.",
+    )
+    replica_fetch_min_bytes: int = setting(
+        default=1, doc="How many bytes a leader waits for before it answers a follower."
+    )
+    replica_fetch_max_bytes: int = setting(
+        default=MB, at_least=0, doc="Largest size of the records of one partition in an answer to a follower."
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        default=10 * MB, at_least=0, doc="Largest size of all records in an answer to a follower."
+    )
+    replica_fetch_backoff_ms: int = setting(
+        default=1 * SECOND, at_least=0, doc="How long a follower waits after an error before it fetches again."
+    )
+    replica_socket_timeout_ms: int = setting(
+        default=30 * SECOND,
+        doc="A follower connects again if the leader has not answered for this long, in addition to"
+        " replica.fetch.wait.max.ms.",
     )

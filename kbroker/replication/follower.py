@@ -70,6 +70,7 @@ class Followed:
 
     Units  offsets count records; ready_ms is monotonic time: the partition is not fetched before it
     Note   is_stopped: the partition is not fetched until newer metadata replace this object
+    Note   failures counts the errors since the last good answer
     Note   lag is the leader's high watermark minus the log end offset at the last answer, None before it
     """
 
@@ -81,6 +82,7 @@ class Followed:
     ready_ms: int = field(default=0, init=False)
     is_stopped: bool = field(default=False, init=False)
     lag: int | None = field(default=None, init=False)
+    failures: int = field(default=0, init=False)
     id: PartitionId = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,18 +124,24 @@ class Step(Enum):
     DELAY = "back off and retry"
 
 
+_STEPS: Final[dict[int, Step]] = {
+    ErrorCode.NONE: Step.APPEND,
+    ErrorCode.OFFSET_OUT_OF_RANGE: Step.LOOK_UP,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Step.AWAIT_TIER,
+    ErrorCode.FENCED_LEADER_EPOCH: Step.AWAIT_METADATA,
+}
+
+
 def step_for(data: PartitionData) -> Step:
     """What to do with the answer for a partition whose request had the current leader epoch."""
-    if data.error_code == ErrorCode.NONE:
-        diverges = data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0
-        return Step.TRUNCATE if diverges else Step.APPEND
-    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Step.LOOK_UP
-    if data.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
-        return Step.AWAIT_TIER
-    if data.error_code == ErrorCode.FENCED_LEADER_EPOCH:
-        return Step.AWAIT_METADATA
-    return Step.DELAY
+    if data.error_code == ErrorCode.NONE and data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+        return Step.TRUNCATE
+    return step_for_code(data.error_code)
+
+
+def step_for_code(code: int) -> Step:
+    """What to do after an error, or NONE."""
+    return _STEPS.get(code, Step.DELAY)
 
 
 def truncation_offset(leaders_epoch: int, leaders_end_offset: int, epochs: LeaderEpochs, *, log_end_offset: int) -> int:

@@ -71,7 +71,6 @@ class IsrProposal:
         return AlterPartitionRequestPartition(
             partition_index=index,
             leader_epoch=self.leader_epoch,
-            new_isr=sorted(self.members),
             new_isr_with_epochs=[
                 BrokerState(broker_id=broker_id, broker_epoch=epoch)
                 for broker_id, epoch in sorted(self.members.items())

@@ -28,6 +28,7 @@ from kbroker.metadata.delta import Delta, PartitionChange
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_tierable
 from kbroker.metadata.parts import TopicImage
+from kbroker.replication.isr import LiveBrokers
 from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
@@ -56,6 +57,8 @@ class Replicas:
         self.directory = directory
         self.broker_id = broker_id
         self.settings = settings
+        self.brokers = LiveBrokers()
+        self.brokers.follow(image)
         self._env = env
         self._static_settings = settings
         self._image = image
@@ -93,7 +96,7 @@ class Replicas:
         opened = self._open_all([(name, index, topic.id) for (name, index), topic in expected.items()], self._image)
         for partition in opened:
             self.partitions[partition.key] = partition
-            partition.apply(expected[partition.key].partitions[partition.index])
+            partition.apply(expected[partition.key].partitions[partition.index], now_ms=self._env.now_ms())
 
     def close(self, *, broker_epoch: int) -> None:
         """Flush and close every log, write the checkpoints and the clean-shutdown marker. Blocking.
@@ -171,7 +174,7 @@ class Replicas:
         for partition in opened:
             image = self._image.partition(partition.topic, partition.index)
             assert image is not None, "a deleted partition is retired, failed or not"
-            partition.apply(image)
+            partition.apply(image, now_ms=self._env.now_ms())
             self.partitions[partition.key] = partition
             logger.info("partition is available again", topic=partition.topic, partition=partition.index)
         self.failed = {key: topic_id for key, topic_id in self.failed.items() if key not in self.partitions}
@@ -180,6 +183,9 @@ class Replicas:
     def apply(self, image: Image, delta: Delta, made: list[Partition]) -> list[TopicPartition]:
         """Serve the partitions of the image, in the event loop; returns those whose waiters should check again."""
         self._image = image
+        if delta.before.brokers is not image.brokers:
+            self.brokers.follow(image)
+        now_ms = self._env.now_ms()
         for partition in made:
             self.partitions[partition.key] = partition
         changed = []
@@ -187,7 +193,7 @@ class Replicas:
             held = self.partitions.get((change.topic.name, change.index))
             if change.after is None or held is None or held.topic_id != change.topic.id:
                 continue
-            if held.apply(change.after):
+            if held.apply(change.after, now_ms=now_ms):
                 changed.append(held.key)
         if delta.changed_configs:
             changed += self._reconfigure(image, delta)
@@ -279,6 +285,8 @@ class Replicas:
             index=index,
             log=opened,
             checkpointed_high_watermark=self.directory.checkpoints.high_watermarks.get((topic, index), 0),
+            brokers=self.brokers,
+            lag_time_max_ms=self.settings.replication.replica_lag_time_max_ms,
         )
 
     def _reconfigure(self, image: Image, delta: Delta) -> list[TopicPartition]:

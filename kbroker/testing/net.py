@@ -106,6 +106,11 @@ class MemoryStream:
             self._incoming.end()
             self._outgoing.end()
 
+    def cut(self) -> None:
+        """Break the link: to each end it looks as if the other one had closed the connection."""
+        self._incoming.end()
+        self._outgoing.end()
+
 
 def stream_pair(*, client_host: str = "198.51.100.1") -> tuple[MemoryStream, MemoryStream]:
     """Both ends of a new connection: the client's and the server's."""

@@ -1,0 +1,260 @@
+"""Brokers that replicate from each other: what is acknowledged survives, and replicas become equal."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from kbroker.client.streaming import ConnectionClosed
+from tests.broker.several import MemoryCluster, memory_cluster
+from wire.errors import ErrorCode
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from wire.record_batch import RecordBatch
+
+SHORT_LAG = {"replica.lag.time.max.ms": 10_000}
+
+
+def values(data: bytes) -> list[bytes]:
+    """The records of a log."""
+    found, position = [], 0
+    while position < len(data):
+        batch = RecordBatch(data, position)
+        found += [record.value or b"" for record in batch.records()]
+        position += batch.size
+    return found
+
+
+async def test_followers_copy_what_a_leader_appends() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(min_insync_replicas=2)
+        answer = await cluster.produce([b"a", b"b"], to=cluster.leader())
+        assert answer.error_code == ErrorCode.NONE
+        assert cluster.isr() == {1, 2, 3}
+        await cluster.agree()
+        await cluster.until(lambda: all(one.partition().known_high_watermark == 2 for one in cluster.brokers.values()))
+
+
+async def test_a_new_partition_does_not_wait_for_the_end_of_an_idle_fetch() -> None:
+    async with memory_cluster(settings={"replica.fetch.wait.max.ms": 20_000}) as cluster:
+        await cluster.create("first")
+        await cluster.produce([b"a"], to=1, topic="first")
+        await trio.sleep(5)  # every follower now waits in a Fetch
+        await cluster.create()
+        began = trio.current_time()
+        assert not (await cluster.produce([b"a"], to=1)).error_code
+        assert trio.current_time() - began < 1
+
+
+async def test_acks_all_waits_for_every_member_of_the_isr() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a"], to=1)
+        cluster.cut(2, 1)
+        late = await cluster.produce([b"b"], to=1, timeout_ms=5_000)
+        assert late.error_code == ErrorCode.REQUEST_TIMED_OUT
+        cluster.mend(2)
+        assert not (await cluster.produce([b"c"], to=1)).error_code
+        await cluster.agree()
+
+
+async def test_r3_a_lagging_follower_leaves_the_isr_and_returns() -> None:
+    async with memory_cluster(settings=SHORT_LAG) as cluster:
+        await cluster.create(min_insync_replicas=2)
+        await cluster.produce([b"a"], to=1)
+        cluster.cut(2, 1)
+        began = trio.current_time()
+        assert not (await cluster.produce([b"b"], to=1)).error_code, "acknowledged when the ISR has shrunk"
+        assert 9 <= trio.current_time() - began <= 16
+        assert cluster.isr() == {1, 3}
+        cluster.mend(2)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+
+
+async def test_r3_below_min_isr_nothing_is_acknowledged() -> None:
+    async with memory_cluster(settings=SHORT_LAG) as cluster:
+        await cluster.create(min_insync_replicas=2)
+        await cluster.produce([b"a"], to=1)
+        cluster.cut(2, 1)
+        cluster.cut(3, 1)
+        held = await cluster.produce([b"b"], to=1, timeout_ms=30_000)
+        assert held.error_code == ErrorCode.REQUEST_TIMED_OUT, "the high watermark does not advance below min ISR"
+        assert cluster.isr() == {1}
+        refused = await cluster.produce([b"c"], to=1)
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert not (await cluster.produce([b"d"], to=1, acks=1)).error_code
+        assert cluster.brokers[1].partition().known_high_watermark == 1
+        cluster.mend(2)
+        await cluster.until(lambda: cluster.brokers[1].partition().known_high_watermark == 3)
+        assert cluster.isr() == {1, 2}
+
+
+async def test_r1_acknowledged_records_survive_the_death_of_a_leader() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(min_insync_replicas=2)
+        acknowledged = []
+        for number in range(5):
+            leader = cluster.leader()
+            value = b"%d" % number
+            assert not (await cluster.produce([value], to=leader)).error_code
+            acknowledged.append(value)
+            await cluster.kill(leader)
+            await cluster.until(lambda: cluster.leader() not in (-1, leader))  # noqa: B023 - awaited here
+            elected = cluster.leader()
+            await cluster.until(lambda: cluster.brokers[elected].partition().is_leader)  # noqa: B023
+            await cluster.start(leader)
+            await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        assert values(cluster.bytes_of(1)) == acknowledged
+
+
+async def test_r8_a_deposed_leader_drops_what_was_not_acknowledged() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(min_insync_replicas=2)
+        await cluster.produce([b"kept"], to=1)
+        for follower in (2, 3):
+            cluster.cut(follower, 1)
+        assert not (await cluster.produce([b"only on 1"], to=1, acks=1)).error_code
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.leader() == 2)
+        await cluster.until(lambda: cluster.brokers[2].partition().is_leader)
+        assert not (await cluster.produce([b"new"], to=2)).error_code
+        await cluster.start(1)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        assert values(cluster.bytes_of(1)) == [b"kept", b"new"]
+
+
+async def test_a_follower_that_lost_its_directory_copies_everything_again() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        for number in range(20):
+            await cluster.produce([b"%d" % number], to=1)
+        await cluster.kill(2)
+        del cluster.disks[2]
+        await cluster.start(2)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        assert values(cluster.bytes_of(2)) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_follower_behind_the_log_start_starts_there() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a"], to=1)
+        await cluster.kill(2)
+        for value in (b"b", b"c", b"d"):
+            await cluster.produce([value], to=1)
+        log = cluster.brokers[1].partition().log
+        assert log.roll(timestamp_ms=1)
+        await cluster.brokers[1].broker.delete_records("t", 0, 4)
+        await cluster.produce([b"e"], to=1)
+        await cluster.start(2)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        follower = cluster.brokers[2].partition().log
+        assert (follower.log_start_offset, follower.log_end_offset) == (4, 5)
+        assert values(cluster.bytes_of(2)) == [b"e"]
+
+
+async def test_followers_take_the_log_start_of_their_leader() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b", b"c"], to=1)
+        await cluster.brokers[1].broker.delete_records("t", 0, 2)
+        await cluster.until(lambda: cluster.brokers[3].partition().log.log_start_offset == 2)
+
+
+async def test_a_follower_starts_inside_a_batch_with_its_leader() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b", b"c"], to=1)
+        await cluster.kill(2)
+        del cluster.disks[2]
+        await cluster.brokers[1].broker.delete_records("t", 0, 2)
+        await cluster.start(2)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        follower = cluster.brokers[2].partition().log
+        assert (follower.log_start_offset, follower.log_end_offset) == (2, 3)
+        await cluster.agree()
+
+
+async def test_r13_a_new_leader_answers_offset_not_available_at_first() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        for value in (b"a", b"b"):
+            await cluster.produce([value], to=1)
+        cluster.cut(3, 2)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.brokers[2].partition().is_leader)
+        leader = cluster.brokers[2].partition()
+        assert leader.known_high_watermark < 2, "the followers learn the high watermark with a later answer"
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])],
+        )
+        async with cluster.client(2) as client:
+            answer = await client.ask(request, version=7)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+            cluster.mend(3)
+            await cluster.until(lambda: leader.known_high_watermark == 2)
+            answer = await client.ask(request, version=7)
+            assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_r1_random_deaths_and_cuts_lose_nothing_acknowledged(seed: int) -> None:
+    """K1 and K2: each acknowledged record is in the log once the cluster is whole, in order; replicas are equal."""
+    draw = Random(seed)
+    delays = {one: draw.choice([0, 3, 40]) for one in (1, 2, 3)}
+    async with memory_cluster(settings=SHORT_LAG, delays_ms=delays) as cluster:
+        await cluster.create(min_insync_replicas=2)
+        acknowledged: list[bytes] = []
+        sent = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_disturb, cluster, draw, nursery.cancel_scope)
+            while True:
+                await trio.sleep(0.1)
+                leader = cluster.leader()
+                value = b"%d" % sent
+                sent += 1
+                try:
+                    answer = await cluster.produce([value], to=leader, timeout_ms=3_000)
+                except (ConnectionClosed, OSError):  # the broker has died: the record is not acknowledged
+                    continue
+                if answer.error_code == ErrorCode.NONE:
+                    acknowledged.append(value)
+        for one in (1, 2, 3):
+            if one not in cluster.brokers:
+                await cluster.start(one)
+            cluster.mend(one)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        stored = values(cluster.bytes_of(1))
+        order = {value: place for place, value in enumerate(stored)}
+        assert len(acknowledged) > 20
+        missing = [value for value in acknowledged if value not in order]
+        assert not missing
+        places = [order[value] for value in acknowledged]
+        assert places == sorted(places)
+        assert len(order) == len(stored), "one producer's records are stored once each: it sends nothing twice"
+
+
+async def _disturb(cluster: MemoryCluster, draw: Random, whole: trio.CancelScope) -> None:
+    for _ in range(25):
+        await trio.sleep(draw.uniform(0.1, 4))
+        running, step = list(cluster.brokers), draw.random()
+        down = [one for one in (1, 2, 3) if one not in running]
+        if step < 0.3 and len(running) == 3:
+            await cluster.kill(draw.choice(running))
+        elif step < 0.7 and down:
+            await cluster.start(down[0])
+        elif step < 0.85:
+            one, other = draw.sample([1, 2, 3], 2)
+            if one in cluster.brokers:
+                cluster.cut(one, other)
+        else:
+            for one in cluster.brokers:
+                cluster.mend(one)
+    whole.cancel()
