@@ -24,6 +24,7 @@ import trio
 from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
+from kbroker.broker.directory_assignments import report_directories
 from kbroker.broker.membership import Membership, find_cluster_id, join_quorum, with_own_controller
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
@@ -270,6 +271,8 @@ class Node:
                 member = await join_quorum(env, settings, directory, nursery, endpoints)
             async with member.loading():
                 broker = await self._load(directory, member)
+                if not settings.server.is_controller:
+                    report_directories(nursery, broker)
                 server = self.server = self._server(broker, on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)

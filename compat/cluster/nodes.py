@@ -36,7 +36,8 @@ COMMON: Final = {
 class Node:
     """One node: `kind` runs it, KBROKER or KAFKA, and may be changed while it is stopped.
 
-    Shape   data is its log directory, which survives `kill` and `stop`
+    Shape   data is its log directory, which survives `kill` and `stop`; format_flags are more arguments of Kafka's
+            formatting tool
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Node:
         self.settings = {**settings, "node.id": str(node_id), "log.dirs": str(self.data)}
         self.process: subprocess.Popen[bytes] | None = None
         self._release = release
-        self._features = features
+        self.format_flags = [part for feature in features for part in ("--feature", feature)]
         self._options = options
         self._checkout = checkout
         self._log = directory / "log.txt"
@@ -102,9 +103,8 @@ class Node:
         if (self.data / "meta.properties").exists():
             return
         release = [] if self._release is None else ["--release-version", self._release]
-        features = [part for feature in self._features for part in ("--feature", feature)]
         done = run_tool(
-            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *release, *features
+            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *release, *self.format_flags
         )
         if done.returncode != 0:
             raise StartFailed(f"cannot format: {done.stdout}{done.stderr}")

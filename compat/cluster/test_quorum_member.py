@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from compat.kafka import libraries
 from compat.kafka.tools import run_tool
 
 WITHOUT_TRANSACTIONS = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
+
+RECORDS = 500
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +35,18 @@ def create(cluster: ProcessCluster, topic: str, *how: str) -> None:
     tool("TopicCommand", *servers, "--create", "--topic", topic, "--config", "min.insync.replicas=1", *how)
 
 
-def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, records: int = 500) -> None:
+def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, *, total: int = RECORDS) -> None:
+    """Produce RECORDS records, and consume the `total` that the topic then has."""
     servers = cluster.bootstrap_servers
     tool(
-        "ProducerPerformance", "--topic", topic, "--num-records", str(records), "--record-size", "100",
+        "ProducerPerformance", "--topic", topic, "--num-records", str(RECORDS), "--record-size", "100",
         "--throughput", "-1", "--bootstrap-server", servers, "--command-property", "acks=all",
     )  # fmt: skip
     consumed = tool(
-        "ConsumerPerformance", "--bootstrap-server", servers, "--topic", topic, "--num-records", str(records),
+        "ConsumerPerformance", "--bootstrap-server", servers, "--topic", topic, "--num-records", str(total),
         "--group", group, "--timeout", "30000",
     )  # fmt: skip
-    assert f", {records}, " in consumed
+    assert f", {total}, " in consumed
 
 
 def await_true(what: Callable[[], bool], *, timeout_s: float = 30) -> None:
@@ -73,11 +77,11 @@ def test_stock_clients_use_a_kbroker_broker_under_kafkas_controller(small: Proce
     assert broker.stop() == 0
     broker.start()
     small.await_brokers(1)
-    produce_and_consume(small, "orders", "others", 1_000)
+    produce_and_consume(small, "orders", "others", total=2 * RECORDS)
     broker.kill()  # its session is still live at the controller
     broker.start()
     small.await_brokers(1)
-    produce_and_consume(small, "orders", "third", 1_500)
+    produce_and_consume(small, "orders", "third", total=3 * RECORDS)
 
 
 def test_the_controller_sees_the_broker_as_an_observer(small: ProcessCluster) -> None:
@@ -162,3 +166,72 @@ def test_a_node_id_that_another_live_broker_has_is_refused(small: ProcessCluster
         if second.is_running:
             second.kill()
     assert small.seen_by(1) == {1}
+
+
+def test_a_dynamic_quorum_is_found_by_its_bootstrap_servers(small: ProcessCluster) -> None:
+    for node in small.nodes:
+        voter = node.settings.pop("controller.quorum.voters")
+        node.settings["controller.quorum.bootstrap.servers"] = voter.partition("@")[2]
+    (controller,) = small.controllers.values()
+    controller.format_flags.append("--standalone")
+    controller.settings["metadata.log.max.record.bytes.between.snapshots"] = "100"
+    small.start()
+    create(small, "orders", "--partitions", "1", "--replication-factor", "1")
+    produce_and_consume(small, "orders", "readers")
+    broker = small.brokers[1]
+    assert broker.stop() == 0
+    shutil.rmtree(broker.data / "__cluster_metadata-0")
+    broker.start()
+    small.await_brokers(1)
+    assert "installed a metadata snapshot" in broker.log_tail()
+    produce_and_consume(small, "orders", "others", total=2 * RECORDS)
+
+
+def test_a_broker_with_an_empty_directory_leads_its_partitions_again(small: ProcessCluster) -> None:
+    small.start()
+    create(small, "orders", "--partitions", "3", "--replication-factor", "1")
+    produce_and_consume(small, "orders", "readers")
+    broker = small.brokers[1]
+    broker.kill()
+    shutil.rmtree(broker.data)
+    broker.start()
+    small.await_brokers(1)
+    await_true(lambda: {small.leader("orders", index) for index in range(3)} == {1})
+    produce_and_consume(small, "orders", "others")
+
+
+def test_a_suspended_broker_is_fenced_and_comes_back(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER, KAFKA]) as cluster:
+        cluster.start()
+        create(cluster, "orders", "--replica-assignment", "1")
+        cluster.brokers[1].pause()
+        await_true(lambda: cluster.seen_by(2) == {2})
+        cluster.brokers[1].resume()
+        await_true(lambda: cluster.seen_by(2) == {1, 2})
+        await_true(lambda: cluster.leader("orders", ask=2) == 1)
+        assert "the controller has fenced this broker" in cluster.brokers[1].log_tail()
+
+
+def test_c2_clients_are_served_while_no_controller_runs(small: ProcessCluster) -> None:
+    small.start()
+    create(small, "orders", "--partitions", "1", "--replication-factor", "1")
+    produce_and_consume(small, "orders", "readers")
+    (controller,) = small.controllers.values()
+    controller.kill()
+    produce_and_consume(small, "orders", "others", total=2 * RECORDS)
+    controller.start()
+    create(small, "after", "--partitions", "1", "--replication-factor", "1")
+    assert small.brokers[1].stop() == 0
+
+
+def test_java_takes_over_the_directory_of_a_kbroker_broker_and_gives_it_back(small: ProcessCluster) -> None:
+    small.start()
+    create(small, "orders", "--partitions", "3", "--replication-factor", "1")
+    produce_and_consume(small, "orders", "first")
+    broker = small.brokers[1]
+    for kind, expected in ((KAFKA, 2 * RECORDS), (KBROKER, 3 * RECORDS)):
+        assert broker.stop() in {0, 143}  # a JVM that a signal ends
+        broker.kind = kind
+        broker.start()
+        small.await_brokers(1)
+        produce_and_consume(small, "orders", f"after-{kind}", total=expected)

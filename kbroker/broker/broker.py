@@ -5,7 +5,7 @@ Source: decisions 1, 3, 11 and 14 of ARCHITECTURE.md.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
 from uuid import UUID
@@ -178,6 +178,11 @@ class Broker:
         self.purgatory.wake_many(self.replicas.partitions)
 
     # Metadata
+
+    @property
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """The lowest and highest level of each feature of a cluster with which this broker works."""
+        return self.lifecycle.features
 
     @property
     def image(self) -> Image:

@@ -19,6 +19,8 @@ import trio
 
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
+from kbroker.metadata.delta import Delta
+from kbroker.metadata.image import Image
 from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
@@ -75,8 +77,8 @@ def refuse_unsupported(finalized: Mapping[str, int]) -> None:
 class BrokerLifecycle:
     """The state of this broker in the controller.
 
+    features   the supported levels of the cluster's features
     epoch      the broker epoch of this incarnation, -1 until it is registered
-    is_fenced  whether the controller last said that this broker is fenced
     """
 
     def __init__(
@@ -94,12 +96,23 @@ class BrokerLifecycle:
         self._env = env
         self.broker_id = broker_id
         self._cluster_id = cluster_id
-        self._features = features
+        self.features = features
         self._registration: BrokerRegistrationRequest | None = None
         self._wants_fence = True
         self._wants_shut_down = False
         self.epoch = -1
-        self.is_fenced = True
+
+    def on_image(self, image: Image, delta: Delta) -> None:
+        """Log that the controller has fenced or unfenced this broker."""
+        if delta.before.brokers is image.brokers:
+            return
+        before, now = delta.before.brokers.get(self.broker_id), image.brokers.get(self.broker_id)
+        if before is None or now is None or now.epoch != self.epoch or self._wants_shut_down:
+            return
+        if now.fenced and not before.fenced:
+            logger.warning("the controller has fenced this broker", epoch=self.epoch)
+        elif before.fenced and not now.fenced:
+            logger.info("the controller has unfenced this broker", epoch=self.epoch)
 
     async def register(
         self,
@@ -122,7 +135,7 @@ class BrokerLifecycle:
             cluster_id=self._cluster_id,
             incarnation_id=incarnation_id,
             listeners=list(endpoints),
-            features=feature_ranges(self._features),
+            features=feature_ranges(self.features),
             rack=rack,
             log_dirs=list(log_dirs),
             previous_broker_epoch=previous_epoch,
@@ -227,11 +240,6 @@ class BrokerLifecycle:
             if error.code == ErrorCode.STALE_BROKER_EPOCH and self.epoch == request.broker_epoch:
                 await self._register_again()
             raise
-        if answer.is_fenced and not self.is_fenced and not self._wants_shut_down:
-            logger.warning("the controller has fenced this broker", epoch=self.epoch)
-        elif self.is_fenced and not answer.is_fenced:
-            logger.info("the controller has unfenced this broker", epoch=self.epoch)
-        self.is_fenced = answer.is_fenced
         return answer
 
     async def _register_again(self) -> None:

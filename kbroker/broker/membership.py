@@ -199,6 +199,7 @@ async def join_quorum(
         previous_epoch=previous_epoch,
         timeout_ms=config.initial_broker_registration_timeout_ms,
     )
+    observer.publisher.add_listener(member.lifecycle.on_image)
     logger.info("registered with the controller", broker=settings.node_id, epoch=member.lifecycle.epoch)
     nursery.start_soon(partial(member.lifecycle.run, interval_ms=config.broker_heartbeat_interval_ms))
     await member.lifecycle.catch_up()

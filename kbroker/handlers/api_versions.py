@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.broker import Broker
-from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.handlers import Context, Handler, handles
 from wire.errors import ErrorCode
 from wire.messages.api_versions import (
@@ -44,7 +43,7 @@ async def api_versions(request: ApiVersionsRequest, broker: Broker, context: Con
         api_keys=[_range(handler) for handler in context.served.values()],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-            for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+            for name, (lowest, highest) in broker.supported_features.items()
             if highest > 0
         ],
         finalized_features_epoch=image.offset,

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from kbroker.config import Settings
 from kbroker.controller.embedded import EmbeddedController
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.metadata_log import MetadataLog
 from kbroker.controller.port import NEWEST_VERSION, Sender
 from kbroker.handlers import Context, Handler
@@ -64,6 +65,11 @@ class ControllerService:
     def controller(self) -> ControllerService:
         """Where the handlers that brokers and controllers share ask."""
         return self
+
+    @property
+    def supported_features(self) -> Mapping[str, tuple[int, int]]:
+        """The lowest and highest level of each feature that this controller can finalize."""
+        return SUPPORTED_FEATURES
 
     @property
     def log(self) -> MetadataLog:

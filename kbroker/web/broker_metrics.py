@@ -166,9 +166,8 @@ def _partitions(broker: Broker) -> list[PartitionImage]:
 
 @of_broker(GAUGE, "kafka_controller_kafkacontroller_activecontrollercount")
 def _active_controllers(broker: Broker) -> float:
-    """1 where the active controller runs."""
-    del broker
-    return 1
+    """1 on the node that is the active controller."""
+    return float(broker.settings.server.is_controller)
 
 
 @of_broker(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")

@@ -197,7 +197,7 @@ def remove_the_snapshots(root: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_the_middle, remove_the_snapshots])
-def test_a_damaged_log_is_fetched_again(site: Site, damage: Callable[[Path], None]) -> None:
+def test_c5_a_damaged_log_is_fetched_again(site: Site, damage: Callable[[Path], None]) -> None:
     other = Image().apply([topic(number) for number in range(9)], offset=8, epoch=1)
     site.install(SnapshotId(9, 1), snapshot_bytes(site.root, other))
     for offset in range(9, 15):
@@ -234,7 +234,7 @@ def test_a_snapshot_replaces_log_and_image(site: Site) -> None:
     assert site.start().image.voters == voters
 
 
-def test_a_damaged_snapshot_changes_nothing(site: Site) -> None:
+def test_c5_a_damaged_snapshot_changes_nothing(site: Site) -> None:
     site.append(batch(0, topic(0)), high_watermark=1)
     data = snapshot_bytes(site.root, Image().apply([topic(7)], offset=41, epoch=6))
     with pytest.raises(Malformed):

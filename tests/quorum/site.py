@@ -21,6 +21,7 @@ from kbroker.runtime.turns import Turns
 from kbroker.server.controller_listener import serve_controller
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.net import MemoryNetwork
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, Endpoint, FeatureRange
 from wire.messages.controller_registration import ControllerRegistrationRequest, ControllerRegistrationResponse
@@ -104,14 +105,19 @@ def creation(name: str, assignments: Mapping[int, list[int]]) -> CreateTopicsReq
 
 @asynccontextmanager
 async def controller_site(
-    disk: SimulatedDisk | None = None, *, max_batch_bytes: int = MAX_BATCH_BYTES, **overrides: object
+    disk: SimulatedDisk | None = None,
+    *,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
+    network: MemoryNetwork | None = None,
+    **overrides: object,
 ) -> AsyncIterator[Site]:
-    """Run a controller that is no broker, with metadata settings, until the block ends."""
+    """Run a controller that is no broker, with metadata settings, until the block ends; on a new network by default."""
     if disk is None:
         disk = SimulatedDisk(timestamp_ms=lambda: 0)
         disk.make_directory("/data")
         disk.sync_directory("/")
     env = MemoryEnv(disk)
+    env.network = network or env.network
     settings = Settings.load(
         overrides=[
             "process.roles=controller",

@@ -1,0 +1,294 @@
+"""A broker whose controller is another process: how it joins, what it survives, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+
+from kbroker.client.streaming import Connection
+from kbroker.config import Settings
+from kbroker.handlers import discover
+from kbroker.node import Node, NodeFailed
+from kbroker.runtime.net_ports import Stream
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from kbroker.testing.net import MemoryNetwork
+from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation
+from wire.messages.create_topics import CreateTopicsResponse
+from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumRequestPartitionData
+from wire.messages.describe_quorum import DescribeQuorumRequestTopicData as QuorumTopic
+from wire.messages.metadata import MetadataRequest, MetadataResponse
+
+DATA = "/data"
+
+
+class Member:
+    """One broker; its disk survives a stop."""
+
+    def __init__(self, network: MemoryNetwork, broker_id: int = 1, disk: SimulatedDisk | None = None) -> None:
+        self.disk = disk or SimulatedDisk(timestamp_ms=lambda: 0)
+        self.network = network
+        self.broker_id = broker_id
+        self.address = (f"broker{broker_id}.example", 9092)
+        self.starts = 0
+
+    def node(self, **overrides: object) -> Node:
+        self.starts += 1
+        env = MemoryEnv(self.disk, seed=100 * self.broker_id + self.starts)
+        env.network = self.network
+        lines = {
+            "process.roles": "broker",
+            "node.id": self.broker_id,
+            "log.dirs": DATA,
+            "listeners": f"PLAINTEXT://{self.address[0]}:9092",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"{NODE_ID}@{HOST}:{PORT}",
+            "kbroker.metadata.reserve.bytes": 65_536,
+            "offsets.topic.replication.factor": 1,
+            **{key.replace("_", "."): value for key, value in overrides.items()},
+        }
+        return Node(env, Settings.load(overrides=[f"{key}={value}" for key, value in lines.items()]))
+
+    @asynccontextmanager
+    async def running(self, *, stops_cleanly: bool = True, **overrides: object) -> AsyncIterator[Node]:
+        node = self.node(**overrides)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_run, node)
+            yield node
+            if stops_cleanly:
+                node.stop()
+            else:
+                nursery.cancel_scope.cancel()
+        assert not node.metrics.counter("requests.faults").value
+
+    async def connect(self) -> Connection:
+        assert self.network.listeners
+        env = MemoryEnv(self.disk)
+        env.network = self.network
+        client = Connection(await env.connect(*self.address), client_id="test")
+        client.protocol.served = {api_key: handler.versions for api_key, handler in discover().items()}
+        return client
+
+    async def metadata(self) -> MetadataResponse:
+        client = await self.connect()
+        answer = await client.ask(MetadataRequest(topics=None))
+        client.close()
+        assert isinstance(answer, MetadataResponse)
+        return answer
+
+
+async def _run(node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    await node.run(on_ready=lambda _host, _port: task_status.started())
+
+
+async def refusal(node: Node) -> str:
+    """The line with which a start fails."""
+    with pytest.raises(NodeFailed) as caught:
+        await node.run(on_ready=lambda _host, _port: pytest.fail("it has started"))
+    return str(caught.value)
+
+
+async def until(is_true: Callable[[], bool | Awaitable[bool]]) -> None:
+    with trio.fail_after(60):
+        while True:
+            found = is_true()
+            if found if isinstance(found, bool) else await found:
+                return
+            await trio.sleep(0.1)
+
+
+def fenced(site: Site, broker_id: int = 1) -> bool:
+    return site.image.brokers[broker_id].fenced
+
+
+async def test_an_empty_broker_takes_the_clusters_id_and_serves_clients(site: Site) -> None:
+    member = Member(site.env.network)
+    async with member.running():
+        assert not fenced(site)
+        client = await member.connect()
+        answer = await client.ask(creation("orders", {0: [1], 1: [1]}))
+        assert isinstance(answer, CreateTopicsResponse)
+        assert [topic.error_code for topic in answer.topics] == [0]
+
+        async def is_led() -> bool:
+            found = await member.metadata()
+            return [part.leader_id for topic in found.topics for part in topic.partitions] == [1, 1]
+
+        await until(is_led)
+        assert (await member.metadata()).cluster_id == CLUSTER_ID
+        client.close()
+    assert fenced(site), "a controlled shutdown"
+
+
+async def test_tools_see_the_broker_as_an_observer_through_the_broker(site: Site) -> None:
+    member = Member(site.env.network)
+    async with member.running():
+        client = await member.connect()
+        partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
+        answer = await client.ask(
+            DescribeQuorumRequest(topics=[QuorumTopic(topic_name="__cluster_metadata", partitions=partitions)])
+        )
+        (partition,) = answer.topics[0].partitions
+        assert partition.leader_id == NODE_ID
+        assert [one.replica_id for one in partition.observers] == [1]
+        client.close()
+
+
+async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_again() -> None:
+    network, disk = MemoryNetwork(), SimulatedDisk(timestamp_ms=lambda: 0)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    member = Member(network)
+    async with trio.open_nursery() as nursery:
+        ended = trio.Event()
+        site = await nursery.start(_control, disk, network, ended)
+        async with member.running():
+            await site.controller.decide(creation("before", {0: [1]}), CreateTopicsResponse, version=7)
+            ended.set()
+            await trio.sleep(30)
+            assert [topic.name for topic in (await member.metadata()).topics] == ["before"]
+            ended = trio.Event()
+            site = await nursery.start(_control, disk, network, ended)
+            await site.controller.decide(creation("after", {0: [1]}), CreateTopicsResponse, version=7)
+
+            async def is_known() -> bool:
+                return {topic.name for topic in (await member.metadata()).topics} == {"before", "after"}
+
+            await until(is_known)
+            await trio.sleep(20)  # longer than a session
+            assert not fenced(site)
+        assert fenced(site)
+        ended.set()
+
+
+async def _control(
+    disk: SimulatedDisk, network: MemoryNetwork, ended: trio.Event, *, task_status: trio.TaskStatus[Site]
+) -> None:
+    async with controller_site(disk, network=network) as site:
+        task_status.started(site)
+        await ended.wait()
+
+
+async def test_a_killed_broker_waits_until_its_old_session_has_ended(site: Site) -> None:
+    member = Member(site.env.network)
+    async with member.running(stops_cleanly=False):
+        pass
+    before = trio.current_time()
+    async with member.running():
+        assert 0 < trio.current_time() - before < 15
+        assert not fenced(site)
+
+
+async def test_a_restart_fetches_only_what_is_new(site: Site) -> None:
+    member = Member(site.env.network)
+    async with member.running():
+        pass
+    stored = member.disk.image(DATA)
+    (segment,) = (path for path in stored if path.endswith(".log") and "__cluster_metadata-0" in path)
+    async with member.running():
+        later = member.disk.image(DATA)[segment]
+        assert later is not None
+        assert later.startswith(stored[segment] or b"")
+
+
+async def test_a_new_broker_starts_with_a_snapshot() -> None:
+    network = MemoryNetwork()
+    async with (
+        controller_site(network=network, metadata_log_max_record_bytes_between_snapshots=500) as site,
+        Member(network).running(),
+    ):
+        for number in range(20):
+            await site.controller.decide(creation(f"topic-{number}", {0: [1]}), CreateTopicsResponse, version=7)
+            await trio.sleep(1)
+        await until(lambda: bool(site.controller.log.snapshot_ids))
+        second = Member(network, 2)
+        async with second.running() as node:
+            assert node.broker is not None
+            assert len(node.broker.image.topics_by_name) == 20
+            assert any(path.endswith(".checkpoint") for path in second.disk.image(DATA))
+        async with second.running() as node:
+            assert node.broker is not None
+            assert len(node.broker.image.topics_by_name) == 20
+
+
+async def test_a_node_id_that_a_live_broker_has_is_refused(site: Site) -> None:
+    async with Member(site.env.network).running():
+        second = Member(site.env.network)
+        second.address = ("elsewhere.example", 9092)
+        second.starts = 50
+        node = second.node(listeners="PLAINTEXT://elsewhere.example:9092")
+        assert "another running broker has node.id=1" in await refusal(node)
+        assert not fenced(site)
+
+
+async def test_a_directory_of_another_cluster_is_refused(site: Site) -> None:
+    member = Member(site.env.network)
+    async with member.running():
+        pass
+    path = f"{DATA}/meta.properties"
+    file = member.disk.open(path)
+    text = file.pread(file.size(), 0).replace(CLUSTER_ID.encode(), b"AAAAAAAAAAAAAAAAAAAAAA")
+    file.pwrite(text, 0)
+    file.close()
+    line = await refusal(member.node())
+    assert f"the controller at {HOST}:{PORT} belongs to another cluster than this data directory" in line
+
+
+async def silence(stream: Stream) -> None:
+    await stream.receive(1_000)
+    await trio.sleep_forever()
+
+
+async def garbage(stream: Stream) -> None:
+    await stream.receive(1_000)
+    await stream.send([b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20])
+
+
+async def close(stream: Stream) -> None:
+    stream.close()
+
+
+@pytest.mark.parametrize("answer", [silence, garbage, close])
+@pytest.mark.parametrize("has_directory", [False, True])
+async def test_controllers_that_do_not_answer_end_the_start_with_one_line(
+    answer: Callable[[Stream], Awaitable[None]], *, has_directory: bool
+) -> None:
+    network = MemoryNetwork()
+    member = Member(network)
+    if has_directory:
+        async with controller_site(network=network), member.running():
+            pass
+    listener = await network.listen(HOST, PORT)
+
+    async def serve() -> None:
+        async with trio.open_nursery() as connections:
+            while True:
+                connections.start_soon(_serve_one, await listener.accept())
+
+    async def _serve_one(stream: Stream) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await answer(stream)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        before = trio.current_time()
+        line = await refusal(member.node())
+        assert 59 < trio.current_time() - before < 80
+        nursery.cancel_scope.cancel()
+    assert "no controller has answered within 60000 ms" in line
+    assert f"{HOST}:{PORT}" in line
+
+
+async def test_no_controller_at_all_ends_the_start_with_one_line() -> None:
+    assert "Check controller.quorum.bootstrap.servers" in await refusal(Member(MemoryNetwork()).node())
+
+
+async def test_wrong_clocks_do_not_matter(site: Site) -> None:
+    member = Member(site.env.network)
+    site.env.wall_jump_ms = -400 * 24 * 3_600_000
+    async with member.running():
+        await trio.sleep(60)
+        assert not fenced(site)
