@@ -88,15 +88,18 @@ class Uuid(Fixed):
 class _Counted(WireConstruct):
     """A value that starts with a length or count: an integer (-1 is null) or, if compact, a varint of it plus one (0 is
     null).
+
+    usual_count  the number of an array's elements in messages of the usual shape, 1 for a string; -1 for null
     """
 
     long_head_code = "encode_uvarint({count} + 1)"
 
-    def __init__(self, head: str, *, compact: bool, nullable: bool) -> None:
+    def __init__(self, head: str, *, compact: bool, nullable: bool, usual_count: int = 1) -> None:
         super().__init__()
         self.head = head
         self.compact = compact
         self.nullable = nullable
+        self.usual_count = usual_count
         self.min_size = 1 if compact else struct.calcsize(head)
 
     def _read_head(self, data: Buffer, position: int) -> tuple[int, int]:
@@ -110,17 +113,19 @@ class _Counted(WireConstruct):
             raise Malformed(f"a length of {count}")
         return count, position
 
-    @contextmanager
-    def _emit_parse_head(self, code: ParseCode, target: str) -> Iterator[str]:
-        """Emit code that reads the head; the body of the `with` emits the code for a value that is not null."""
+    def _emit_parse_head(self, code: ParseCode) -> str:
+        """Emit code that reads the head, of a varint only the first byte; returns the name of the count."""
         count = code.temporary("n")
+        code.fixed("B" if self.compact else self.head, count)
+        return count
+
+    @contextmanager
+    def _unless_null(self, code: ParseCode, target: str, count: str) -> Iterator[None]:
+        """Emit code that completes the head; the body of the `with` emits the code for a value that is not null."""
         if self.compact:
-            code.fixed("B", count)
             with code.block(f"if {count} > 127:"):
                 code.line(f"{count}, pos = finish_uvarint(data, pos, {count})")
             code.line(f"{count} -= 1")
-        else:
-            code.fixed(self.head, count)
         with code.block(f"if {count} < 0:"):
             if self.nullable:
                 if not self.compact:
@@ -130,7 +135,7 @@ class _Counted(WireConstruct):
             else:
                 code.line(f"malformed('a length of %d' % {count})")
         with code.block("else:"):
-            yield count
+            yield
 
     def _emit_build_head(self, code: BuildCode, value: str, measure: str, null: str) -> tuple[str, str]:
         """Emit code that writes the length or count; returns the names of the value and of its count.
@@ -147,17 +152,31 @@ class _Counted(WireConstruct):
             code.aside(measure)
         if self.compact:
             long_head = self.long_head_code.format(count=count)
-            code.line(f"append(SHORT[{count} + 1] if {count} < 127 else {long_head})")
+            code.line(f"parts.append(SHORT[{count} + 1] if {count} < 127 else {long_head})")
         else:
             code.fixed(self.head, count)
         return held, count
+
+    def _short_head(self, count: str) -> tuple[str, str]:
+        return ("B", f"{count} + 1") if self.compact else (self.head, count)
+
+    def _emit_build_usual(self, code: BuildCode, value: str) -> str | None:
+        """For the builder of the usual shape: emit code for a value that is null or empty; else return its name."""
+        held = code.temporary("held")
+        code.aside(f"{held} = {value}")
+        if self.usual_count > 0:
+            if self.nullable:
+                code.leave_if(f"{held} is None")
+            return held
+        code.leave_if(f"{held} is not None" if self.usual_count < 0 else f"{held} or {held} is None")
+        code.fixed(*self._short_head(str(self.usual_count)))
+        return None
 
 
 class _Blob(_Counted):
     """Bytes that follow a length: strings, bytes and records."""
 
-    slice_code: str
-    check_code: str | None = None
+    slice_code = ""
     measure_code = "{count} = len({held})"
 
     def read(self, data: Buffer, position: int) -> tuple[Any, int]:
@@ -174,13 +193,12 @@ class _Blob(_Counted):
         """The value of these bytes."""
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
-        with self._emit_parse_head(code, target) as count:
+        count = self._emit_parse_head(code)
+        with self._unless_null(code, target, count):
             end = code.temporary("end")
             code.line(f"{end} = pos + {count}")
             with code.block(f"if {end} > size:"):
                 code.line(f"malformed('%d bytes announced, %d left' % ({count}, size - pos))")
-            if self.compact and self.check_code:
-                code.line(self.check_code.format(count=count))
             code.line(f"{target} = {self.slice_code.format(end=end)}")
             code.line(f"pos = {end}")
 
@@ -189,19 +207,27 @@ class _Blob(_Counted):
         self._emit_append(code, held)
 
     def _emit_append(self, code: BuildCode, data: str) -> None:
-        code.line(f"append({data})")
+        code.line(f"parts.append({data})")
 
 
 class Text(_Blob):
     """A string: UTF-8, at most 32767 bytes."""
 
-    slice_code = "str(data[pos:{end}], 'utf-8')"
-    check_code = "if {count} > 32767: malformed('a string of %d bytes' % {count})"
     measure_code = "{held} = {held}.encode(); {count} = len({held})"
     long_head_code = "compact_string_head({count})"
 
-    def __init__(self, *, compact: bool, nullable: bool) -> None:
-        super().__init__("h", compact=compact, nullable=nullable)
+    def __init__(self, *, compact: bool, nullable: bool, usual_count: int = 1) -> None:
+        super().__init__("h", compact=compact, nullable=nullable, usual_count=usual_count)
+
+    def emit_parse(self, code: ParseCode, target: str) -> None:
+        code.text(target, self._emit_parse_head(code), compact=self.compact, nullable=self.nullable)
+
+    def emit_build(self, code: BuildCode, value: str) -> None:
+        if not code.is_usual:
+            super().emit_build(code, value)
+        elif (held := self._emit_build_usual(code, value)) is not None:
+            count = code.temporary("n")
+            code.text(self._short_head(count), held, count, self.measure_code.format(held=held, count=count))
 
     def _from_bytes(self, data: Buffer) -> str:
         if len(data) > MAX_STRING:
@@ -230,7 +256,7 @@ class RecordsBlob(_Blob):
     own, and also a large bytes object, because copying it costs more than sending it separately.
     """
 
-    slice_code = "memoryview(data)[pos:{end}]"
+    slice_code = "(data if data.__class__ is memoryview else memoryview(data))[pos:{end}]"
     measure_code = "{count} = len({held}) if {held}.__class__ in BUFFERS else {held}.size"
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
@@ -242,14 +268,14 @@ class RecordsBlob(_Blob):
     def _emit_append(self, code: BuildCode, data: str) -> None:
         alone = f"({data}.__class__ is bytes and len({data}) >= {ALONE_BYTES})"
         code.line(f"if {data}.__class__ not in BUFFERS or {alone}: opaques.append(len(parts))")
-        code.line(f"append({data})")
+        code.line(f"parts.append({data})")
 
 
 class Array(_Counted):
     """A count, followed by that number of elements."""
 
-    def __init__(self, element: WireConstruct, *, compact: bool, nullable: bool) -> None:
-        super().__init__("i", compact=compact, nullable=nullable)
+    def __init__(self, element: WireConstruct, *, compact: bool, nullable: bool, usual_count: int) -> None:
+        super().__init__("i", compact=compact, nullable=nullable, usual_count=usual_count)
         self.element = element
 
     def read(self, data: Buffer, position: int) -> tuple[list[Any] | None, int]:
@@ -265,8 +291,8 @@ class Array(_Counted):
         return items, position
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
-        element = self.element
-        with self._emit_parse_head(code, target) as count:
+        element, count = self.element, self._emit_parse_head(code)
+        with self._unless_null(code, target, count):
             least = f"{count} * {element.min_size}" if element.min_size > 1 else count
             with code.block(f"if {least} > size - pos:"):
                 code.line(f"malformed('%d elements in %d bytes' % ({count}, size - pos))")
@@ -280,29 +306,37 @@ class Array(_Counted):
                     code.line(f"{target} = list(unpack_from('>%d{layout}' % {count}, data, pos))")
                 code.line(f"pos += {least}")
                 return
-            items, item, append = code.temporary("items"), code.temporary("item"), code.temporary("append")
+            items, item = code.temporary("items"), code.temporary("item")
             code.line(f"{target} = {items} = []")
-            code.line(f"{append} = {items}.append")
-            with code.block(f"for _ in range({count}):"):
+            with code.block(f"while {count}:"):
+                code.line(f"{count} -= 1")
                 element.emit_parse(code, item)
-                code.line(f"{append}({item})")
+                code.line(f"{items}.append({item})")
 
     def emit_build(self, code: BuildCode, value: str) -> None:
         element, item = self.element, code.temporary("item")
+        if code.is_usual and type(element) is not Fixed:
+            if (held := self._emit_build_usual(code, value)) is not None:
+                encoded = f" or {held}[0].__class__ is bytes" if element.may_be_encoded else ""
+                code.leave_if(f"len({held}) != 1{encoded}")
+                code.fixed(*self._short_head("1"))
+                code.aside(f"{item} = {held}[0]")
+                element.emit_build(code, item)
+            return
         items, count = self._emit_build_head(code, value, "{count} = len({held})", "()")
         if type(element) is Fixed:
             layout = element.layout
             packers = code.bind(f"packers_{layout}", array_packers(layout))
             with code.block(f"if {count} < {SHORT_ARRAY}:"):
-                code.line(f"if {count} > 0: append({packers}[{count}](*{items}))")
+                code.line(f"if {count} > 0: parts.append({packers}[{count}](*{items}))")
             with code.block("else:"):
-                code.line(f"append(pack('>%d{layout}' % {count}, *{items}))")
+                code.line(f"parts.append(pack('>%d{layout}' % {count}, *{items}))")
             return
         with code.block(f"for {item} in {items}:"):
             if not element.may_be_encoded:
                 element.emit_build(code, item)
                 return
             with code.block(f"if {item}.__class__ is bytes:"):
-                code.line(f"append({item})")
+                code.line(f"parts.append({item})")
             with code.block("else:"):
                 element.emit_build(code, item)

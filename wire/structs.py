@@ -14,7 +14,7 @@ from uuid import UUID
 
 from construct import CodeGen
 
-from wire.codegen import BuildCode, Code, ParseCode, compile_function, tagged_fields
+from wire.codegen import BuildCode, Code, ParseCode, bare, compile_function, tagged_fields
 from wire.constructs import Array, Blob, Fixed, RecordsBlob, Text, Uuid, WireConstruct
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, schema_of
@@ -66,7 +66,7 @@ class Nullable(WireConstruct):
 
     def emit_build(self, code: BuildCode, value: str) -> None:
         with code.block(f"if {value} is None:"):
-            code.line("append(ZERO)" if self.tagged else "append(NULL_STRUCT)")
+            code.line("parts.append(ZERO)" if self.tagged else "parts.append(NULL_STRUCT)")
         with code.block("else:"):
             code.fixed("b", "1")
             self.body.emit_build(code, value)
@@ -109,7 +109,8 @@ class Body(WireConstruct):
         if isinstance(field.kind, Primitive):
             match field.kind.name:
                 case "string":
-                    element = Text(compact=flexible, nullable=inside_nullable)
+                    usual_count = _usual_count(field, nullable=inside_nullable)
+                    element = Text(compact=flexible, nullable=inside_nullable, usual_count=usual_count)
                 case "bytes":
                     element = Blob(compact=flexible, nullable=inside_nullable)
                 case "records":
@@ -121,7 +122,10 @@ class Body(WireConstruct):
         else:
             body = Body(field.kind, version, flexible=flexible, keeps_unknown=self.keeps_unknown)
             element = Nullable(body, tagged=tagged) if inside_nullable else body
-        return Array(element, compact=flexible, nullable=nullable) if field.is_array else element
+        if not field.is_array:
+            return element
+        usual_count = _usual_count(field, nullable=nullable)
+        return Array(element, compact=flexible, nullable=nullable, usual_count=usual_count)
 
     @property
     def name_and_version(self) -> str:
@@ -155,7 +159,7 @@ class Body(WireConstruct):
 
     def emit_parse(self, code: ParseCode, target: str) -> None:
         value = target if target.isidentifier() else code.temporary("item")
-        code.line(f"{value} = new({code.bind(self.cls.__name__, self.cls)})")
+        code.line(f"{value} = {code.bind(f'new_{self.cls.__name__}', bare(self.cls))}()")
         if value != target:
             code.aside(f"{target} = {value}")
         for field in [*self.absent, *(field for field, _ in self.tagged)]:
@@ -208,18 +212,20 @@ class Body(WireConstruct):
             if not field.ignorable and field.default is not MISSING:
                 complaint = f"not_in_version('{self.cls.__name__}', '{field.name}', {self.version})"
                 code.aside(f"if {_differs(code, field, f'{value}.{field.name}')}: {complaint}")
+        conditions = [_differs(code, field, f"{value}.{field.name}") for field, _ in self.tagged]
+        if self.keeps_unknown:
+            conditions.append(f"hasattr({value}, 'unknown_tagged_fields')")
+        has_tags = " or ".join(conditions)
+        if code.is_usual and has_tags:
+            code.leave_if(has_tags)
         for field, construct in self.plain:
             construct.emit_build(code, f"{value}.{field.name}")
         if not self.flexible:
             return
-        if not self.tagged and not self.keeps_unknown:
+        if code.is_usual or not has_tags:
             code.fixed("B", "0")
-            return
-        conditions = [_differs(code, field, f"{value}.{field.name}") for field, _ in self.tagged]
-        if self.keeps_unknown:
-            conditions.append(f"hasattr({value}, 'unknown_tagged_fields')")
-        some = " or ".join(conditions)
-        code.line(f"append({self._emit_build_tags(code)}({value}) if {some} else ZERO)")
+        else:
+            code.line(f"parts.append({self._emit_build_tags(code)}({value}) if {has_tags} else ZERO)")
 
     def _emit_build_tags(self, outer: BuildCode) -> str:
         name = outer.temporary("build_tags_")
@@ -228,7 +234,6 @@ class Body(WireConstruct):
         for field, construct in self.tagged:
             with code.block(f"if {_differs(code, field, f'value.{field.name}')}:"):
                 code.line("parts = []")
-                code.line("append = parts.append")
                 construct.emit_build(code, f"value.{field.name}")
                 code.line("body = join(parts)")
                 if self.keeps_unknown:
@@ -250,6 +255,13 @@ def none_means_left_out(field: Field) -> bool:
     return field.tag is not None and never_null and not field.is_array and not isinstance(field.kind, Primitive)
 
 
+def _usual_count(field: Field, *, nullable: bool) -> int:
+    """The number of an array's elements in messages of the usual shape, 1 for a string; -1 for null."""
+    if field.is_array and field.default == []:
+        return 0 if field.ignorable else 1
+    return -1 if nullable and (field.is_array or field.default is None) else 1
+
+
 def _literal(code: Code, value: Any) -> str:
     if value is None or isinstance(value, bool | int | float | str | bytes | list):
         return repr(value)
@@ -267,7 +279,7 @@ def _differs(code: Code, field: Field, value: str) -> str:
     if default is EMPTY_STRUCT:
         return f"{value} != {code.bind(f'DEFAULT_{field.name}', field.fresh_default())}"
     if type(default) is list:
-        return f"{value} != []"
+        return f"({value} or {value} is None)"
     if isinstance(default, UUID):
         literal = _literal(code, default)
         return f"({value} is not {literal} and {value} != {literal})"
@@ -296,7 +308,8 @@ def compile_builder(construct: Body) -> Builder:
     """Generate the function that builds what `construct` parses; its source is at `.source`."""
     generator = CodeGen()
     code = BuildCode(generator)
-    code.line("append = parts.append")
+    with code.usual_shape():
+        construct.emit_build(code, "value")
     construct.emit_build(code, "value")
     code.function("build(value, parts, opaques)")
     return cast(Builder, compile_function(generator, "build", f"builder of {construct.name_and_version}"))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.wire.generated import class_versions, declared_classes, values
 from wire.codec import decode, encode, encode_element
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from wire.messages.heartbeat import HeartbeatRequest
 from wire.structs import construct_for
 
 PAIRS = class_versions()
@@ -45,6 +46,21 @@ def hold(cls: type, version: int, message: Any) -> None:
     construct = construct_for(cls, version)
     assert construct.parse(encoded) == message
     assert len(encoded) >= construct.min_size - 1
+
+
+def test_strings_of_every_length_survive() -> None:
+    for version in (3, 4):  # lengths of two bytes, and compact lengths
+        for size in range(300):
+            short, longer = "g" * size, "ö" * size
+            hold(HeartbeatRequest, version, HeartbeatRequest(group_id=short, generation_id=1, member_id=longer))
+
+
+@pytest.mark.parametrize("message", ["", None, "m" * 126, "m" * 127])
+@pytest.mark.parametrize("count", range(3))
+def test_unusual_shapes_survive(message: str | None, count: int) -> None:
+    found = Coordinator(key="g", error_message=message, node_id=1, host="h", port=9092)
+    for version in (4, 5, 6):
+        hold(FindCoordinatorResponse, version, FindCoordinatorResponse(coordinators=[found] * count))
 
 
 def test_encoded_elements_replace_their_structs() -> None:
