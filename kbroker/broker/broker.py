@@ -22,6 +22,7 @@ from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
+from kbroker.config.replication import RACK_AWARE_SELECTOR
 from kbroker.controller.port import ControllerPort, Sender
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
@@ -32,7 +33,9 @@ from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.fetching import FetchRound
+from kbroker.replication.leader import LeaderProgress
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
+from kbroker.replication.replica_selector import preferred_replica
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -50,7 +53,9 @@ HIGH_WATERMARK: Final = -1
 MAX_SESSION_ID: Final = 2**31 - 1
 LOG_INTERVAL_MS: Final = 60_000
 
-_CONSUMERS: Final = (Fetcher(), Fetcher(read_committed=True))
+_CONSUMERS: Final = tuple(
+    (Fetcher(may_read_follower=may), Fetcher(read_committed=True, may_read_follower=may)) for may in (False, True)
+)
 
 logger = get_logger(__name__)
 
@@ -301,13 +306,22 @@ class Broker:
         known = self.image.partition(topic, index)
         return (known.leader, known.leader_epoch) if known is not None else (-1, -1)
 
-    def fetcher(self, replica_id: int, *, replica_epoch: int, read_committed: bool) -> Fetcher:
+    def fetcher(
+        self, replica_id: int, *, replica_epoch: int, read_committed: bool, may_read_follower: bool = False
+    ) -> Fetcher:
         """The sender of a Fetch. A replica is stale if its broker id has been registered again with a newer epoch."""
         if replica_id < 0:
-            return _CONSUMERS[read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
+            return _CONSUMERS[may_read_follower][read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
         broker = self.image.brokers.get(replica_id)
         is_stale = broker is not None and not broker.fenced and -1 < replica_epoch < broker.epoch
         return Fetcher(replica_id, replica_epoch=replica_epoch, is_stale=is_stale)
+
+    def replica_chooser(self, rack: str, listener: str) -> Callable[[LeaderProgress, int], int] | None:
+        """Names the replica from which a consumer in a rack should read; None if that is always the leader."""
+        if self.settings.replication.replica_selector_class != RACK_AWARE_SELECTOR:
+            return None
+        racks = {broker.id: broker.rack for broker, _ in visible_brokers(self.image, listener)}
+        return lambda progress, fetch_offset: preferred_replica(progress, fetch_offset, rack=rack, racks=racks)
 
     def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
         """Record what a follower has acknowledged with a Fetch."""
@@ -391,6 +405,21 @@ class Broker:
             if partition_log.raise_log_start_offset(target):
                 self.purgatory.wake(partition.key)
             return partition_log.log_start_offset
+
+    async def await_low_watermarks(self, targets: Mapping[TopicPartition, int], *, max_wait_ms: int) -> None:
+        """Wait until the live followers of partitions have raised their log start offsets to `targets`."""
+
+        def reached() -> bool:
+            return all((low := self.low_watermark(key)) is None or low >= target for key, target in targets.items())
+
+        await self.purgatory.wait(*targets, until=reached, max_wait_ms=max_wait_ms)
+
+    def low_watermark(self, key: TopicPartition) -> int | None:
+        """The smallest log start offset of a partition's live replicas; None if this broker does not lead it."""
+        partition = self.replicas.partitions.get(key)
+        if partition is None or partition.progress is None:
+            return None
+        return min(partition.log.log_start_offset, partition.progress.low_watermark)
 
     async def write_log_starts(self) -> None:
         """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""

@@ -85,6 +85,7 @@ class Fetchers:
         self._copied: dict[PartitionId, Source] = {}
         self._nursery: trio.Nursery | None = None
         self.bytes_in = 0
+        self.bytes_out = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Copy all partitions of which this broker is a follower, until the task is cancelled."""

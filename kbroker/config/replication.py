@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.config.settings import MB, SECOND, Dynamic, Long, setting, settings
+
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @settings
@@ -37,6 +42,11 @@ class ReplicationSettings:
     )
     replica_fetch_backoff_ms: int = setting(
         default=1 * SECOND, at_least=0, doc="How long a follower waits after an error before it fetches again."
+    )
+    replica_selector_class: str | None = setting(
+        one_of=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+        doc="How the leader chooses the replica that a consumer reads from. The rack-aware one names an in-sync replica"
+        " in the consumer's rack (client.rack, broker.rack). Other classes cannot be loaded.",
     )
     replica_socket_timeout_ms: int = setting(
         default=30 * SECOND,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -30,12 +31,27 @@ def _failed(asked: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPart
     return DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1, error_code=code)
 
 
+def _finish(result: DeleteRecordsPartitionResult, low_watermark: int | None) -> None:
+    """After the wait for the followers: the error if they have not followed, or if this broker no longer leads."""
+    if result.error_code:
+        return
+    if low_watermark is None:
+        result.error_code, result.low_watermark = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+    elif low_watermark < result.low_watermark:
+        result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        result.low_watermark = low_watermark
+    else:
+        result.low_watermark = low_watermark
+
+
 @handles(DeleteRecordsRequest, versions="0-2", on_error=_refused)
 async def delete_records(request: DeleteRecordsRequest, broker: Broker, context: Context) -> DeleteRecordsResponse:
-    """Delete the records below the given offset of each partition; -1 means its high watermark."""
+    """Delete the records below the given offset of each partition; -1 means its high watermark. Wait until the live
+    followers have followed.
+    """
 
-    topics = []
-    raised = False
+    topics: list[DeleteRecordsTopicResult] = []
+    raised: dict[TopicPartition, int] = {}
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
@@ -46,11 +62,15 @@ async def delete_records(request: DeleteRecordsRequest, broker: Broker, context:
             except KafkaError as error:
                 results.append(_failed(asked, error.code))
                 continue
-            raised = True
+            raised[topic.name, asked.partition_index] = low_watermark
             results.append(
                 DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=low_watermark)
             )
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     if raised:
         await broker.write_log_starts()
+        await broker.await_low_watermarks(raised, max_wait_ms=request.timeout_ms)
+        for answer in topics:
+            for result in answer.partitions:
+                _finish(result, broker.low_watermark((answer.name, result.partition_index)))
     return DeleteRecordsResponse(topics=topics)

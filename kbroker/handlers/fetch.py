@@ -27,6 +27,7 @@ READ_COMMITTED: Final = 1
 MANY_PARTITIONS: Final = 500
 """A Fetch of more partitions is read in a thread, and its response is made in turns."""
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
+FIRST_VERSION_WITH_RACKS: Final = 11
 FIRST_VERSION_WITH_NODE_ENDPOINTS: Final = 16
 _LEADERSHIP_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -51,6 +52,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         request.replica_id if state is None else state.replica_id,
         replica_epoch=NO_EPOCH if state is None else state.replica_epoch,
         read_committed=request.isolation_level == READ_COMMITTED,
+        may_read_follower=context.api_version >= FIRST_VERSION_WITH_RACKS,
     )
     this_round = FetchRound(
         session.partitions,
@@ -58,6 +60,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         fetcher=fetcher,
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
+        prefer=broker.replica_chooser(request.rack_id, context.listener) if request.rack_id else None,
     )
     context.is_large = len(session.partitions) > MANY_PARTITIONS
     await _read(this_round, broker, off_the_loop=context.is_large)
@@ -98,7 +101,9 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             response.responses.append(topic)
         if answer.error is None:
             assert answer.read is not None
-            if answer.partition is not None and not fetcher.is_follower:
+            if fetcher.is_follower:
+                broker.fetchers.bytes_out += answer.read.size
+            elif answer.partition is not None:
                 answer.partition.traffic.bytes_out += answer.read.size
             topic.partitions.append(_found(answer, reads_committed=request.isolation_level == READ_COMMITTED))
         else:
@@ -162,6 +167,7 @@ def _found(answer: PartitionAnswer, *, reads_committed: bool) -> PartitionData:
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
         aborted_transactions=aborted,
+        preferred_read_replica=answer.preferred_replica,
         records=read.records or b"",
     )
     if read.diverging is not None:

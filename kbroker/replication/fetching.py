@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
+from kbroker.replication.leader import LeaderProgress
 from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
+from kbroker.replication.replica_selector import NO_PREFERENCE
 from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
@@ -56,6 +58,7 @@ class PartitionAnswer:
     error: KafkaError | None = None
     is_unknown: bool = False
     size: int = 0
+    preferred_replica: int = NO_PREFERENCE
 
     def fail(self, error: KafkaError) -> None:
         """Replace the data with an error."""
@@ -80,8 +83,8 @@ class PartitionAnswer:
 
     @property
     def must_be_sent(self) -> bool:
-        """Whether there is a diverging epoch, which is always sent."""
-        return self.read is not None and self.read.diverging is not None
+        """Whether there is a diverging epoch or a preferred replica, which are always sent."""
+        return (self.read is not None and self.read.diverging is not None) or self.preferred_replica != NO_PREFERENCE
 
 
 class RemotePart(NamedTuple):
@@ -103,6 +106,7 @@ class FetchRound:
     Units   max_bytes, min_bytes and size are bytes of records
     Shape   remote are the parts that the last read left to be read from the tier
     Errors  none: errors of partitions are part of their answers
+    Note    prefer names the replica from which the fetcher should read a partition instead, -1 for this one
     """
 
     def __init__(
@@ -113,12 +117,14 @@ class FetchRound:
         fetcher: Fetcher,
         max_bytes: int,
         min_bytes: int,
+        prefer: Callable[[LeaderProgress, int], int] | None = None,
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
         self.remote: list[RemotePart] = []
         self._find = find
         self._fetcher = fetcher
+        self._prefer = prefer
         self._max_bytes = max(0, max_bytes)
         self._min_bytes = min(min_bytes, self._max_bytes)
 
@@ -305,9 +311,25 @@ class FetchRound:
     @staticmethod
     def _available(answer: PartitionAnswer, partition: Partition, read: PartitionRead) -> int | None:
         """Bytes that the partition has for this Fetch; None if it must be answered now."""
-        if read.diverging is not None or read.is_remote:
+        if read.diverging is not None or read.is_remote or answer.preferred_replica != NO_PREFERENCE:
             return None
         return partition.bytes_between(answer.asked.fetch_offset, read.readable_end, read.place)
+
+    def _names_other_replica(self, answer: PartitionAnswer, partition: Partition) -> bool:
+        """Whether the fetcher should read from another replica; the answer then has no records. Errors: of look_up."""
+        assert self._prefer is not None
+        asked, progress = answer.asked, partition.progress
+        if progress is not None:
+            answer.preferred_replica = self._prefer(progress, asked.fetch_offset)
+        if answer.preferred_replica == NO_PREFERENCE:
+            return False
+        answer.read = partition.look_up(
+            asked.fetch_offset,
+            fetcher=self._fetcher,
+            current_leader_epoch=asked.current_leader_epoch,
+            last_fetched_epoch=asked.last_fetched_epoch,
+        )
+        return True
 
     def _read_one(self, answer: PartitionAnswer, budget: int, *, first: bool, may_block: bool) -> int:
         """Read one partition; returns the number of bytes read."""
@@ -316,6 +338,8 @@ class FetchRound:
         answer.size = 0
         try:
             partition = answer.partition = self._find(asked)
+            if self._prefer is not None and self._names_other_replica(answer, partition):
+                return 0
             if (
                 not may_block
                 and not partition.log.knows_place_of(asked.fetch_offset)

@@ -297,18 +297,21 @@ class Partition:
     def on_follower_fetch(
         self, fetcher: Fetcher, fetch_offset: int, *, log_start_offset: int = UNKNOWN_OFFSET, now_ms: int = 0
     ) -> bool:
-        """Record that a follower has all records below its fetch offset; True if the high watermark rose.
+        """Record that a follower has all records below its fetch offset. True if waiters should check again: the high
+        watermark rose, or the follower's log starts later.
 
         May open a proposal to add the follower to the ISR.
         """
-        rose = self.leading().on_follower_fetch(
+        progress = self.leading()
+        started = progress.followers[fetcher.replica_id].log_start_offset
+        rose = progress.on_follower_fetch(
             fetcher.replica_id,
             fetch_offset,
             log_start_offset=log_start_offset,
             broker_epoch=fetcher.replica_epoch,
             now_ms=now_ms,
         )
-        return self._update_producers(rose)
+        return self._update_producers(rose) or log_start_offset > started
 
     def on_leaders_offsets(self, high_watermark: int, log_start_offset: int) -> bool:
         """As a follower, take the leader's offsets after an append; True if the high watermark rose."""

@@ -136,6 +136,47 @@ def _isr_expands(node: Observed) -> float:
     return node.metrics.counter(_EXPANDS).value
 
 
+@of_broker(COUNTER, "kafka_server_replicamanager_failedisrupdates_total")
+def _failed_isr_updates(broker: Broker) -> float:
+    """Proposed ISRs that the controller has not accepted."""
+    return broker.isr_changes.failed
+
+
+# Replication
+
+
+@of_broker(COUNTER, "kafka_server_brokertopicmetrics_replicationbytesin_total")
+def _replication_bytes_in(broker: Broker) -> float:
+    """Bytes of the batches that this broker fetched from leaders."""
+    return broker.fetchers.bytes_in
+
+
+@of_broker(COUNTER, "kafka_server_brokertopicmetrics_replicationbytesout_total")
+def _replication_bytes_out(broker: Broker) -> float:
+    """Bytes of the batches that followers fetched."""
+    return broker.fetchers.bytes_out
+
+
+@of_broker(GAUGE, "kafka_server_replicafetchermanager_maxlag")
+def _max_lag(broker: Broker) -> float:
+    """The largest lag of the partitions that this broker copies, in records."""
+    return max(broker.fetchers.lags().values(), default=0)
+
+
+@of_broker(GAUGE, "kafka_server_replicafetchermanager_failedpartitionscount")
+def _failed_partitions(broker: Broker) -> float:
+    """Partitions that this broker does not copy until newer metadata arrive."""
+    sources = broker.fetchers.sources.values()
+    return sum(one.is_stopped for source in sources for one in source.fetcher.partitions.values())
+
+
+@of_broker(GAUGE, "kafka_server_fetcherlagmetrics_consumerlag", "topic", "partition")
+def _lags(broker: Broker) -> Samples:
+    """Committed records that a copy on this broker lacks, as of the leader's last answer."""
+    for (topic, index), lag in sorted(broker.fetchers.lags().items()):
+        yield (topic, str(index)), lag
+
+
 # Waiting
 
 

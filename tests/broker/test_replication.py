@@ -10,6 +10,8 @@ import trio
 from kbroker.client.streaming import ConnectionClosed
 from tests.broker.several import MemoryCluster, memory_cluster
 from wire.errors import ErrorCode
+from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.record_batch import RecordBatch
 
@@ -162,8 +164,49 @@ async def test_followers_take_the_log_start_of_their_leader() -> None:
     async with memory_cluster() as cluster:
         await cluster.create()
         await cluster.produce([b"a", b"b", b"c"], to=1)
-        await cluster.brokers[1].broker.delete_records("t", 0, 2)
-        await cluster.until(lambda: cluster.brokers[3].partition().log.log_start_offset == 2)
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)]),
+            ],
+            timeout_ms=5_000,
+        )
+        cluster.cut(3, 1)
+        async with cluster.client(1) as client:
+            answer = (await client.ask(request)).topics[0].partitions[0]
+            assert (answer.error_code, answer.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+            cluster.mend(3)
+            answer = (await client.ask(request)).topics[0].partitions[0]
+            assert (answer.error_code, answer.low_watermark) == (ErrorCode.NONE, 2)
+        assert {one.partition().log.log_start_offset for one in cluster.brokers.values()} == {2}
+
+
+async def test_consumers_read_from_the_follower_in_their_rack() -> None:
+    settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    async with memory_cluster(0, settings=settings) as cluster:
+        for one, rack in ((1, "a"), (2, "b"), (3, "c")):
+            await cluster.start(one, rack=rack)
+        topic_id = await cluster.create()
+        await cluster.produce([b"x"], to=1)
+        await cluster.until(lambda: all(one.partition().known_high_watermark == 1 for one in cluster.brokers.values()))
+
+        async def fetch(broker: int, rack: str, offset: int = 0) -> PartitionData:
+            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+            request = FetchRequest(
+                max_wait_ms=1_000,
+                min_bytes=1,
+                topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+                rack_id=rack,
+            )
+            async with cluster.client(broker) as client:
+                found: PartitionData = (await client.ask(request, version=16)).responses[0].partitions[0]
+                return found
+
+        for rack, preferred, size in (("b", 2, 0), ("a", -1, 69), ("z", -1, 69), ("", -1, 69)):
+            data = await fetch(1, rack)
+            assert (data.preferred_read_replica, len(data.records or b"")) == (preferred, size), rack
+        data = await fetch(2, "b")
+        assert (data.error_code, data.high_watermark, len(data.records or b"")) == (0, 1, 69)
+        assert (await fetch(2, "b", 5)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_follower_starts_inside_a_batch_with_its_leader() -> None:
