@@ -100,12 +100,19 @@ class BrokerLifecycle:
         self._registration: BrokerRegistrationRequest | None = None
         self._wants_fence = True
         self._wants_shut_down = False
+        self._is_awaited = trio.Event()
         self.epoch = -1
 
     def on_image(self, image: Image, delta: Delta) -> None:
-        """Log that the controller has fenced or unfenced this broker."""
+        """Log that the controller has fenced or unfenced this broker, and send a heartbeat when another one shuts down:
+        it may stop when the controller knows that all others have replayed who leads its partitions now.
+        """
         if delta.before.brokers is image.brokers:
             return
+        for broker in image.brokers.values():
+            known = delta.before.brokers.get(broker.id)
+            if broker.in_controlled_shutdown and not (known is not None and known.in_controlled_shutdown):
+                self._is_awaited.set()
         before, now = delta.before.brokers.get(self.broker_id), image.brokers.get(self.broker_id)
         if before is None or now is None or now.epoch != self.epoch or self._wants_shut_down:
             return
@@ -182,7 +189,9 @@ class BrokerLifecycle:
                     raise
                 logger.warning("a heartbeat failed; will retry", code=error.code.name, why=error.message)
                 delay_ms = delays.next_ms(interval_ms)
-            await self._env.sleep_ms(delay_ms)
+            with trio.move_on_after(delay_ms / 1000):
+                await self._is_awaited.wait()
+            self._is_awaited = trio.Event()
 
     async def catch_up(self) -> None:
         """Wait until this broker has replayed its own registration, as the controller sees it."""
@@ -191,10 +200,10 @@ class BrokerLifecycle:
             await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
 
     async def unfence(self) -> None:
-        """Become the leader of the partitions of this broker that have no leader."""
+        """Become the leader of the partitions of this broker that have no leader. Returns when this broker knows it."""
         self._wants_fence = False
         delays = BackOff(10)
-        while (await self._patient_heartbeat()).is_fenced:
+        while (await self._patient_heartbeat()).is_fenced or self._metadata.image.brokers[self.broker_id].fenced:
             await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
 
     async def shut_down(self) -> None:

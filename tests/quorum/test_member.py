@@ -17,6 +17,7 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.net import MemoryNetwork
 from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation
+from wire.errors import ErrorCode
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumRequestPartitionData
 from wire.messages.describe_quorum import DescribeQuorumRequestTopicData as QuorumTopic
@@ -150,6 +151,10 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
             ended.set()
             await trio.sleep(30)
             assert [topic.name for topic in (await member.metadata()).topics] == ["before"]
+            client = await member.connect()
+            refused = await client.ask(creation("refused", {0: [1]}))
+            assert [topic.error_code for topic in refused.topics] == [ErrorCode.REQUEST_TIMED_OUT]
+            client.close()
             ended = trio.Event()
             site = await nursery.start(_control, disk, network, ended)
             await site.controller.decide(creation("after", {0: [1]}), CreateTopicsResponse, version=7)
@@ -180,6 +185,30 @@ async def test_a_killed_broker_waits_until_its_old_session_has_ended(site: Site)
     async with member.running():
         assert 0 < trio.current_time() - before < 15
         assert not fenced(site)
+
+
+async def test_a_broker_with_an_empty_directory_leads_its_partitions_again(site: Site) -> None:
+    async with Member(site.env.network).running(stops_cleanly=False):
+        await site.controller.decide(creation("orders", {0: [1], 1: [1]}), CreateTopicsResponse, version=7)
+    before = site.image.topics_by_name["orders"].partitions[0].directories
+    empty = Member(site.env.network)
+    empty.starts = 10  # another directory id
+    async with empty.running():
+
+        def is_led() -> bool:
+            partitions = site.image.topics_by_name["orders"].partitions.values()
+            return all(partition.leader == 1 and partition.directories != before for partition in partitions)
+
+        await until(is_led)
+
+
+async def test_a_shutdown_waits_for_the_others_only_as_long_as_they_need(site: Site) -> None:
+    async with Member(site.env.network, 2).running():
+        async with Member(site.env.network).running():
+            await site.controller.decide(creation("orders", {0: [1]}), CreateTopicsResponse, version=7)
+            await trio.sleep(5)
+            began = trio.current_time()
+        assert trio.current_time() - began < 0.5, "heartbeats come every two seconds"
 
 
 async def test_a_restart_fetches_only_what_is_new(site: Site) -> None:
