@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Final, ParamSpec
@@ -25,12 +25,13 @@ from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
 from kbroker.broker.directory_assignments import report_directories
-from kbroker.broker.membership import Membership, find_cluster_id, join_quorum, with_own_controller
+from kbroker.broker.membership import Membership, OwnController, find_cluster_id, join_quorum, with_own_controller
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
+from kbroker.config.listeners import Listener as Address
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import resource_warnings
 from kbroker.controller.removed_topics import removed_topics
@@ -47,6 +48,8 @@ from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, SocketOptions
 from kbroker.runtime.turns import Turns
+from kbroker.server.controller_listener import serve_controller
+from kbroker.server.controller_role import run_controller
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.storage.durable import lacks_space
@@ -190,18 +193,21 @@ class Node:
 
         Errors  NodeFailed
         """
-        if not self.settings.server.is_broker:
-            raise NodeFailed("process.roles=controller is not implemented yet: a node must be a broker")
         failures: list[Exception] = []
         try:
             with ExitStack() as cleanup:
-                bound = await self._bind(cleanup)
+                addresses = self.settings.listeners
+                controllers = await self._bind(cleanup, addresses.controllers, addresses.advertised_controllers)
+                bound = await self._bind(cleanup, addresses.bound, addresses.advertised)
                 async with self._pages() as on_image:
                     if self._new_cluster_id is None and not self.settings.server.is_controller:
                         await self._find_cluster_id()
                     directory = await self.env.run_blocking(self._open_directory)
                     cleanup.callback(directory.abandon)
-                    await self._run(directory, bound, on_ready, on_image)
+                    if self.settings.server.is_broker:
+                        await self._run(directory, bound, controllers, on_ready, on_image)
+                    else:
+                        await self._run_controller(directory, controllers, on_ready)
         except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused) as group:
             failures = _leaves(group)
         if failures:
@@ -235,9 +241,10 @@ class Node:
         logger.error(
             "the data directory has failed; the node stops", directory=self.settings.data_directory, error=error
         )
-        if self.broker is not None and self._token is not None:
-            # A thread may call this. Wake the requests that wait for records or replicas: they fail now.
-            self._token.run_sync_soon(self.broker.wake_all)
+        if self._token is not None:  # a thread may call this
+            if self.broker is not None:
+                # Wake the requests that wait for records or replicas: they fail now.
+                self._token.run_sync_soon(self.broker.wake_all)
             self._token.run_sync_soon(self.stop)
 
     def _pages(self) -> AbstractAsyncContextManager[OnImage | None]:
@@ -248,8 +255,33 @@ class Node:
 
         return serving_pages(self, self._listen)
 
+    async def _run_controller(self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+        def on_serving() -> None:
+            self.is_serving = True
+            first = listeners[0][1][0]
+            on_ready(first.host, first.port)
+
+        await run_controller(
+            self.env,
+            self.settings,
+            directory,
+            listeners,
+            metrics=self.metrics,
+            turns=self.turns,
+            stopping=self._stop,
+            on_serving=on_serving,
+        )
+        _refuse_failed(directory)
+
     async def _run(
-        self, directory: LogDirectory, bound: list[BoundListener], on_ready: OnReady, on_page_image: OnImage | None
+        self,
+        directory: LogDirectory,
+        bound: list[BoundListener],
+        controllers: list[BoundListener],
+        on_ready: OnReady,
+        on_page_image: OnImage | None,
     ) -> None:
         env, settings = self.env, self.settings
         cluster_id = directory.identity.cluster_id
@@ -263,7 +295,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             member: Membership
             if settings.server.is_controller:
-                member = await with_own_controller(env, settings, directory)
+                member = await with_own_controller(env, settings, directory, [endpoint for endpoint, _ in controllers])
                 if not directory.was_used:
                     # This file also shows the next start that a metadata log must exist.
                     await env.run_blocking(directory.checkpoints.write_recovery_points)
@@ -278,6 +310,19 @@ class Node:
             await nursery.start(broker.groups.run)
             await nursery.start(broker.fetchers.run)
             nursery.start_soon(broker.isr_changes.run)
+            quorum_server: Server | None = None
+            if controllers:
+                assert isinstance(member, OwnController)
+                quorum_server = await serve_controller(
+                    nursery,
+                    member.controller,
+                    controllers,
+                    env=env,
+                    settings=settings,
+                    cluster_id=cluster_id,
+                    metrics=self.metrics,
+                    turns=self.turns,
+                )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
             self._start_log_tasks(nursery, directory, broker)
@@ -304,6 +349,8 @@ class Node:
             if not hands_over:
                 with _ignoring_full_disk("the next start fences this broker"):
                     await broker.lifecycle.shut_down()
+            if quorum_server is not None:
+                await quorum_server.stop(grace_ms=STOP_GRACE_MS)
             nursery.cancel_scope.cancel()
         await broker.tier.close()
         with _ignoring_full_disk("the next start repairs the metadata log"):
@@ -385,11 +432,13 @@ class Node:
         ):
             start(broker.keep_checkpoint, write, interval_ms=interval_ms)
 
-    async def _bind(self, cleanup: ExitStack) -> list[BoundListener]:
-        advertised = {one.name: one for one in self.settings.listeners.advertised}
+    async def _bind(
+        self, cleanup: ExitStack, addresses: Sequence[Address], advertised_addresses: Sequence[Address]
+    ) -> list[BoundListener]:
+        advertised = {one.name: one for one in advertised_addresses}
         bound: list[BoundListener] = []
         try:
-            for one in self.settings.listeners.bound:
+            for one in addresses:
                 listeners = await self._listen(one.host, one.port, accepts=False)
                 for listener in listeners:
                     cleanup.callback(listener.close)

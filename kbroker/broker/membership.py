@@ -17,14 +17,13 @@ import trio
 from kbroker.broker.lifecycle import FEATURES_IN_A_QUORUM, BrokerLifecycle, refuse_unsupported
 from kbroker.config import Settings
 from kbroker.config.quorum import quorum_of
-from kbroker.config.rules import ConfigRules
-from kbroker.controller.context import ControllerSettings
-from kbroker.controller.embedded import EmbeddedController, open_controller
+from kbroker.controller.embedded import EmbeddedController, controller_of
 from kbroker.controller.metadata_follower import open_follower
 from kbroker.controller.observer import MetadataObserver, cluster_id_of
 from kbroker.controller.port import ControllerPort
 from kbroker.controller.quorum_view import QuorumView
 from kbroker.controller.remote import RemoteController
+from kbroker.controller.upkeep import keep_up
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
@@ -92,25 +91,23 @@ class OwnController:
             log_dirs=[self._directory.identity.directory_id],
             rack=self._settings.server.broker_rack,
         )
+        is_followed = bool(self._settings.listeners.controllers)
+        nursery.start_soon(
+            partial(keep_up, self.controller, self._env, self._settings.metadata, is_followed=is_followed)
+        )
 
     async def close(self) -> None:
         await self.controller.close()
 
 
-async def with_own_controller(env: Env, settings: Settings, directory: LogDirectory) -> OwnController:
-    """Open the metadata log of a node that is controller too. Errors: UnusableMetadata, OSError."""
-    controller = await open_controller(
-        env,
-        directory.path,
-        settings=ControllerSettings.of(settings, directory.identity.cluster_id),
-        rules=ConfigRules(settings),
-        config=settings.metadata,
-        clean_shutdown=directory.was_clean,
-        may_be_empty=not directory.was_used,
-        on_loaded=directory.begin,
-        reserve=directory.reserve,
-        is_short_of_space=lambda: directory.state.is_short_of_space,
-    )
+async def with_own_controller(
+    env: Env, settings: Settings, directory: LogDirectory, listeners: Sequence[Endpoint]
+) -> OwnController:
+    """Open the metadata log of a node that is controller too; `listeners` are the controller's.
+
+    Errors  UnusableMetadata, OSError
+    """
+    controller = await controller_of(env, settings, directory, listeners)
     return OwnController(env, settings, directory, controller)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 
+from kbroker.config import Settings
 from kbroker.config.metadata import MetadataSettings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller import snapshots
@@ -39,8 +40,10 @@ from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
+from kbroker.storage.log_directory import LogDirectory
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.broker_registration import Endpoint
 
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
@@ -258,3 +261,24 @@ async def open_controller(
     leader, image = await env.run_blocking(load)
     controller = Controller(image, settings=settings, rules=rules, new_uuid=env.new_uuid, now_ms=env.now_ms())
     return EmbeddedController(env=env, controller=controller, leader=leader, is_short_of_space=is_short_of_space)
+
+
+async def controller_of(
+    env: Env, settings: Settings, directory: LogDirectory, listeners: Sequence[Endpoint]
+) -> EmbeddedController:
+    """Open the controller of a node in its log directory; `listeners` are its advertised addresses.
+
+    Errors  UnusableMetadata, OSError
+    """
+    return await open_controller(
+        env,
+        directory.path,
+        settings=ControllerSettings.of(settings, directory.identity.cluster_id, listeners=listeners),
+        rules=ConfigRules(settings),
+        config=settings.metadata,
+        clean_shutdown=directory.was_clean,
+        may_be_empty=not directory.was_used,
+        on_loaded=directory.begin,
+        reserve=directory.reserve,
+        is_short_of_space=lambda: directory.state.is_short_of_space,
+    )

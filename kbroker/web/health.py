@@ -53,10 +53,9 @@ def problems(node: Observed) -> list[str]:
             f"the node is recovering logs after an unclean shutdown: {recovery.recovered_logs} of {recovery.logs} logs "
             f"are recovered, {recovery.recovered_bytes >> 20} of {recovery.size_bytes >> 20} MiB"
         )
-    elif broker is None:
-        found.append("the node is starting: it is loading metadata and logs")
     elif not node.is_serving:
-        found.append("the node is starting: it is not registered yet")
+        doing = "is loading metadata and logs" if broker is None else "is not registered yet"
+        found.append(f"the node is starting: it {doing}")
     if broker is not None:
         failure = broker.replicas.directory.state.failure
         if failure is not None:

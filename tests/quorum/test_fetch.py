@@ -86,7 +86,7 @@ class Copy:
     async def follow(self, client: Connection, *, current: int = 1, max_bytes: int = 1 << 20) -> PartitionData:
         """Fetch until everything is there; returns the last answer."""
         while True:
-            data = await fetch(client, self.offset, self.epoch, current=current, max_bytes=max_bytes)
+            data = await fetch(client, self.offset, self.epoch, current=current, max_bytes=max_bytes, cluster_id=None)
             assert data.error_code == 0, data
             if data.snapshot_id is not None or data.diverging_epoch is not None or not data.records:
                 return data
