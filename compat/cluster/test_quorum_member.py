@@ -102,17 +102,32 @@ def test_both_kinds_of_brokers_know_each_other(tmp_path: Path) -> None:
         await_true(lambda: cluster.seen_by(2) == {2})
 
 
-def test_c1_the_broker_follows_the_next_controller_when_the_active_one_dies(tmp_path: Path) -> None:
-    with ProcessCluster(tmp_path, controllers=[KAFKA] * 3, brokers=[KBROKER]) as cluster:
+def test_c1_the_broker_follows_the_next_controller_when_the_active_one_dies_or_hangs(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA] * 3, brokers=[KBROKER, KAFKA]) as cluster:
         cluster.start()
-        status = tool("MetadataQuorumCommand", "--bootstrap-controller", _controllers(cluster), "describe", "--status")
-        active = int(next(line for line in status.splitlines() if line.startswith("LeaderId")).split()[-1])
-        cluster.controllers[active].kill()
-        create(cluster, "after", "--partitions", "1", "--replication-factor", "1")
-        produce_and_consume(cluster, "after", "readers")
-        time.sleep(10)  # longer than the session's time-out
-        assert cluster.seen_by(1) == {1}, "the new controller gets the heartbeats"
+        for number, suspends in enumerate((False, True, False)):
+            active = cluster.controllers[_active_controller(cluster)]
+            if suspends:
+                active.pause()
+            else:
+                active.kill()
+            create(cluster, f"topic-{number}", "--replica-assignment", "1,2")
+            produce_and_consume(cluster, f"topic-{number}", f"group-{number}")
+            time.sleep(10)  # longer than the session's time-out
+            assert cluster.seen_by(2) == {1, 2}, "the new controller gets the heartbeats"
+            if suspends:
+                active.resume()
+            else:
+                active.start()
+            await_true(lambda: _active_controller(cluster) >= 0)
+        log = cluster.brokers[1].log_tail()
+        assert "the controller has fenced this broker" not in log
         assert cluster.brokers[1].stop() == 0
+
+
+def _active_controller(cluster: ProcessCluster) -> int:
+    status = tool("MetadataQuorumCommand", "--bootstrap-controller", _controllers(cluster), "describe", "--status")
+    return int(next(line for line in status.splitlines() if line.startswith("LeaderId")).split()[-1])
 
 
 def _controllers(cluster: ProcessCluster) -> str:
