@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from compat.bench.cluster_rows import cluster
 from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.minio_rows import minio
 from compat.bench.recovery_rows import recovery
@@ -29,6 +30,7 @@ OUTSIDE_ROUNDS = {
     "tier": tier,
     "remote-segments": remote_segments,
     "minio": minio,
+    "cluster": cluster,
     **SPARK_MEASURES,
 }
 

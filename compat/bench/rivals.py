@@ -55,12 +55,7 @@ class Rival:
 
     def cpu_seconds(self) -> float:
         """User and system time so far of all its threads and child processes."""
-        # A child that has ended counts with its parent.
-        found = sum(_times(self.broker.pid)[:4])
-        for child in children(self.broker.pid):
-            with contextlib.suppress(OSError):
-                found += sum(_times(child)[:2])
-        return found / _TICKS
+        return cpu_seconds(self.broker.pid)
 
     def topic(self, stem: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """Create a topic and wait for its leaders."""
@@ -89,16 +84,10 @@ class Rival:
 
     def measure(self, name: str, topic: str, **arguments: object) -> dict[str, float]:
         """Run one measurement of `worker` in its own process."""
-        job = json.dumps({"measure": name, "servers": self.servers, "topic": topic, **arguments})
-        command = [sys.executable, "-m", "compat.bench.worker", job]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"{name} on {self.name}: {error}\n{self.broker.log_tail()}") from error
-        if done.returncode != 0:
-            raise RuntimeError(f"{name} on {self.name} failed:\n{done.stderr[-2000:]}\n{self.broker.log_tail()}")
-        result: dict[str, float] = json.loads(done.stdout)
-        return result
+            return measure(name, self.servers, topic, **arguments)
+        except RuntimeError as error:
+            raise RuntimeError(f"on {self.name}: {error}\n{self.broker.log_tail()}") from error
 
     def producer_performance(self, topic: str, *, records: int) -> float:
         """Records per second of Kafka's ProducerPerformance with records of 1 KiB."""
@@ -113,6 +102,30 @@ class Rival:
         if done.returncode != 0 or not found:
             raise RuntimeError(f"ProducerPerformance on {self.name} failed:\n{done.stdout}{done.stderr}")
         return float(found[-1])
+
+
+def measure(name: str, servers: str, topic: str, **arguments: object) -> dict[str, float]:
+    """Run one measurement of `worker` in its own process. Errors: RuntimeError."""
+    job = json.dumps({"measure": name, "servers": servers, "topic": topic, **arguments})
+    command = [sys.executable, "-m", "compat.bench.worker", job]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{name}: {error}") from error
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time so far of all threads and child processes of a process."""
+    # A child that has ended counts with its parent.
+    found = sum(_times(pid)[:4])
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            found += sum(_times(child)[:2])
+    return found / _TICKS
 
 
 def _times(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from compat.bench.cluster_rows import CLUSTER_ROWS
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.minio_rows import MINIO_ROWS
@@ -51,6 +52,7 @@ JUDGED = [
     ),
     *RECOVERY_ROWS,
     *GROUP_ROWS,
+    *CLUSTER_ROWS,
     *TIER_ROWS,
     *MINIO_ROWS,
     *SPARK_ROWS,
