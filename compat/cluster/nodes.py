@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compat.brokers import CHECKOUT, StartFailed, end, free_port
+from compat.cluster.namespaces import Network
 from compat.kafka.node import CLUSTER_ID, FOR_COMPARING
 from compat.kafka.tools import java_command, java_environment, run_tool
 from compat.oracle.raw import connected
@@ -38,6 +39,7 @@ class Node:
 
     Shape   data is its log directory, which survives `kill` and `stop`; format_flags are more arguments of Kafka's
             formatting tool
+    Note    `ip netns exec` replaces itself by the node, so the process id is the node's
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Node:
         features: Sequence[str] = (),
         options: Sequence[str] = FOR_COMPARING,
         checkout: Path = CHECKOUT,
+        network: Network | None = None,
     ) -> None:
         self.kind = kind
         self.node_id = node_id
@@ -62,6 +65,7 @@ class Node:
         self.format_flags = [part for feature in features for part in ("--feature", feature)]
         self._options = options
         self._checkout = checkout
+        self._network = network
         self._log = directory / "log.txt"
 
     @property
@@ -93,6 +97,8 @@ class Node:
             command = [sys.executable, "-m", "kbroker", "serve", "--config", str(properties)]
             if self.settings["process.roles"] != "broker":
                 command += ["--cluster-id", CLUSTER_ID]
+        if self._network is not None:
+            command = [*self._network.command(self.node_id), *command]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._checkout,
@@ -138,7 +144,7 @@ class ProcessCluster:
     """Controllers (ids from 100) and brokers (ids from 1), all of them processes on loopback addresses.
 
     Kafka's directories are formatted for a `release` (None means the newest), with the levels of single `features`.
-    Use it as a context manager: at the end all processes are killed.
+    Use it as a context manager: at the end all processes are killed. With `network` each node is in its namespace.
     """
 
     def __init__(
@@ -152,10 +158,14 @@ class ProcessCluster:
         features: Sequence[str] = (),
         options: Sequence[str] = FOR_COMPARING,
         checkout: Path = CHECKOUT,
+        network: Network | None = None,
     ) -> None:
+        def host(node_id: int) -> str:
+            return "127.0.0.1" if network is None else network.address(node_id)
+
         ports = [free_port() for _ in controllers]
         ids = range(FIRST_CONTROLLER, FIRST_CONTROLLER + len(controllers))
-        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in zip(ids, ports, strict=True))
+        voters = ",".join(f"{each}@{host(each)}:{port}" for each, port in zip(ids, ports, strict=True))
         replicas = str(min(3, len(brokers)))
         common = {
             **COMMON,
@@ -173,15 +183,15 @@ class ProcessCluster:
             place = directory / f"{role}-{node_id}"
             return Node(
                 place, kind=kind, node_id=node_id, settings=own, release=release, features=features, options=options,
-                checkout=checkout,
+                checkout=checkout, network=network,
             )  # fmt: skip
 
         self.controllers = {
-            each: node(each, kind, "controller", f"CONTROLLER://127.0.0.1:{port}")
+            each: node(each, kind, "controller", f"CONTROLLER://{host(each)}:{port}")
             for each, port, kind in zip(ids, ports, controllers, strict=True)
         }
         self.brokers = {
-            each: node(each, kind, "broker", f"PLAINTEXT://127.0.0.1:{free_port()}")
+            each: node(each, kind, "broker", f"PLAINTEXT://{host(each)}:{free_port()}")
             for each, kind in enumerate(brokers, 1)
         }
 

@@ -9,6 +9,7 @@ record with a changed byte is a different value for the checkers.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +37,8 @@ def value_of(payload: bytes) -> str:
 class Plan:
     """The parameters of the clients.
 
-    Units   records: sends per producer in the whole run; payload_bytes: the largest value; max_in_flight: the most
-            unfinished sends of a producer
+    Units   records: sends per producer in the whole run, unless something else ends it; payload_bytes: the largest
+            value; max_in_flight: the most unfinished sends of a producer
     """
 
     topic: str
@@ -49,6 +50,9 @@ class Plan:
     max_in_flight: int = 200
     seed: int = 0
     topic_config: dict[str, str] = field(default_factory=dict)
+    replicas: int = 1
+    pause_s: float = 0.001
+    """Between two rounds of all clients; it determines the rate of the load."""
 
 
 class Recorder:
@@ -114,16 +118,16 @@ class LoadProducer:
             }
         )
 
-    def is_done(self) -> bool:
-        return self.in_flight == 0 and (self.sent == self._plan.records or self._has_failed)
+    def is_done(self, limit: int) -> bool:
+        return self.in_flight == 0 and (self.sent >= limit or self._has_failed)
 
-    def step(self) -> None:
-        """Send a burst if there is room, and process acknowledgements."""
+    def step(self, limit: int) -> None:
+        """Send a burst if there is room, up to `limit` records in all, and process acknowledgements."""
         if self._has_failed:
             self._poll()
             return
         burst = min(self._draws.between(1, 20), self._plan.max_in_flight - self.in_flight)
-        for _ in range(min(burst, self._plan.records - self.sent)):
+        for _ in range(min(burst, limit - self.sent)):
             if not self._has_failed:
                 self._send()
         self._poll()
@@ -233,7 +237,9 @@ def _note_message(recorder: Recorder, name: str, function: Function, message: Me
 
 def create_topic(bootstrap_servers: str, plan: Plan) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    topic = NewTopic(plan.topic, num_partitions=plan.partitions, replication_factor=1, config=plan.topic_config)
+    topic = NewTopic(
+        plan.topic, num_partitions=plan.partitions, replication_factor=plan.replicas, config=plan.topic_config
+    )
     admin.create_topics([topic])[plan.topic].result(timeout=30)
 
 
@@ -243,10 +249,12 @@ def run_load(
     recorder: Recorder,
     *,
     disturb: Callable[[int], None] = lambda _: None,
+    is_over: Callable[[], bool] | None = None,
     timeout_s: float = 300,
 ) -> None:
-    """Drive the clients until all sends are complete. `disturb` is called in each round with the number of
-    acknowledgements so far.
+    """Drive the clients until all sends are complete, or with `is_over` until it returns True.
+
+    `disturb` is called in each round with the number of acknowledgements so far.
 
     Errors: TimeoutError when the time is up, with the progress so far.
     """
@@ -259,16 +267,19 @@ def run_load(
         for reader in readers:
             stack.callback(reader.close)
         deadline = time.monotonic() + timeout_s
-        while not all(producer.is_done() for producer in producers):
+        limit = plan.records if is_over is None else sys.maxsize
+        while not all(producer.is_done(limit) for producer in producers):
+            if is_over is not None and is_over():
+                limit = 0
             for producer in producers:
-                producer.step()
+                producer.step(limit)
             for reader in readers:
                 reader.step()
             disturb(recorder.acknowledged())
             if time.monotonic() > deadline:
                 reached = {producer.name: (producer.sent, producer.in_flight) for producer in producers}
                 raise TimeoutError(f"(sent, in flight) after {timeout_s} s: {reached}")
-            time.sleep(0.001)
+            time.sleep(plan.pause_s)
 
 
 def read_back(bootstrap_servers: str, plan: Plan, recorder: Recorder, *, source: str = "leader") -> None:

@@ -1,0 +1,280 @@
+"""A cluster under load and faults: `python -m compat.cluster.storm`.
+
+Idempotent producers and readers of librdkafka run while a scenario kills, pauses or cuts off nodes. Then everything is
+healed; the cluster must come back to full ISRs. K1-K4 judge the history, and all replicas must be equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compat.cluster.main_job import PATIENCE_S, QUICK_SESSIONS
+from compat.cluster.namespaces import Network
+from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, ProcessCluster
+from compat.oracle.raw import connected
+from compat.torture.load import Plan, Recorder, create_topic, read_back, run_load
+from compat.waiting import until
+from kbroker.testing.checkers import Finding, check_history
+
+TOPIC: Final = "storm"
+LAG_S: Final = 5
+SETTINGS: Final = {
+    **QUICK_SESSIONS,
+    "replica.lag.time.max.ms": str(LAG_S * 1000),
+    "replica.socket.timeout.ms": "3000",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.request.timeout.ms": "1000",
+}
+QUIET_S: Final = 2.0
+"""The load runs this long before the first fault and after each."""
+
+
+@dataclass
+class Stage:
+    """What a scenario acts on."""
+
+    cluster: ProcessCluster
+    network: Network | None
+
+    def leader(self, partition: int = 0, *, but: int | None = None) -> int:
+        """The leader of a partition, as a running broker sees it; waits until it is known, and is not `but`."""
+        found = -1
+
+        def known() -> bool:
+            nonlocal found
+            for broker, node in self.cluster.brokers.items():
+                if node.is_running and broker != but:
+                    try:
+                        found = self.cluster.leader(TOPIC, partition, ask=broker)
+                    except (OSError, AssertionError):
+                        continue
+                    if found not in (-1, but):
+                        return True
+            return False
+
+        until(known, patience_s=PATIENCE_S)
+        return found
+
+    def others(self, broker: int) -> list[int]:
+        """The other brokers."""
+        return [each for each in self.cluster.brokers if each != broker]
+
+    def isr_sizes(self) -> set[int]:
+        """The sizes of the ISRs of all partitions of all topics, as the first broker that answers sees them."""
+        for broker, node in self.cluster.brokers.items():
+            if node.is_running:
+                try:
+                    topics = self.cluster.metadata(broker, None)["Topics"]
+                except (OSError, AssertionError):
+                    continue
+                return {len(part["IsrNodes"]) for topic in topics for part in topic["Partitions"]}
+        return set()
+
+    def await_full(self) -> None:
+        """Wait until every partition has all replicas in sync."""
+        self.cluster.await_brokers(*self.cluster.brokers)
+        until(lambda: self.isr_sizes() == {len(self.cluster.brokers)}, patience_s=PATIENCE_S)
+
+    def active_controller(self) -> int:
+        """The id of the quorum's leader, from DescribeQuorum."""
+        wanted = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
+        with connected(self.cluster.brokers[1].address) as connection:
+            answer = connection.call("DescribeQuorum", 0, {"Topics": [wanted]})
+        return int(answer["Topics"][0]["Partitions"][0]["LeaderId"])
+
+
+def killed_leaders(stage: Stage) -> None:
+    """R1: kill -9 of the leader, three times in a row."""
+    for _ in range(3):
+        leader = stage.leader()
+        stage.cluster.brokers[leader].kill()
+        stage.leader(but=leader)
+        time.sleep(QUIET_S)
+        stage.cluster.brokers[leader].start()
+        stage.await_full()
+
+
+def paused_leaders(stage: Stage) -> None:
+    """R2: SIGSTOP of the leader until another one leads, then SIGCONT: a zombie."""
+    for _ in range(2):
+        leader = stage.leader()
+        stage.cluster.brokers[leader].pause()
+        stage.leader(but=leader)
+        time.sleep(QUIET_S)
+        stage.cluster.brokers[leader].resume()
+        stage.await_full()
+
+
+def lonely_leader(stage: Stage) -> None:
+    """R3: the leader is cut off from its followers, not from the controllers."""
+    assert stage.network is not None
+    leader = stage.leader()
+    for other in stage.others(leader):
+        stage.network.cut(leader, other)
+    time.sleep(2 * LAG_S + QUIET_S)
+    stage.network.heal()
+    stage.await_full()
+
+
+def forgotten_leader(stage: Stage) -> None:
+    """R4: the leader is cut off from the controllers only: fenced, and another one leads."""
+    assert stage.network is not None
+    leader = stage.leader()
+    for controller in stage.cluster.controllers:
+        stage.network.cut(leader, controller)
+    stage.leader(but=leader)
+    time.sleep(QUIET_S)
+    stage.network.heal()
+    stage.await_full()
+
+
+def one_way_cut(stage: Stage) -> None:
+    """R5: a follower hears the leader, but the leader does not hear the follower; then a bridge."""
+    assert stage.network is not None
+    leader = stage.leader()
+    first, second = stage.others(leader)
+    stage.network.cut(first, leader, one_way=True)
+    time.sleep(LAG_S + QUIET_S)
+    stage.network.heal()
+    stage.await_full()
+    leader = stage.leader()
+    first, second = stage.others(leader)
+    stage.network.cut(first, second)
+    time.sleep(LAG_S)
+    stage.network.heal()
+    stage.await_full()
+
+
+def rolling_restart(stage: Stage) -> None:
+    """R10: a clean restart of each broker."""
+    for node in stage.cluster.brokers.values():
+        node.stop()
+        node.start()
+        stage.await_full()
+
+
+def killed_controllers(stage: Stage) -> None:
+    """C1: kill -9 of the active controller, twice, and of a broker's leader while none is active."""
+    for _ in range(2):
+        active = stage.active_controller()
+        stage.cluster.controllers[active].kill()
+        time.sleep(QUIET_S)
+        stage.cluster.controllers[active].start()
+        leader = stage.leader()
+        stage.cluster.brokers[leader].kill()
+        stage.leader(but=leader)
+        stage.cluster.brokers[leader].start()
+        stage.await_full()
+
+
+SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
+    each.__name__: each
+    for each in (
+        *(killed_leaders, paused_leaders, rolling_restart, killed_controllers),
+        *(lonely_leader, forgotten_leader, one_way_cut),
+    )
+}
+NEED_A_NETWORK: Final = {"lonely_leader", "forgotten_leader", "one_way_cut"}
+
+
+def storm(
+    directory: Path,
+    scenario: str,
+    *,
+    controllers: Sequence[str] = (KBROKER,),
+    brokers: Sequence[str] = (KBROKER,) * 3,
+    recorder: Recorder,
+    seed: int = 0,
+) -> list[Finding]:
+    """Run one scenario on a new cluster and judge it. Errors: AssertionError if the cluster does not come back."""
+    with ExitStack() as stack:
+        ids = [*range(FIRST_CONTROLLER, FIRST_CONTROLLER + len(controllers)), *range(1, len(brokers) + 1)]
+        network = stack.enter_context(Network(*ids)) if scenario in NEED_A_NETWORK else None
+        cluster = stack.enter_context(
+            ProcessCluster(directory, controllers=controllers, brokers=brokers, settings=SETTINGS, network=network)
+        )
+        cluster.start()
+        replicas = len(brokers)
+        plan = Plan(TOPIC, partitions=3, producers=3, readers=2, pause_s=0.02, seed=seed, replicas=replicas)
+        create_topic(cluster.bootstrap_servers, plan)
+        stage = Stage(cluster, network)
+        stage.await_full()
+        failures: list[BaseException] = []
+        over = threading.Event()
+
+        def act() -> None:
+            try:
+                time.sleep(QUIET_S)
+                SCENARIOS[scenario](stage)
+                time.sleep(QUIET_S)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                failures.append(error)
+            finally:
+                over.set()
+
+        actor = threading.Thread(target=act)
+        actor.start()
+        try:
+            run_load(cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=300)
+        finally:
+            actor.join()
+        if failures:
+            logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in cluster.nodes)
+            raise AssertionError(f"{scenario}: {failures[0]}\n{logs}") from failures[0]
+        stage.await_full()
+        read_back(cluster.bootstrap_servers, plan, recorder)
+        findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
+        findings += check_history(recorder.history())
+        for partition in range(plan.partitions):
+            if not equal(cluster, partition):
+                findings.append(Finding("K7", "replicas", f"{TOPIC}-{partition}", -1, "the replicas differ"))
+        assert recorder.acknowledged() > 1_000, f"only {recorder.acknowledged()} sends were acknowledged"
+        return findings
+
+
+def equal(cluster: ProcessCluster, partition: int) -> bool:
+    """Whether all replicas have the same bytes; waits a moment for the last ones."""
+    deadline = time.monotonic() + 10
+    while len({cluster.log_bytes(broker, TOPIC, partition) for broker in cluster.brokers}) > 1:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def main() -> int:
+    """Run scenarios and print the findings."""
+    parser = argparse.ArgumentParser(prog="python -m compat.cluster.storm", description=__doc__)
+    parser.add_argument("--controllers", default=KBROKER, help=f"comma-separated: {KBROKER} or {KAFKA} (default one)")
+    parser.add_argument("--brokers", default=",".join([KBROKER] * 3), help="likewise, three brokers")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    total = 0
+    for scenario in options.scenarios.split(","):
+        recorder = Recorder()
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="kbroker-storm-") as directory:
+            findings = storm(
+                Path(directory), scenario, controllers=options.controllers.split(","),
+                brokers=options.brokers.split(","), recorder=recorder, seed=options.seed,
+            )  # fmt: skip
+        for finding in findings[:20]:
+            print(finding)
+        took = time.monotonic() - began
+        print(f"{scenario}: {len(findings)} findings, {recorder.acknowledged()} acknowledged, {took:.0f} s", flush=True)
+        total += len(findings)
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

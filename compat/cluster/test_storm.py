@@ -1,0 +1,84 @@
+"""Clusters of kbroker under faults, on Apache Kafka's controllers: nothing acknowledged is lost, replicas are equal.
+
+`python -m compat.cluster.storm` runs the same with other nodes. The judge is tested on a cluster that loses data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compat.brokers import in_ci
+from compat.cluster.main_job import QUICK_SESSIONS, run
+from compat.cluster.namespaces import is_available
+from compat.cluster.nodes import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.storm import NEED_A_NETWORK, SCENARIOS, Stage, storm
+from compat.kafka import libraries
+from compat.kafka.libraries import executable
+from compat.torture.load import Recorder
+
+ROWS = {
+    "killed_leaders": "r1",
+    "paused_leaders": "r2",
+    "lonely_leader": "r3",
+    "forgotten_leader": "r4",
+    "one_way_cut": "r5",
+    "rolling_restart": "r10",
+    "killed_controllers": "c1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    libraries()
+
+
+def network_or_skip(scenario: str) -> None:
+    if scenario in NEED_A_NETWORK and not is_available():
+        assert not in_ci(), "CI must be able to make network namespaces"
+        pytest.skip("network namespaces need root, ip and iptables")
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(name, id=f"{ROWS[name]}-{name}") for name in SCENARIOS])
+def test_r1_r2_r3_r4_r5_r10_c1_k1_k2_k3_k4_k11_hold_under_apache_kafkas_controllers(
+    tmp_path: Path, scenario: str
+) -> None:
+    network_or_skip(scenario)
+    controllers = [KAFKA] * (3 if scenario == "killed_controllers" else 1)
+    recorder = Recorder()
+    assert storm(tmp_path, scenario, controllers=controllers, recorder=recorder) == []
+
+
+def test_r1_k1_k2_k3_k4_k11_hold_in_a_mixed_cluster(tmp_path: Path) -> None:
+    recorder = Recorder()
+    brokers = [KAFKA, KBROKER, KBROKER]
+    assert storm(tmp_path, "killed_leaders", controllers=[KAFKA], brokers=brokers, recorder=recorder) == []
+
+
+def test_the_judge_finds_a_replica_that_lost_its_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary: all brokers stop and lose the ends of their logs before they start again."""
+
+    def cut_all_tails(stage: Stage) -> None:
+        nodes = stage.cluster.brokers.values()
+        for node in nodes:
+            node.kill()
+        for node in nodes:
+            for log in node.data.glob("storm-*/*.log"):
+                with log.open("r+b") as file:
+                    file.truncate(max(0, log.stat().st_size - 2_000))
+            node.start()
+        stage.await_full()
+
+    monkeypatch.setitem(SCENARIOS, "cut_all_tails", cut_all_tails)
+    recorder = Recorder()
+    findings = storm(tmp_path, "cut_all_tails", controllers=[KAFKA], recorder=recorder)
+    assert recorder.complaints or {finding.check for finding in findings} & {"K1", "K2", "K3", "K4"}
+
+
+@pytest.mark.parametrize("brokers", [(KBROKER,) * 3, (KAFKA, KBROKER, KBROKER)], ids=["kbroker", "mixed"])
+def test_r1_a_real_log_goes_through_five_dead_leaders_exactly_once(tmp_path: Path, brokers: tuple[str, ...]) -> None:
+    executable("kcat", hint="install kcat 1.7.1")
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=brokers, settings=QUICK_SESSIONS) as cluster:
+        result = run(cluster)
+    assert result.good, result
