@@ -32,8 +32,9 @@ from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbe
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse, Endpoint
 
 MAX_DELAY_MS: Final = 500
-SHUTDOWN_PATIENCE_MS: Final = 30_000
-"""The broker stops without the controller's consent if no heartbeat was answered for this long."""
+SHUTDOWN_PATIENCE_MS: Final = 8_000
+"""The broker stops without the controller's consent if no heartbeat was answered for this long: service managers and
+containers kill a process about 10 s after they have asked it to stop."""
 
 FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     "eligible.leader.replicas.version": (0, 1),
@@ -209,20 +210,21 @@ class BrokerLifecycle:
     async def shut_down(self) -> None:
         """Hand over the partitions of this broker to others, or leave them without a leader; then be fenced."""
         self._wants_shut_down = True
-        delays, answered_ms = BackOff(20), self._env.now_ms()
-        while True:
-            try:
-                answer = await self._heartbeat()
-                if answer.should_shut_down:
-                    return
-                answered_ms = self._env.now_ms()
-            except KafkaError as error:
-                if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                    raise
-                if self._env.now_ms() - answered_ms >= SHUTDOWN_PATIENCE_MS:
-                    logger.warning("stopping without the controller, which fences this broker later", why=error)
-                    return
-            await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+        delays, why = BackOff(20), "it does not answer"
+        with trio.move_on_after(SHUTDOWN_PATIENCE_MS / 1000) as patience:
+            while True:
+                try:
+                    answer = await self._heartbeat()
+                except KafkaError as error:
+                    if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                        raise
+                    why = str(error)
+                else:
+                    if answer.should_shut_down:
+                        return
+                    patience.deadline = trio.current_time() + SHUTDOWN_PATIENCE_MS / 1000
+                await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+        logger.warning("stopping without the controller, which fences this broker later", why=why)
 
     async def _patient_heartbeat(self) -> BrokerHeartbeatResponse:
         """A heartbeat that is answered. Errors: KafkaError that no repetition cures."""

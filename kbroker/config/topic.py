@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from copy import copy
 from typing import Final
 
@@ -15,22 +16,14 @@ _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
 _OF_THE_BROKER: Final = {one.name: one for one in declarations(LogSettings)}
 
 
-def _throttled(side: str, act: str) -> Setting:
-    key = f"{side}.replication.throttled.replicas"
-
+def _throttled(key: str) -> Callable[[tuple[str, ...]], str | None]:
     def check(replicas: tuple[str, ...]) -> str | None:
         if replicas in ((), ("*",)) or _REPLICAS.fullmatch(",".join(replicas)):
             return None
         form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         return f"{key} must be the literal '*' or a list of replicas in the following format: {form}"
 
-    return Setting(
-        (),
-        name=key,
-        kind=Kind.LIST,
-        check=check,
-        doc=f"Replicas that {act} at a throttled rate, while the broker has {side}.replication.throttled.rate.",
-    )
+    return check
 
 
 def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
@@ -39,6 +32,8 @@ def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
     one.name, one.synonyms, one.doc = name, ((fallback, 1),), doc or one.doc
     return one
 
+
+_THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 
 SETTINGS: Final = (
     _as_for_the_broker("cleanup.policy", "log.cleanup.policy"),
@@ -140,7 +135,5 @@ SETTINGS: Final = (
         internal=True,
         doc="Set by Kafka's own tests. It overrides segment.bytes.",
     ),
-    _throttled("follower", "fetch"),
-    _throttled("leader", "serve followers"),
-    *without_effect("topic"),
+    *without_effect("topic", {key: _throttled(key) for key in _THROTTLED}),
 )

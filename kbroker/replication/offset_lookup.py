@@ -28,6 +28,9 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+DEBUGGING = -2
+"""The replica id of a tool; a follower answers it too, with its own log end offset."""
+
 FIRST_VERSION = {
     LATEST: 1,
     EARLIEST: 1,
@@ -93,8 +96,11 @@ def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None
     Errors  those of Partition.leading, OFFSET_NOT_AVAILABLE and LEADER_NOT_AVAILABLE (a new leader has not reached its
             own epoch yet), KAFKA_STORAGE_ERROR
     """
-    progress = partition.leading(asked.current_leader_epoch)
     log = partition.log
+    if asked.replica_id == DEBUGGING and asked.timestamp == LATEST and partition.is_follower:
+        partition.check_epoch(asked.current_leader_epoch)
+        return OffsetFound(log.log_end_offset, -1, partition.leader_epoch)
+    progress = partition.leading(asked.current_leader_epoch)
     end = partition.readable_end(asked.reads_to)
     is_behind = asked.replica_id == CONSUMER and progress.high_watermark < progress.epoch_start_offset
     if asked.timestamp == LATEST:

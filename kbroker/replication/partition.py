@@ -171,7 +171,7 @@ class Partition:
     def __post_init__(self, checkpointed_high_watermark: int) -> None:
         self.key = (self.topic, self.index)
         self.name = f"{self.topic}-{self.index}"
-        self._known_high_watermark = min(checkpointed_high_watermark, self.log.log_end_offset)
+        self._known_high_watermark = checkpointed_high_watermark
 
     def __repr__(self) -> str:
         return f"<Partition {self.name} leader_epoch={self.leader_epoch}>"
@@ -258,13 +258,17 @@ class Partition:
 
         Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         """
-        self._check_epoch(current_leader_epoch)
+        self.check_epoch(current_leader_epoch)
         progress = self.progress
         if progress is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led by {self.leader}")
         return progress
 
-    def _check_epoch(self, current_leader_epoch: int) -> None:
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a request with another leader epoch, or for a log that has failed.
+
+        Errors  KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+        """
         if self.log.state.failure is not None:
             raise self.log.offline_error()
         if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -283,7 +287,7 @@ class Partition:
         """The high watermark of the replica that a fetcher reads. Errors: those of `leading`."""
         if not fetcher.may_read_follower or self.role is not Role.FOLLOWER:
             return self.leading(current_leader_epoch).high_watermark
-        self._check_epoch(current_leader_epoch)
+        self.check_epoch(current_leader_epoch)
         return self._known_high_watermark
 
     # Progress

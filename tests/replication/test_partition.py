@@ -88,3 +88,14 @@ def test_r13_a_new_leader_hides_the_log_end_until_caught_up(version: int) -> Non
     assert look_up(held, OffsetAsked(-2, version)).offset == 0
     round_over([held], asking(offset=3), fetcher=Fetcher(2)).note_follower()
     assert look_up(held, OffsetAsked(-1, version)).offset == 3
+
+
+def test_a_follower_tells_tools_its_log_end_offset_and_nobody_else() -> None:
+    held = partition()
+    append(held, 3)
+    held.apply(placed(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1))
+    assert look_up(held, OffsetAsked(-1, 7, replica_id=-2)).offset == 3
+    for timestamp, replica in ((-1, -1), (-1, 2), (-2, -2), (1, -2)):
+        with pytest.raises(KafkaError) as caught:
+            look_up(held, OffsetAsked(timestamp, 7, replica_id=replica))
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
