@@ -305,6 +305,7 @@ class Node:
                 broker = await self._load(directory, member)
                 if not settings.server.is_controller:
                     report_directories(nursery, broker)
+                    nursery.start_soon(broker.producer_ids.keep)
                 server = self.server = self._server(broker, on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)

@@ -18,8 +18,9 @@ from kbroker.broker.configs import alter_loggers
 from kbroker.broker.fetchers import Fetchers
 from kbroker.broker.internal_records import Check
 from kbroker.broker.isr_changes import IsrChanges
-from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
+from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
 from kbroker.config.replication import RACK_AWARE_SELECTOR
@@ -87,7 +88,7 @@ class Broker:
         self.metadata = metadata
         self.controller = controller
         self.lifecycle = lifecycle
-        self.producer_ids = ProducerIds(controller, lifecycle)
+        self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = turns
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)

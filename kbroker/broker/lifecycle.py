@@ -1,4 +1,4 @@
-"""This broker's registration, heartbeats and block of producer ids: what it asks the controller for itself.
+"""This broker's registration and heartbeats.
 
 A broker starts fenced and leads nothing. It asks to be unfenced once it has replayed its registration, and asks to shut
 down before it stops. See kbroker/controller/brokers.py for what the controller does.
@@ -6,7 +6,7 @@ down before it stops. See kbroker/controller/brokers.py for what the controller 
 A controller in another process fences a broker whose heartbeats are missing for broker.session.timeout.ms, so `run`
 sends one every broker.heartbeat.interval.ms. A fenced broker is unfenced by its next heartbeat.
 
-Source: KIP-631, KIP-730; Kafka's BrokerLifecycleManager.
+Source: KIP-631; Kafka's BrokerLifecycleManager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.errors import ErrorCode, KafkaError
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse, Endpoint
 
@@ -268,25 +267,3 @@ class BrokerLifecycle:
         if known is None:
             self.epoch = (await self._controller.ask(self._registration, BrokerRegistrationResponse)).broker_epoch
             logger.warning("registered again, because the broker was unregistered", epoch=self.epoch)
-
-
-class ProducerIds:
-    """Producer ids that this cluster has never used. The controller allocates blocks; ids left at a stop are lost."""
-
-    def __init__(self, controller: ControllerPort, lifecycle: BrokerLifecycle) -> None:
-        self._controller = controller
-        self._lifecycle = lifecycle
-        self._lock = trio.Lock()
-        self._next = self._end = 0
-
-    async def next(self) -> int:
-        """The next id, from this broker's block or a new one."""
-        async with self._lock:
-            if self._next == self._end:
-                broker = self._lifecycle
-                request = AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=broker.epoch)
-                block = await self._controller.ask(request, AllocateProducerIdsResponse)
-                self._next = block.producer_id_start
-                self._end = block.producer_id_start + block.producer_id_len
-            taken, self._next = self._next, self._next + 1
-            return taken

@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.broker.lifecycle import BrokerLifecycle, ProducerIds
+from kbroker.broker.lifecycle import BrokerLifecycle
+from kbroker.broker.producer_ids import ProducerIds
 from kbroker.config.metadata import MetadataSettings
 from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.metadata_log import DIRECTORY
@@ -158,7 +159,7 @@ async def test_trap_25_producer_ids_are_unique_across_callers_and_restarts(autoj
     for life in range(2):
         client = await open_client(disk)
         async with registered(client, incarnation=life) as lifecycle:
-            producer_ids = ProducerIds(client, lifecycle)
+            producer_ids = ProducerIds(client, lifecycle, MemoryEnv(disk))
 
             async def take(producer_ids: ProducerIds = producer_ids) -> None:
                 for _ in range(300):

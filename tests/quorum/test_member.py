@@ -21,6 +21,7 @@ from wire.errors import ErrorCode
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumRequestPartitionData
 from wire.messages.describe_quorum import DescribeQuorumRequestTopicData as QuorumTopic
+from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest, MetadataResponse
 
 DATA = "/data"
@@ -152,6 +153,8 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
             await trio.sleep(30)
             assert [topic.name for topic in (await member.metadata()).topics] == ["before"]
             client = await member.connect()
+            first = await client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0))
+            assert first.error_code == 0, "the broker has a block of producer ids"
             refused = await client.ask(creation("refused", {0: [1]}))
             assert [topic.error_code for topic in refused.topics] == [ErrorCode.REQUEST_TIMED_OUT]
             client.close()
@@ -209,6 +212,20 @@ async def test_a_shutdown_waits_for_the_others_only_as_long_as_they_need(site: S
             await trio.sleep(5)
             began = trio.current_time()
         assert trio.current_time() - began < 0.5, "heartbeats come every two seconds"
+
+
+async def test_a_broker_stops_without_a_controller_after_some_seconds() -> None:
+    network, disk = MemoryNetwork(), SimulatedDisk(timestamp_ms=lambda: 0)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    async with trio.open_nursery() as nursery:
+        ended = trio.Event()
+        await nursery.start(_control, disk, network, ended)
+        async with Member(network).running():
+            ended.set()
+            await trio.sleep(5)
+            before = trio.current_time()
+        assert 7 < trio.current_time() - before < 10
 
 
 async def test_a_restart_fetches_only_what_is_new(site: Site) -> None:
