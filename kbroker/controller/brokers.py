@@ -124,8 +124,8 @@ def _check_features(image: Image, request: BrokerRegistrationRequest) -> None:
     ranges = {
         feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in request.features
     }
-    # A broker that sends no range supports only the first KRaft level.
-    ranges.setdefault(METADATA_VERSION_FEATURE, (7, 7))
+    if METADATA_VERSION_FEATURE not in ranges:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Request features do not contain 'metadata.version'")
     for name, level in image.features.items():
         lowest, highest = ranges.get(name, (0, 0))
         if not lowest <= level <= highest:

@@ -7,7 +7,7 @@ Source: KIP-595, KIP-836, KIP-853; Kafka's KafkaRaftClient.
 
 from __future__ import annotations
 
-from kbroker.controller.context import Context
+from kbroker.controller.context import DEFAULT_MESSAGES, Context
 from kbroker.controller.decisions import decides
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.runtime.outcome import Outcome
@@ -31,8 +31,9 @@ def describe_quorum(context: Context, request: DescribeQuorumRequest) -> Outcome
         (topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     ]
     if asked != [(CLUSTER_METADATA_TOPIC, 0)]:
-        answer: DescribeQuorumResponse = refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        answer.error_code = ErrorCode.NONE
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        answer: DescribeQuorumResponse = refused(request, code, DEFAULT_MESSAGES[code])
+        answer.error_code, answer.error_message = ErrorCode.NONE, ""
         return Outcome([], answer)
     image, now_ms, node_id = context.image, context.timestamp_ms, context.settings.node_id
     voter = ReplicaState(

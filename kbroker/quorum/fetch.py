@@ -117,7 +117,7 @@ def _data(
         high_watermark=high_watermark,
         log_start_offset=service.log.log_start_offset,
         current_leader=LeaderIdAndEpoch(leader_id=service.node_id, leader_epoch=service.log.epoch),
-        aborted_transactions=None,
+        aborted_transactions=[],  # as Kafka's controllers
         records=records,
     )
 

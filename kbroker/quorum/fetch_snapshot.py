@@ -1,5 +1,7 @@
 """FetchSnapshot: a node that cannot continue from the log copies a snapshot file, one part for each request.
 
+Apache Kafka 4.3.1 has the same errors but cannot encode most of them, and answers UNKNOWN_SERVER_ERROR instead.
+
 Source: KIP-630; KafkaRaftClient of Apache Kafka 4.3.1.
 """
 

@@ -134,7 +134,7 @@ def test_an_incarnation_without_a_heartbeat_can_be_replaced() -> None:
         ({"log_dirs": [UUID(int=99)]}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [UUID(int=6000), UUID(int=6000)]}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [UUID(int=5001)]}, ErrorCode.INVALID_REGISTRATION),  # broker 1 has it
-        ({"features": []}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"features": []}, ErrorCode.INVALID_REGISTRATION),
         (
             {"features": [FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=20)]},
             ErrorCode.UNSUPPORTED_VERSION,
