@@ -1,5 +1,6 @@
 """What a controller of several brokers does by itself: it fences silent brokers, moves leaders back to the preferred
-replicas, elects leaders outside of the ISR where that is allowed, and writes NoOp records for observers.
+replicas, elects leaders outside of the ISR where that is allowed, writes NoOp records for observers, and logs what
+changes in the cluster.
 
 A controller that was stopped itself (a debugger, a suspended machine) finds all sessions expired when it continues,
 although the brokers' heartbeats wait in its sockets. So a controller that is late gives the brokers another session.
@@ -14,6 +15,7 @@ import trio
 from kbroker.config.metadata import MetadataSettings
 from kbroker.controller.brokers import FenceSilentBroker
 from kbroker.controller.embedded import EmbeddedController
+from kbroker.controller.event_lines import lines_of
 from kbroker.controller.periodic import MAX_ELECTIONS, ElectPreferredLeaders, ElectUncleanLeaders, WriteNoOp
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -35,6 +37,8 @@ async def keep_up(controller: EmbeddedController, env: Env, config: MetadataSett
     Every unfenced broker starts with a full session.
     """
     controller.sessions.restore(controller.publisher.image, env.now_ms())
+    if is_followed:
+        controller.publisher.add_listener(_log_changes)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fence_silent_brokers, controller, env)
         if config.auto_leader_rebalance_enable:
@@ -44,6 +48,11 @@ async def keep_up(controller: EmbeddedController, env: Env, config: MetadataSett
         nursery.start_soon(_elect_regularly, controller, env, ElectUncleanLeaders(), interval_ms)
         if is_followed and config.metadata_max_idle_interval_ms:
             nursery.start_soon(_write_no_ops, controller, env, config.metadata_max_idle_interval_ms)
+
+
+def _log_changes(_image: Image, delta: Delta) -> None:
+    for line in lines_of(delta):
+        (logger.warning if line.is_warning else logger.info)(line.event, **line.fields)
 
 
 async def fence_silent_brokers(controller: EmbeddedController, env: Env) -> None:
@@ -74,7 +83,7 @@ async def fence_silent_brokers(controller: EmbeddedController, env: Env) -> None
             await env.sleep_ms(RETRY_MS)
             continue
         if broker_id is not None:
-            logger.warning("broker fenced: no heartbeat", broker=broker_id, for_ms=controller.sessions.timeout_ms)
+            logger.warning("no heartbeat of a broker", broker=broker_id, for_ms=controller.sessions.timeout_ms)
 
 
 async def _elect_regularly(controller: EmbeddedController, env: Env, request: object, interval_ms: int) -> None:
