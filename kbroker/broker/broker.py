@@ -23,7 +23,7 @@ from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
-from kbroker.config.replication import RACK_AWARE_SELECTOR
+from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
 from kbroker.controller.port import ControllerPort, Sender
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
@@ -38,6 +38,7 @@ from kbroker.replication.leader import LeaderProgress
 from kbroker.replication.partition import CONSUMER, Fetcher, Partition
 from kbroker.replication.replica_selector import preferred_replica
 from kbroker.replication.replicas import Replicas
+from kbroker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
@@ -112,6 +113,15 @@ class Broker:
             logs=self,
             lowest_free_bytes=settings.limits.kbroker_groups_min_free_bytes,
         )
+        replication = settings.replication
+        self.leaders_throttle, self.followers_throttle = (
+            ReplicationThrottle(
+                windows=replication.replication_quota_window_num,
+                window_ms=1_000 * replication.replication_quota_window_size_seconds,
+            )
+            for _ in range(2)
+        )
+        self._take_rates(settings)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
@@ -172,8 +182,14 @@ class Broker:
 
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings
+        self._take_rates(settings)
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
         self.tier.reconfigure(settings.tier)
+
+    def _take_rates(self, settings: Settings) -> None:
+        for name, throttle in ((LEADER_RATE, self.leaders_throttle), (FOLLOWER_RATE, self.followers_throttle)):
+            text = settings.layers.text(name)
+            throttle.rate = UNLIMITED if text is None else int(text)
 
     def wake(self, key: TopicPartition) -> None:
         """Wake every request that waits on a partition."""
@@ -323,6 +339,23 @@ class Broker:
             return None
         racks = {broker.id: broker.rack for broker, _ in visible_brokers(self.image, listener)}
         return lambda progress, fetch_offset: preferred_replica(progress, fetch_offset, rack=rack, racks=racks)
+
+    def leader_throttle(self, follower_id: int) -> Callable[[Partition, int], bool] | None:
+        """Counts what a follower reads, and tells whether it gets nothing for now; None without a limit."""
+        throttle = self.leaders_throttle
+        if throttle.rate == UNLIMITED:
+            return None
+
+        def is_held_back(partition: Partition, size: int) -> bool:
+            replicas = partition.log.config.leader_replication_throttled_replicas
+            if not is_throttled(replicas, partition.index, self.node_id):
+                return False
+            now_ms = self.env.now_ms()
+            if size:
+                throttle.record(size, now_ms)
+            return follower_id not in partition.isr and throttle.is_exceeded(now_ms)
+
+        return is_held_back
 
     def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
         """Record what a follower has acknowledged with a Fetch."""

@@ -43,6 +43,7 @@ from kbroker.replication.follower import (
 )
 from kbroker.replication.offset_lookup import EARLIEST, LATEST
 from kbroker.replication.partition import Partition
+from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.messages.fetch import FetchResponse, PartitionData
@@ -298,12 +299,13 @@ class Source:
 
         Errors  CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
         """
-        partition, records = followed.partition, data.records
+        partition, records, size = followed.partition, data.records, 0
         if records:
             assert isinstance(records, memoryview), "decoded records are a view"
+            size = len(records)
             await self._start_inside_batch(followed, records)
             await self._broker.appender.append_as_follower(followed, records)
-            self._fetchers.bytes_in += len(records)
+            self._fetchers.bytes_in += size
             if not followed.is_current:
                 return
         followed.failures = 0
@@ -311,6 +313,20 @@ class Source:
             self._broker.wake(partition.key)
         followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
         self.fetcher.note_position(followed)
+        self._hold_back(followed, size)
+
+    def _hold_back(self, followed: Followed, size: int) -> None:
+        """Count throttled traffic; if there is too much, a partition that lags waits."""
+        broker, partition = self._broker, followed.partition
+        throttle = broker.followers_throttle
+        replicas = partition.log.config.follower_replication_throttled_replicas
+        if throttle.rate == UNLIMITED or not is_throttled(replicas, partition.index, broker.node_id):
+            return
+        now_ms = broker.env.now_ms()
+        if size:
+            throttle.record(size, now_ms)
+        if followed.lag and (wait_ms := throttle.wait_ms(now_ms)):
+            self.fetcher.delay(followed, now_ms + wait_ms)
 
     async def _start_inside_batch(self, followed: Followed, records: memoryview) -> None:
         """If the leader's log starts inside a batch, and this one is still empty, start it at the batch's offset."""

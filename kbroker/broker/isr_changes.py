@@ -117,7 +117,7 @@ class IsrChanges:
             self._proposing = {key: partition for key, (partition, _) in sent.items()} | self._proposing
             return False
         names = {topic.topic_id: name for name, topic in topics.items()}
-        retries = []
+        unanswered = {key: partition for key, (partition, _) in sent.items()}
         for topic_answer in response.topics:
             for answer in topic_answer.partitions:
                 name = names.get(topic_answer.topic_id)
@@ -129,10 +129,10 @@ class IsrChanges:
                 if rose:
                     broker.wake(partition.key)
                 self._report(partition, proposal, verdict, answer.error_code)
-                if verdict is Verdict.RETRY:
-                    retries.append(partition)
-        self._proposing = {partition.key: partition for partition in retries} | self._proposing
-        return not retries
+                if verdict is not Verdict.RETRY:
+                    unanswered.pop(partition.key, None)
+        self._proposing = unanswered | self._proposing
+        return not unanswered
 
     def _report(self, partition: Partition, proposal: IsrProposal, verdict: Verdict, code: int) -> None:
         if code:

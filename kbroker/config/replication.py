@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.config.settings import MB, SECOND, Dynamic, Long, setting, settings
+from kbroker.config.settings import MAX_INT64, MB, SECOND, Dynamic, Long, Setting, setting, settings
+from kbroker.config.values import Kind
 
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -48,8 +51,27 @@ class ReplicationSettings:
         doc="How the leader chooses the replica that a consumer reads from. The rack-aware one names an in-sync replica"
         " in the consumer's rack (client.rack, broker.rack). Other classes cannot be loaded.",
     )
+    replication_quota_window_num: int = setting(
+        default=11, at_least=1, doc="Number of windows over which the throttled replication traffic is measured."
+    )
+    replication_quota_window_size_seconds: int = setting(default=1, at_least=1, doc="Length of each of these windows.")
     replica_socket_timeout_ms: int = setting(
         default=30 * SECOND,
         doc="A follower connects again if the leader has not answered for this long, in addition to"
         " replica.fetch.wait.max.ms.",
     )
+
+
+THROTTLES: Final = tuple(
+    Setting(
+        MAX_INT64,
+        name=name,
+        kind=Kind.LONG,
+        at_least=0,
+        dynamic=Dynamic.CLUSTER_WIDE,
+        internal=True,
+        doc=f"Bytes per second that this broker {moves} for the replicas in {side}.replication.throttled.replicas.",
+    )
+    for name, side, moves in ((LEADER_RATE, "leader", "sends"), (FOLLOWER_RATE, "follower", "fetches"))
+)
+"""Settings that IncrementalAlterConfigs alone can set."""

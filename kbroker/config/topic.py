@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from copy import copy
 from typing import Final
 
@@ -16,14 +15,22 @@ _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
 _OF_THE_BROKER: Final = {one.name: one for one in declarations(LogSettings)}
 
 
-def _throttled(key: str) -> Callable[[tuple[str, ...]], str | None]:
+def _throttled(side: str, act: str) -> Setting:
+    key = f"{side}.replication.throttled.replicas"
+
     def check(replicas: tuple[str, ...]) -> str | None:
         if replicas in ((), ("*",)) or _REPLICAS.fullmatch(",".join(replicas)):
             return None
         form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         return f"{key} must be the literal '*' or a list of replicas in the following format: {form}"
 
-    return check
+    return Setting(
+        (),
+        name=key,
+        kind=Kind.LIST,
+        check=check,
+        doc=f"Replicas that {act} at a throttled rate, while the broker has {side}.replication.throttled.rate.",
+    )
 
 
 def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
@@ -32,8 +39,6 @@ def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
     one.name, one.synonyms, one.doc = name, ((fallback, 1),), doc or one.doc
     return one
 
-
-_THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 
 SETTINGS: Final = (
     _as_for_the_broker("cleanup.policy", "log.cleanup.policy"),
@@ -135,5 +140,7 @@ SETTINGS: Final = (
         internal=True,
         doc="Set by Kafka's own tests. It overrides segment.bytes.",
     ),
-    *without_effect("topic", {key: _throttled(key) for key in _THROTTLED}),
+    _throttled("follower", "fetch"),
+    _throttled("leader", "serve followers"),
+    *without_effect("topic"),
 )

@@ -61,6 +61,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
         prefer=broker.replica_chooser(request.rack_id, context.listener) if request.rack_id else None,
+        throttle=broker.leader_throttle(fetcher.replica_id) if fetcher.is_follower else None,
     )
     context.is_large = len(session.partitions) > MANY_PARTITIONS
     await _read(this_round, broker, off_the_loop=context.is_large)

@@ -106,6 +106,8 @@ class FetchRound:
     Units   max_bytes, min_bytes and size are bytes of records
     Shape   remote are the parts that the last read left to be read from the tier
     Errors  none: errors of partitions are part of their answers
+    Note    throttle tells whether a follower gets nothing of a partition for now; it is called with 0 before a read,
+            and with the size of what was read
     Note    prefer names the replica from which the fetcher should read a partition instead, -1 for this one
     """
 
@@ -118,6 +120,7 @@ class FetchRound:
         max_bytes: int,
         min_bytes: int,
         prefer: Callable[[LeaderProgress, int], int] | None = None,
+        throttle: Callable[[Partition, int], bool] | None = None,
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
@@ -125,6 +128,7 @@ class FetchRound:
         self._find = find
         self._fetcher = fetcher
         self._prefer = prefer
+        self._throttle = throttle
         self._max_bytes = max(0, max_bytes)
         self._min_bytes = min(min_bytes, self._max_bytes)
 
@@ -308,11 +312,12 @@ class FetchRound:
             size += min(available, max(0, asked.partition_max_bytes))
         return size >= self._min_bytes
 
-    @staticmethod
-    def _available(answer: PartitionAnswer, partition: Partition, read: PartitionRead) -> int | None:
+    def _available(self, answer: PartitionAnswer, partition: Partition, read: PartitionRead) -> int | None:
         """Bytes that the partition has for this Fetch; None if it must be answered now."""
         if read.diverging is not None or read.is_remote or answer.preferred_replica != NO_PREFERENCE:
             return None
+        if self._throttle is not None and self._throttle(partition, 0):
+            return 0
         return partition.bytes_between(answer.asked.fetch_offset, read.readable_end, read.place)
 
     def _names_other_replica(self, answer: PartitionAnswer, partition: Partition) -> bool:
@@ -346,17 +351,20 @@ class FetchRound:
                 and not partition.is_remote(asked.fetch_offset)
             ):
                 raise _FarBehind
+            is_throttled = self._throttle is not None and self._throttle(partition, 0)
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,
-                max_bytes=min(max(0, asked.partition_max_bytes), budget),
+                max_bytes=0 if is_throttled else min(max(0, asked.partition_max_bytes), budget),
                 fetcher=self._fetcher,
                 current_leader_epoch=asked.current_leader_epoch,
                 last_fetched_epoch=asked.last_fetched_epoch,
-                at_least_one_batch=first,
+                at_least_one_batch=first and not is_throttled,
             )
         except KafkaError as error:
             answer.fail(error)
             return 0
+        if self._throttle is not None and read.size:
+            self._throttle(partition, read.size)
         if read.is_remote and self._fetcher.is_replica:
             # KAFKA-16013: reported without waiting, because the follower builds its state from the tier itself.
             answer.error = KafkaError(

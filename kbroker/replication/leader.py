@@ -127,6 +127,9 @@ class LeaderProgress:
         """
         self.now_ms = max(self.now_ms, now_ms)
         follower = self.followers[replica_id]
+        if broker_epoch != follower.broker_epoch and replica_id not in self.isr:
+            # A new process. That the earlier one had caught up must not make acks=all wait for it.
+            follower = self.followers[replica_id] = FollowerState()
         follower.on_fetch(
             fetch_offset,
             log_start_offset=log_start_offset,

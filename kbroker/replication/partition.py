@@ -171,7 +171,7 @@ class Partition:
     def __post_init__(self, checkpointed_high_watermark: int) -> None:
         self.key = (self.topic, self.index)
         self.name = f"{self.topic}-{self.index}"
-        self._known_high_watermark = checkpointed_high_watermark
+        self._known_high_watermark = min(checkpointed_high_watermark, self.log.log_end_offset)
 
     def __repr__(self) -> str:
         return f"<Partition {self.name} leader_epoch={self.leader_epoch}>"

@@ -206,7 +206,7 @@ class MemoryCluster:
         turns, port = Turns(env.now_ns), Port(running, self.controller)
         broker = running.broker = Broker(
             env=env,
-            settings=settings,
+            settings=replicas.settings,
             cluster_id=CLUSTER_ID,
             replicas=replicas,
             metadata=metadata,

@@ -12,6 +12,12 @@ from tests.broker.several import MemoryCluster, memory_cluster
 from wire.errors import ErrorCode
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.record_batch import RecordBatch
 
@@ -244,6 +250,35 @@ async def test_r13_a_new_leader_answers_offset_not_available_at_first() -> None:
             await cluster.until(lambda: leader.known_high_watermark == 2)
             answer = await client.ask(request, version=7)
             assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, 2)
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+async def test_a_throttled_follower_catches_up_at_the_rate(side: str) -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(**{f"{side}_replication_throttled_replicas": "0:1" if side == "leader" else "0:2"})
+        await cluster.kill(2)
+        for _ in range(30):
+            await cluster.produce([b"x" * 100_000], to=1)
+        rate = IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=4,
+                    resource_name="1" if side == "leader" else "2",
+                    configs=[
+                        AlterableConfig(name=f"{side}.replication.throttled.rate", config_operation=0, value="100000")
+                    ],
+                )
+            ],
+            validate_only=False,
+        )
+        answer = await cluster.controller.decide(rate, IncrementalAlterConfigsResponse, version=1)
+        assert not answer.responses[0].error_code
+        began = trio.current_time()
+        await cluster.start(2)
+        assert not (await cluster.produce([b"y"], to=1)).error_code
+        assert trio.current_time() - began < 1, "the members of the ISR are not throttled"
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        assert 10 < trio.current_time() - began < 60, "3 MB, of which a burst of 1 MB is free"
 
 
 @pytest.mark.parametrize("seed", range(6))
