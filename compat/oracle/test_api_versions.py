@@ -11,7 +11,6 @@ from compat.oracle.schema import api_names, decode_response, encode_request, fra
 # APIs whose highest version in kbroker is below that of Apache Kafka 4.3.1, and why.
 NARROWER = {
     "Produce": (11, "12 is for transactions of the second version, 13 for topic ids with them"),
-    "Fetch": (17, "18 tells the high watermark that a follower knows, and there are no followers yet"),
 }
 
 SOFTWARE = {"ClientSoftwareName": "compat", "ClientSoftwareVersion": "1.0"}

@@ -32,7 +32,7 @@ FIRST_VERSION_WITH_NODE_ENDPOINTS: Final = 16
 _LEADERSHIP_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-@handles(FetchRequest, versions="4-17", on_error=lambda request, code: FetchResponse(error_code=code, responses=[]))
+@handles(FetchRequest, versions="4-18", on_error=lambda request, code: FetchResponse(error_code=code, responses=[]))
 async def fetch(request: FetchRequest, broker: Broker, context: Context) -> FetchResponse:
     """Read from the partitions of the request or its session; wait for min_bytes for at most max_wait_ms."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS

@@ -11,7 +11,7 @@ from kbroker.client.streaming import ConnectionClosed
 from tests.broker.several import MemoryCluster, memory_cluster
 from wire.errors import ErrorCode
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -53,6 +53,46 @@ async def test_a_new_partition_does_not_wait_for_the_end_of_an_idle_fetch() -> N
         began = trio.current_time()
         assert not (await cluster.produce([b"a"], to=1)).error_code
         assert trio.current_time() - began < 1
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+async def test_followers_of_any_release_fetch_without_asking_for_versions(version: int) -> None:
+    """The metadata.version of the cluster pins the version; a follower's connection has no ApiVersions."""
+    async with memory_cluster() as cluster:
+        topic_id = await cluster.create()
+        await cluster.produce([b"x"], to=1)
+        asked = FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=0, partition_max_bytes=1000)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic_id=topic_id, partitions=[asked])])
+        if version < 15:
+            request.replica_id = 2
+        else:
+            request.replica_state = ReplicaState(replica_id=2, replica_epoch=cluster.image.brokers[2].epoch)
+        async with cluster.client(1) as client:
+            found = (await client.ask(request, version=version)).responses[0].partitions[0]
+        assert (found.error_code, len(found.records)) == (0, 69)
+
+
+async def test_r2_a_fetch_of_an_earlier_incarnation_does_not_count() -> None:
+    async with memory_cluster() as cluster:
+        topic_id = await cluster.create()
+        for follower in (2, 3):
+            cluster.cut(follower, 1)
+        await cluster.produce([b"x"], to=1, acks=1)
+        asked = FetchPartition(partition=0, fetch_offset=1, current_leader_epoch=0, partition_max_bytes=1000)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+            replica_state=ReplicaState(replica_id=2, replica_epoch=cluster.image.brokers[2].epoch - 1),
+        )
+        leader = cluster.brokers[1].partition().leading()
+        async with cluster.client(1) as client:
+            stale = (await client.ask(request, version=17)).responses[0].partitions[0]
+            assert stale.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert leader.followers[2].fetch_offset < 1
+            request.replica_state = ReplicaState(replica_id=2, replica_epoch=cluster.image.brokers[2].epoch)
+            assert not (await client.ask(request, version=17)).responses[0].partitions[0].error_code
+            assert leader.followers[2].fetch_offset == 1
 
 
 async def test_acks_all_waits_for_every_member_of_the_isr() -> None:
