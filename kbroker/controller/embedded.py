@@ -172,6 +172,11 @@ class EmbeddedController:
 
     # -- decisions
 
+    @property
+    def active_id(self) -> int:
+        """See ControllerPort."""
+        return self._controller.settings.node_id
+
     async def ask(
         self,
         request: Any,

@@ -37,7 +37,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.client import UnsupportedApi
-from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData, ReplicaState
@@ -101,7 +101,7 @@ async def cluster_id_of(env: Env, addresses: QuorumView, config: MetadataSetting
                     connection.close()
             if not answer.error_code:
                 return answer.cluster_id
-            reason: object = ErrorCode(answer.error_code).name
+            reason: object = code_of(answer.error_code).name
         except NO_ANSWER as error:
             reason = describe(error)
         if env.now_ms() >= deadline_ms:
@@ -240,7 +240,7 @@ class MetadataObserver:
                 with trio.fail_after(timeout_ms / 1000):
                     response = await connection.ask(self._fetch_request(max_wait_ms=min(MAX_WAIT_MS, timeout_ms // 2)))
                 data = self._partition(response, address)
-                code = ErrorCode(data.error_code)
+                code = code_of(data.error_code)
                 if code in _SERVER_ERRORS or data.current_leader is not None:
                     await self._note_leader(data, response.node_endpoints, address)
                 if code in _SERVER_ERRORS:
@@ -284,7 +284,7 @@ class MetadataObserver:
         )
 
     def _partition(self, response: FetchResponse, address: Address) -> PartitionData:
-        code = ErrorCode(response.error_code)
+        code = code_of(response.error_code)
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             text = (
                 f"the controller at {address} belongs to another cluster than this data directory "
@@ -324,6 +324,7 @@ class MetadataObserver:
             )
             offset = await self._changing_log(truncate)
             logger.info("truncated the metadata log to the leader's", offset=offset, leader=self.quorum.leader_id)
+            await self._env.sleep_ms(self.config.controller_quorum_retry_backoff_ms)
         elif data.snapshot_id is not None and data.snapshot_id.end_offset >= 0 <= data.snapshot_id.epoch:
             await self._install(SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch), connection)
         else:
@@ -359,8 +360,9 @@ class MetadataObserver:
                 with trio.fail_after(self.config.controller_quorum_request_timeout_ms / 1000):
                     response = await connection.ask(request)
                 parts = [part for topic in response.topics for part in topic.partitions]
-                code = ErrorCode(response.error_code or (parts[0].error_code if parts else 0))
+                code = code_of(response.error_code or (parts[0].error_code if parts else 0))
                 if code == ErrorCode.SNAPSHOT_NOT_FOUND:
+                    await env.sleep_ms(self.config.controller_quorum_retry_backoff_ms)
                     return
                 if code or len(parts) != 1:
                     raise KafkaError(

@@ -27,7 +27,13 @@ class Sender:
 
 
 class ControllerPort(Protocol):
-    """Asks the active controller for decisions."""
+    """Asks the active controller for decisions.
+
+    active_id  the node id of the active controller as this node knows it, -1 if none is known
+    """
+
+    @property
+    def active_id(self) -> int: ...
 
     async def ask(
         self,

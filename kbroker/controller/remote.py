@@ -25,7 +25,7 @@ from kbroker.controller.quorum_view import Address
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
-from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.framing import decode_response, encode_request_frame
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
@@ -89,6 +89,11 @@ class RemoteController:
         """Close the connections."""
         self._close_idle(lambda _: True)
 
+    @property
+    def active_id(self) -> int:
+        """See ControllerPort."""
+        return self._observer.quorum.leader_id
+
     async def ask(
         self,
         request: Any,
@@ -102,7 +107,7 @@ class RemoteController:
         if type(request) in _SENT_AS_THEY_ARE:
             answer = await self._repeat(lambda connection: connection.ask(request))
             if answer.error_code:
-                raise KafkaError(ErrorCode(answer.error_code))
+                raise KafkaError(code_of(answer.error_code))
         else:
 
             async def forward(connection: Connection) -> R | ErrorCode:
@@ -193,7 +198,7 @@ async def _forward(
     )
     answer: EnvelopeResponse = await connection.ask(envelope)
     if answer.error_code:
-        return ErrorCode(answer.error_code)
+        return code_of(answer.error_code)
     if answer.response_data is None:
         raise Malformed("an Envelope without a response")
     return decode_response(response, version, answer.response_data)[1]

@@ -72,6 +72,11 @@ class ControllerService:
         return SUPPORTED_FEATURES
 
     @property
+    def active_id(self) -> int:
+        """See ControllerPort."""
+        return self.embedded.active_id
+
+    @property
     def log(self) -> MetadataLog:
         """The metadata log."""
         return self.embedded.log

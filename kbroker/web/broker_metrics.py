@@ -211,6 +211,12 @@ def _active_controllers(broker: Broker) -> float:
     return float(broker.settings.server.is_controller)
 
 
+@of_broker(GAUGE, "kafka_server_raft_metrics_current_leader")
+def _current_leader(broker: Broker) -> float:
+    """Node id of the active controller as this node knows it, -1 if none is known."""
+    return broker.controller.active_id
+
+
 @of_broker(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
 def _topic_count(broker: Broker) -> float:
     """Topics of the cluster."""

@@ -82,6 +82,8 @@ def _warnings(broker: Broker) -> list[str]:
             f"{count_of_all} records of __consumer_offsets cannot be read and were skipped,"
             f" the first in {first.partition.name} at offset {first.first_unreadable}"
         )
+    if broker.controller.active_id < 0:
+        found.append("no controller answers: requests that change the cluster fail")
     if replicas.directory.state.is_short_of_space:
         found.append("the disk is nearly full: the broker refuses records")
     if strays := replicas.directory.stray_count:

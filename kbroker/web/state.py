@@ -72,6 +72,7 @@ def _node(node: Observed) -> dict[str, Any]:
         found |= {
             "cluster_id": broker.cluster_id,
             "metadata_offset": image.offset,
+            "controller": broker.controller.active_id,
             "controller_epoch": image.epoch,
             "metadata_version": image.metadata_version,
             "brokers": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -16,6 +17,8 @@ from kbroker.runtime.net_ports import Stream
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.net import MemoryNetwork
+from kbroker.web.health import ready
+from kbroker.web.state import render
 from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreateTopicsResponse
@@ -147,10 +150,12 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
     async with trio.open_nursery() as nursery:
         ended = trio.Event()
         site = await nursery.start(_control, disk, network, ended)
-        async with member.running():
+        async with member.running() as node:
             await site.controller.decide(creation("before", {0: [1]}), CreateTopicsResponse, version=7)
+            assert _controllers_seen(node) == (NODE_ID, [])
             ended.set()
             await trio.sleep(30)
+            assert _controllers_seen(node) == (-1, ["no controller answers: requests that change the cluster fail"])
             assert [topic.name for topic in (await member.metadata()).topics] == ["before"]
             client = await member.connect()
             first = await client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0))
@@ -170,6 +175,13 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
             assert not fenced(site)
         assert fenced(site)
         ended.set()
+
+
+def _controllers_seen(node: Node) -> tuple[int, list[str]]:
+    """The controller in /state, and the warnings in /health."""
+    state = json.loads(b"".join(render(node)))["node"]
+    health = json.loads(b"".join(ready(node).pieces))
+    return state["controller"], health["warnings"]
 
 
 async def _control(
