@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,7 @@ from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import Node
 from compat.kafka import libraries
 from compat.kafka.tools import run_tool
+from wire.types import uuid_to_text
 
 WITHOUT_TRANSACTIONS = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
 
@@ -200,6 +202,27 @@ def test_a_dynamic_quorum_is_found_by_its_bootstrap_servers(small: ProcessCluste
     small.await_brokers(1)
     assert "installed a metadata snapshot" in broker.log_tail()
     produce_and_consume(small, "orders", "others", total=2 * RECORDS)
+
+
+def test_a_dynamic_quorum_of_three_is_found_by_one_address(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA] * 3, brokers=[KBROKER]) as cluster:
+        voters = ",".join(
+            f"{node_id}@{node.address}:{uuid_to_text(UUID(int=(node_id << 100) + 1))}"
+            for node_id, node in cluster.controllers.items()
+        )
+        for node in cluster.nodes:
+            del node.settings["controller.quorum.voters"]
+            node.settings["controller.quorum.bootstrap.servers"] = _controllers(cluster)
+            node.format_flags += ["--initial-controllers", voters]
+        cluster.brokers[1].settings["controller.quorum.bootstrap.servers"] = cluster.controllers[100].address
+        cluster.start()
+        cluster.controllers[100].kill()  # the only one that the broker's settings name
+        create(cluster, "first", "--partitions", "1", "--replication-factor", "1")
+        cluster.controllers[100].start()
+        await_true(lambda: _active_controller(cluster) >= 0)
+        cluster.controllers[_active_controller(cluster)].kill()
+        create(cluster, "second", "--partitions", "1", "--replication-factor", "1")
+        produce_and_consume(cluster, "second", "readers")
 
 
 def test_a_broker_with_an_empty_directory_leads_its_partitions_again(small: ProcessCluster) -> None:
