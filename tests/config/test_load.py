@@ -29,6 +29,34 @@ transaction.state.log.min.isr=1
 log.segment.bytes=1073741824
 """
 
+# config/broker.properties of Apache Kafka 4, without comments.
+STOCK_BROKER_FILE = b"""\
+process.roles=broker
+node.id=2
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://localhost:9092
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-broker-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
 
 def test_the_strongest_layer_that_has_a_key_gives_its_value() -> None:
     def partitions(**layers: object) -> int:
@@ -73,6 +101,13 @@ def test_kafkas_own_file_causes_no_warnings() -> None:
     assert [str(one) for one in settings.listeners.bound] == ["PLAINTEXT://:9092"]
     assert [str(one) for one in settings.listeners.advertised] == ["PLAINTEXT://localhost:9092"]
     assert settings.data_directory == "/var/lib/kafka/data"
+
+
+def test_kafkas_own_file_of_a_broker_is_accepted() -> None:
+    settings = Settings.load(STOCK_BROKER_FILE)
+    assert settings.warnings == ()
+    assert (settings.node_id, settings.server.is_controller) == (2, False)
+    assert settings.listeners.controller_name == "CONTROLLER"
 
 
 @pytest.mark.parametrize(

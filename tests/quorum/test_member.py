@@ -19,13 +19,15 @@ from kbroker.testing.env import MemoryEnv
 from kbroker.testing.net import MemoryNetwork
 from kbroker.web.health import ready
 from kbroker.web.state import render
-from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation
+from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation, registration
 from wire.errors import ErrorCode
+from wire.messages.broker_registration import BrokerRegistrationResponse
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumRequestPartitionData
 from wire.messages.describe_quorum import DescribeQuorumRequestTopicData as QuorumTopic
 from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.metadata import MetadataRequest, MetadataResponse
+from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 DATA = "/data"
 
@@ -280,6 +282,34 @@ async def test_a_node_id_that_a_live_broker_has_is_refused(site: Site) -> None:
         node = second.node(listeners="PLAINTEXT://elsewhere.example:9092")
         assert "another running broker has node.id=1" in await refusal(node)
         assert not fenced(site)
+
+
+async def test_c7_an_unregistered_broker_registers_again(site: Site) -> None:
+    async with Member(site.env.network).running() as node:
+        assert node.broker is not None
+        epoch = node.broker.lifecycle.epoch
+        await site.controller.decide(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse, version=0)
+        await until(lambda: 1 in site.image.brokers and not fenced(site))
+        assert node.broker.lifecycle.epoch == site.image.brokers[1].epoch > epoch
+
+
+async def test_c7_a_broker_that_was_replaced_stops_with_one_line(site: Site) -> None:
+    node = Member(site.env.network).node()
+    lines: list[str] = []
+
+    async def run(*, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await node.run(on_ready=lambda _host, _port: task_status.started())
+        except NodeFailed as failure:
+            lines.append(str(failure))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run)
+        other = registration(1, incarnation=7)
+        await site.controller.decide(other, BrokerRegistrationResponse, version=4, from_own_broker=True)
+    assert lines == [
+        "DUPLICATE_BROKER_REGISTRATION: another process has registered as broker 1: give each broker its own node.id"
+    ]
 
 
 async def test_a_directory_of_another_cluster_is_refused(site: Site) -> None:
