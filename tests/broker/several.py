@@ -22,6 +22,7 @@ from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.embedded import EmbeddedController, open_controller
 from kbroker.controller.port import NEWEST_VERSION, Sender
+from kbroker.controller.upkeep import fence_silent_brokers
 from kbroker.handlers import discover
 from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
@@ -160,6 +161,7 @@ class MemoryCluster:
             config=settings.metadata,
         )
         await self._nursery.start(self.controller.run)
+        self._nursery.start_soon(fence_silent_brokers, self.controller, self._controller_env)
 
     @property
     def image(self) -> Image:

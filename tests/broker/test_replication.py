@@ -19,6 +19,12 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from wire.record_batch import RecordBatch
 
 SHORT_LAG = {"replica.lag.time.max.ms": 10_000}
@@ -173,6 +179,64 @@ async def test_r8_a_deposed_leader_drops_what_was_not_acknowledged() -> None:
         await cluster.until(lambda: cluster.isr() == {1, 2, 3})
         await cluster.agree()
         assert values(cluster.bytes_of(1)) == [b"kept", b"new"]
+
+
+async def test_r4_a_leader_without_controllers_acknowledges_nothing() -> None:
+    """It still believes that it leads, but its followers have another leader, and it cannot shrink the ISR."""
+    async with memory_cluster(settings=SHORT_LAG) as cluster:
+        await cluster.create(min_insync_replicas=1)
+        await cluster.produce([b"kept"], to=1)
+        cluster.brokers[1].is_cut_from_controller = True
+        await cluster.until(lambda: cluster.leader() == 2)
+        assert cluster.brokers[1].partition().is_leader, "it has not heard of the election"
+        lost = await cluster.produce([b"lost"], to=1, timeout_ms=40_000)
+        assert lost.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not (await cluster.produce([b"new"], to=2)).error_code
+        cluster.brokers[1].is_cut_from_controller = False
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        assert values(cluster.bytes_of(1)) == [b"kept", b"new"]
+
+
+async def test_committed_offsets_survive_the_death_of_their_coordinator() -> None:
+    """The coordinator of a group moves with the leader of its partition of `__consumer_offsets`."""
+    settings = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 3}
+    async with memory_cluster(settings=settings) as cluster:
+        await cluster.create()
+        await cluster.create("__consumer_offsets", replicas=((1, 2, 3),), min_insync_replicas=2)
+        commit = OffsetCommitRequest(
+            group_id="readers",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name="t",
+                    partitions=[
+                        OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
+                    ],
+                )
+            ],
+            member_id="",
+        )
+        fetch = OffsetFetchRequest(
+            group_id="readers", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        )
+
+        async def committed(broker: int) -> tuple[int, int]:
+            async with cluster.client(broker) as client:
+                answer = await client.ask(fetch, version=7)
+            if answer.error_code:
+                return answer.error_code, -1
+            return 0, answer.topics[0].partitions[0].committed_offset
+
+        async with cluster.client(1) as client:
+            answer = await client.ask(commit, version=7)
+        assert not answer.topics[0].partitions[0].error_code
+        assert await committed(2) == (ErrorCode.NOT_COORDINATOR, -1)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.leader("__consumer_offsets") == 2)
+        await trio.sleep(5)  # until the coordinator has loaded its partition
+        assert await committed(2) == (0, 7)
+        await cluster.start(1)
+        assert (await committed(1))[0] == ErrorCode.NOT_COORDINATOR
 
 
 async def test_a_follower_that_lost_its_directory_copies_everything_again() -> None:
@@ -347,6 +411,7 @@ async def test_r1_random_deaths_and_cuts_lose_nothing_acknowledged(seed: int) ->
             if one not in cluster.brokers:
                 await cluster.start(one)
             cluster.mend(one)
+            cluster.brokers[one].is_cut_from_controller = False
         await cluster.until(lambda: cluster.isr() == {1, 2, 3})
         await cluster.agree()
         stored = values(cluster.bytes_of(1))
@@ -372,7 +437,10 @@ async def _disturb(cluster: MemoryCluster, draw: Random, whole: trio.CancelScope
             one, other = draw.sample([1, 2, 3], 2)
             if one in cluster.brokers:
                 cluster.cut(one, other)
+        elif step < 0.9:
+            cluster.brokers[draw.choice(running)].is_cut_from_controller = True
         else:
-            for one in cluster.brokers:
+            for one, broker in cluster.brokers.items():
                 cluster.mend(one)
+                broker.is_cut_from_controller = False
     whole.cancel()
