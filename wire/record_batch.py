@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -33,19 +32,20 @@ from wire.batch_header import (
     LOG_APPEND_TIME_BIT,
     MAGIC,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     POSITIONS,
     TRANSACTIONAL_BIT,
+    BatchHeader,
 )
 from wire.compression import Bytes, Codec, compress, decompress
 from wire.errors import Malformed
 
 NO_TIMESTAMP: Final = -1
-NO_SEQUENCE: Final = -1
-MAX_SEQUENCE: Final = 0x7FFF_FFFF
 MAX_DECOMPRESSED_BYTES: Final = 128 << 20
 
 WritableBytes: TypeAlias = bytearray | memoryview
 
+_MEMORYVIEW: Final = memoryview  # compiled code looks up the name of a builtin type at each use
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _UINT32: Final = struct.Struct(">I")
@@ -72,51 +72,21 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-@dataclass(init=False, repr=False, eq=False, slots=True)
-class RecordBatch:
+class RecordBatch(BatchHeader):
     """A view of one batch in `buffer` at `position`. Only the header must be present; `is_whole` reports the rest.
 
-    Reading it takes about a microsecond. It copies nothing and checks only that the header is a possible header of
-    format 2. Errors: Malformed (too short, an impossible size), LegacyMagic.
+    It copies nothing and checks only that the header is a possible header of format 2. Errors: Malformed (too short,
+    an impossible size), LegacyMagic.
     """
 
-    base_offset: int
-    size: int  # of the whole batch: batch_length + 12
-    partition_leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-    buffer: Bytes
-    position: int
+    __slots__ = ("buffer", "position")
 
     def __init__(self, buffer: Bytes, position: int = 0) -> None:
         if len(buffer) - position < HEADER_SIZE:
             raise _too_short(buffer, position)
-        (
-            self.base_offset,
-            length,
-            self.partition_leader_epoch,
-            self.magic,
-            self.crc,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.record_count,
-        ) = HEADER.unpack_from(buffer, position)
-        if self.magic != MAGIC or length < HEADER_SIZE - FRAME_SIZE:
-            raise _not_format_2(self.magic, length)
-        self.size = length + FRAME_SIZE
+        super().__init__(buffer, position)
+        if self.magic != MAGIC or self.batch_length < HEADER_SIZE - FRAME_SIZE:
+            raise _not_format_2(self.magic, self.batch_length)
         self.buffer = buffer
         self.position = position
 
@@ -128,7 +98,9 @@ class RecordBatch:
     @property
     def data(self) -> memoryview:
         """The batch's own bytes, header included."""
-        view = memoryview(self.buffer)[self.position : self.position + self.size]
+        view = _view(self.buffer)
+        if self.position or len(view) != self.size:
+            view = view[self.position : self.position + self.size]
         if len(view) < self.size:
             raise Malformed(f"a batch of {self.size} bytes, but {len(view)} are there")
         return view
@@ -136,7 +108,7 @@ class RecordBatch:
     @property
     def payload(self) -> memoryview:
         """The records' bytes, still compressed."""
-        view = memoryview(self.buffer)[self.position + HEADER_SIZE : self.position + self.size]
+        view = _view(self.buffer)[self.position + HEADER_SIZE : self.position + self.size]
         if len(view) < self.size - HEADER_SIZE:
             raise Malformed(f"a batch of {self.size} bytes, but {len(view) + HEADER_SIZE} are there")
         return view
@@ -148,47 +120,11 @@ class RecordBatch:
         except IndexError:
             raise Malformed(f"unknown compression codec {self.attributes & CODEC_MASK}") from None
 
-    @property
-    def is_log_append_time(self) -> bool:
-        return self.attributes & LOG_APPEND_TIME_BIT != 0
-
-    @property
-    def is_transactional(self) -> bool:
-        return self.attributes & TRANSACTIONAL_BIT != 0
-
-    @property
-    def is_control(self) -> bool:
-        return self.attributes & CONTROL_BIT != 0
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether base_timestamp is the time from which compaction may drop this batch's tombstones."""
-        return self.attributes & DELETE_HORIZON_BIT != 0
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > NO_PRODUCER_ID
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record; 2147483647 is followed by 0."""
-        if self.base_sequence == NO_SEQUENCE:
-            return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
-
     def crc_is_valid(self) -> bool:
         end = self.position + self.size
         if end > len(self.buffer):
             return False
-        return self.crc == crc32c(memoryview(self.buffer)[self.position + CRC_START : end])
+        return self.crc == crc32c(_view(self.buffer)[self.position + CRC_START : end])
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
         """Decode the records. Raises Malformed at the first invalid one, or if there are not `record_count`."""
@@ -206,6 +142,10 @@ class RecordBatch:
             f"<RecordBatch offsets {self.base_offset}-{self.last_offset}, epoch {self.partition_leader_epoch}, "
             f"{self.record_count} records, {self.size} bytes, attributes {self.attributes:#x}>"
         )
+
+
+def _view(buffer: Bytes) -> memoryview:
+    return buffer if isinstance(buffer, _MEMORYVIEW) else _MEMORYVIEW(buffer)
 
 
 class Batches(Iterator[RecordBatch]):
@@ -327,14 +267,14 @@ def build_batch(
     return bytes(batch)
 
 
-def with_payload(batch: RecordBatch, payload: Bytes, codec: int) -> bytes:
+def with_payload(batch: RecordBatch, payload: Bytes, codec: int) -> bytearray:
     """The batch with other bytes of records, which are compressed with this codec (bits 0-2 of the attributes)."""
     data = bytearray(batch.data[:HEADER_SIZE])
     _INT32.pack_into(data, POSITIONS["batch_length"], HEADER_SIZE - FRAME_SIZE + len(payload))
     _INT16.pack_into(data, POSITIONS["attributes"], batch.attributes & ~CODEC_MASK | codec)
     data += payload
     _set_crc(data)
-    return bytes(data)
+    return data
 
 
 def _set_crc(batch: WritableBytes) -> None:

@@ -139,9 +139,10 @@ class Appender:
             finally:
                 claim.release()
             partition.leading()  # the leader may have changed during the await
-        size = len(batch.data)
+        data, header = batch.data, batch.batch
+        size = len(data)
         if self._pace.is_inline(size) and partition.key not in self.locks:
-            plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
+            plan = log.plan_append(data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms, header=header)
             if plan.rolls or plan.syncs:
                 plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
             else:

@@ -20,8 +20,9 @@ from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import parse_offsets, read_file
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from kbroker.storage.leader_epoch import parse_epochs
-from kbroker.storage.producer_state import MAX_SEQUENCE, snapshot_rows
+from kbroker.storage.producer_state import snapshot_rows
 from kbroker.storage.verifying import index_entries
+from wire.batch_header import MAX_SEQUENCE
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
 

@@ -19,8 +19,8 @@ from kbroker.cli._say import note, visible_writer
 from kbroker.runtime.ports import ReadableDisk
 from kbroker.runtime.visible import visible_json, visible_lines
 from kbroker.storage.checkpoint import read_file
-from wire.batch_header import CODEC_MASK
-from wire.record_batch import MAX_SEQUENCE, Record, RecordBatch
+from wire.batch_header import CODEC_MASK, MAX_SEQUENCE
+from wire.record_batch import Record, RecordBatch
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Self
 
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import PRODUCE_BY_NAME, new_producer_id, produce_request
-from wire.batch_header import NO_PRODUCER_ID
+from wire.batch_header import MAX_SEQUENCE, NO_PRODUCER_ID, NO_SEQUENCE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError, check
 from wire.partitioner import partition_of_key
-from wire.record_batch import MAX_SEQUENCE, NO_SEQUENCE, Record, build_batch
+from wire.record_batch import Record, build_batch
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "allow_auto_create_topics": True,

@@ -20,7 +20,7 @@ from kbroker.handlers import Context, handles
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.frames import without_frames
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
-from wire.batch_header import HEADER_SIZE
+from wire.batch_header import HEADER_SIZE, POSITIONS, TRANSACTIONAL_BIT
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -33,14 +33,16 @@ from wire.messages.produce import (
     TopicProduceResponse,
 )
 
-NO_REPLY, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
+NO_REPLY: Final = 0
+LEADER_ONLY: Final = 1
+ALL_IN_SYNC: Final = -1
 PARTITIONS_IN_ONE_GO: Final = 16
 FIRST_VERSION_WITH_CURRENT_LEADER: Final = 10
 FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS: Final = 11
 TOOLS_CLIENT_ID: Final = "__admin_client"
 """The client id of Kafka's own tools; only this client id may write to internal topics."""
 
-_LOW_ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
+_LOW_ATTRIBUTES: Final = POSITIONS["attributes"] + 1
 # Kafka sets log_start_offset in the reply to a refused batch, except with these codes.
 _REFUSED_BEFORE_THE_LOG: Final = frozenset(
     {
@@ -144,7 +146,7 @@ def _is_transactional(records: object) -> bool:
     return (
         isinstance(records, memoryview)
         and len(records) >= HEADER_SIZE
-        and records[_LOW_ATTRIBUTES] & _TRANSACTIONAL != 0
+        and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT != 0
     )
 
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.storage.batches import BatchHeader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.durable import lacks_space, sync, sync_names
 from kbroker.storage.index import CorruptIndex
@@ -38,6 +37,7 @@ from kbroker.storage.segment import (
 )
 from kbroker.storage.segment_recovery import RecoveredSegment, recover_segment
 from kbroker.storage.segments import unlink_newest_first
+from wire.batch_header import BatchHeader
 
 _OFFSET_DIGITS: Final = 20
 _SCAN_BYTES: Final = 1 << 20

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage.batches import BatchHeader, WritableBuffer
+from kbroker.storage.batches import WritableBuffer
 from kbroker.storage.files import FilePool
 from kbroker.storage.index import BLOCK_ENTRIES
 from kbroker.storage.loader import Loader
@@ -36,7 +36,6 @@ from kbroker.storage.plans import (
     DirectoryState,
     FlushPlan,
     assign_several,
-    assigned_header,
     duplicate_plan,
     followers_headers,
     writable,
@@ -47,7 +46,7 @@ from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segmented_log import SegmentedLog
 from kbroker.storage.segments import unlink_segment
-from wire.batch_header import CONTROL_BIT, FRAME_SIZE, NO_PRODUCER_ID
+from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 
 MAX_LEADER_EPOCH: Final = (1 << 31) - 1
@@ -161,9 +160,12 @@ class Log(SegmentedLog):
         self.commit(plan)
         return plan
 
-    def plan_append(self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int) -> AppendPlan:
-        """Plan the append of one or more whole, validated batches from a client. Changes nothing.
+    def plan_append(
+        self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int, header: BatchHeader | None = None
+    ) -> AppendPlan:
+        """Plan the append of one or more whole, validated batches from a client. Changes nothing but `header`.
 
+        `header` is that of the first batch, if the caller has read it already; it gets the assigned offset and epoch.
         `write` writes base_offset and partition_leader_epoch into `batches` if it is writable, else into a copy.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
@@ -171,8 +173,10 @@ class Log(SegmentedLog):
         if state.spare_bytes < size and not state.leaves(self.lowest_free_bytes + size):
             raise self.offline_error()
         batches = writable(batches)
-        header = assigned_header(batches, 0, self.log_end_offset, leader_epoch)
-        if header.batch_length + FRAME_SIZE != size:
+        if header is None:
+            header = BatchHeader(batches)
+        header.base_offset, header.partition_leader_epoch = self.log_end_offset, leader_epoch
+        if header.size != size:
             assigned = assign_several(
                 batches, offset=self.log_end_offset, leader_epoch=leader_epoch, producers=self.producers
             )
@@ -218,7 +222,9 @@ class Log(SegmentedLog):
         else:
             rolls = next_offset - 1 - active.base_offset > MAX_RELATIVE_OFFSET
         syncs = next_offset - self.recovery_point >= self._flush_messages
-        return AppendPlan(batches, size, headers, first.base_offset, next_offset, rolls, syncs, timestamp_ms)
+        return AppendPlan(
+            batches, size, headers, first.base_offset, next_offset, rolls=rolls, syncs=syncs, wall_ms=timestamp_ms
+        )
 
     def write(self, plan: AppendPlan) -> None:
         """Do the I/O of a plan. Blocking; may run in a thread while no other append runs."""
@@ -274,7 +280,7 @@ class Log(SegmentedLog):
             if header.producer_id != NO_PRODUCER_ID:
                 marker = read_marker(plan.data, at) if header.attributes & CONTROL_BIT else None
                 self.producers.note(header, marker)
-            at += header.batch_length + FRAME_SIZE
+            at += header.size
             tail.add(header.base_offset + header.last_offset_delta + 1, position + at)
         self.producers.end_offset = self.log_end_offset = plan.next_offset
         if plan.syncs:

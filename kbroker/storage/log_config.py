@@ -7,7 +7,7 @@ and kbroker_remote_flush_timestamp_ms are kbroker's own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 MAX_INT64: Final = (1 << 63) - 1
@@ -53,6 +53,10 @@ class LogConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = ()
     producer_id_expiration_ms: int = 86_400_000
     max_producers: int = 100_000
+
+    def __reduce__(self) -> tuple[type[LogConfig], tuple[object, ...]]:
+        # For worker processes. By default pickle would set the attributes of a new object, which is frozen.
+        return LogConfig, tuple(getattr(self, one.name) for one in fields(self))
 
     @property
     def is_deleting(self) -> bool:

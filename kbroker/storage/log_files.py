@@ -19,7 +19,6 @@ from contextlib import suppress
 from typing import Final
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import BatchHeader
 from kbroker.storage.checkpoint import read_file, replace_file
 from kbroker.storage.doomed import Doomed
 from kbroker.storage.durable import lacks_space, sync_names
@@ -38,7 +37,7 @@ from kbroker.storage.segment import (
 )
 from kbroker.storage.segment_recovery import RecoveredSegment, producer_headers
 from kbroker.storage.segments import SegmentList, unlink_newest_first, unlink_segment
-from wire.batch_header import NO_PRODUCER_ID
+from wire.batch_header import NO_PRODUCER_ID, BatchHeader
 
 _NONE_READ: Final[Mapping[int, RecoveredSegment]] = {}
 

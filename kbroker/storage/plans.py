@@ -14,21 +14,20 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BatchHeader, WritableBuffer, header_at
+from kbroker.storage.batches import WritableBuffer
 from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, RememberedBatch
 from kbroker.storage.segment import Segment
-from wire.batch_header import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, header_struct
+from wire.batch_header import CRC_START, HEADER_SIZE, BatchHeader, header_struct
 from wire.errors import ErrorCode, KafkaError
 
-_new: Final = tuple.__new__  # a NamedTuple's own constructors take twice as long
-_ASSIGNED: Final = header_struct(base_offset="q", batch_length="i", partition_leader_epoch="i")
+_MEMORYVIEW: Final = memoryview  # compiled code looks up the name of a builtin type at each use
+_stamp: Final = header_struct(base_offset="q", batch_length="i", partition_leader_epoch="i").pack_into
 INLINE_WRITE_BYTES: Final = 128 << 10
 """A write up to this size takes less time than the two thread hops needed to move it off the event loop."""
 UNKNOWN_SPACE: Final = 1 << 62
 
 
-@dataclass(slots=True, eq=False)
 class AppendPlan:
     """One append; made by `Log.plan_append`, passed to `write` and `commit`.
 
@@ -40,16 +39,43 @@ class AppendPlan:
     Note   rolls, syncs and size tell the caller whether to run `write` in a thread
     """
 
-    data: WritableBuffer
-    size: int
-    headers: Sequence[BatchHeader]
-    first_offset: int
-    next_offset: int
-    rolls: bool = False
-    syncs: bool = False
-    wall_ms: int = -1
-    timestamp_ms: int = -1
-    is_duplicate: bool = False
+    __slots__ = (
+        "data",
+        "first_offset",
+        "headers",
+        "is_duplicate",
+        "next_offset",
+        "rolls",
+        "size",
+        "syncs",
+        "timestamp_ms",
+        "wall_ms",
+    )
+
+    def __init__(
+        self,
+        data: WritableBuffer,
+        size: int,
+        headers: Sequence[BatchHeader],
+        first_offset: int,
+        next_offset: int,
+        *,
+        rolls: bool = False,
+        syncs: bool = False,
+        wall_ms: int = -1,
+        timestamp_ms: int = -1,
+        is_duplicate: bool = False,
+    ) -> None:
+        self.data = data
+        self.size = size
+        self.headers = headers
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+        self.rolls = rolls
+        self.syncs = syncs
+        self.wall_ms = wall_ms
+        self.timestamp_ms = timestamp_ms
+        self.is_duplicate = is_duplicate
 
     @property
     def last_offset(self) -> int:
@@ -59,9 +85,8 @@ class AppendPlan:
         """Write the assigned offsets and epoch into `data`. Repeatable."""
         position = 0
         for header in self.headers:
-            length = header[1]  # by index, because this runs for every append
-            _ASSIGNED.pack_into(self.data, position, header[0], length, header[2])
-            position += length + FRAME_SIZE
+            _stamp(self.data, position, header.base_offset, header.batch_length, header.partition_leader_epoch)
+            position += header.size
 
 
 def duplicate_plan(header: BatchHeader, original: RememberedBatch) -> AppendPlan:
@@ -78,15 +103,9 @@ def duplicate_plan(header: BatchHeader, original: RememberedBatch) -> AppendPlan
 
 def writable(batches: Buffer) -> WritableBuffer:
     """The batches, copied if they are read-only."""
-    if isinstance(batches, bytes) or (isinstance(batches, memoryview) and batches.readonly):
+    if isinstance(batches, bytes) or (isinstance(batches, _MEMORYVIEW) and batches.readonly):
         return bytearray(batches)
     return batches
-
-
-def assigned_header(batches: Buffer, position: int, offset: int, leader_epoch: int) -> BatchHeader:
-    """The header of the batch at `position`, with the offset and epoch that the leader assigns."""
-    fields = HEADER.unpack_from(batches, position)
-    return _new(BatchHeader, (offset, fields[1], leader_epoch, *fields[3:]))
 
 
 def assign_several(
@@ -97,7 +116,8 @@ def assign_several(
     position = 0
     pending: dict[int, ProducerEntry] = {}
     while position < len(batches):
-        header = assigned_header(batches, position, offset, leader_epoch)
+        header = BatchHeader(batches, position)
+        header.base_offset, header.partition_leader_epoch = offset, leader_epoch
         original = producers.check(header, pending)
         if original is not None:
             return duplicate_plan(header, original)
@@ -119,10 +139,10 @@ def followers_headers(batches: Buffer, log_end_offset: int, *, leader_epoch: int
     position, end = 0, len(batches)
     view = memoryview(batches)
     while position + HEADER_SIZE <= end:
-        header = header_at(view, position)
+        header = BatchHeader(view, position)
         if not header.is_plausible:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch can begin with the bytes for {log_end_offset}")
-        next_position = position + header.batch_length + FRAME_SIZE
+        next_position = position + header.size
         if next_position > end or header.partition_leader_epoch > leader_epoch:
             break
         if header.base_offset < log_end_offset:

@@ -28,16 +28,13 @@ from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BatchHeader
-from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from wire.batch_header import CONTROL_BIT, MAX_SEQUENCE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import RecordBatch
 
 REMEMBERED_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
-MAX_SEQUENCE: Final = 0x7FFF_FFFF
 
 DEFAULT_LIMIT: Final = 100_000
 

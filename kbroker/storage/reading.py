@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kbroker.runtime.ports import File
-from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.files import FileRange
 from kbroker.storage.segment import Segment
 from kbroker.storage.segments import SegmentList
-from wire.batch_header import HEADER_SIZE
+from wire.batch_header import HEADER_SIZE, BatchHeader
 from wire.record_batch import RecordBatch
 
 TAIL_BATCHES: Final = 256
@@ -124,7 +123,7 @@ def border_before(segment: Segment, start: int, limit: int, stop: int, at_least_
     if border > start or not at_least_one_batch:
         return border, next_offset
     data = segment.open().file.pread(HEADER_SIZE, start)
-    header = header_at(data)
+    header = BatchHeader(data)
     return min(start + header.size, stop), header.next_offset
 
 

@@ -19,11 +19,11 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from kbroker.storage.batches import SCAN_BYTES, BatchHeader, header_at, scan_headers
+from kbroker.storage.batches import SCAN_BYTES, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import CorruptIndex, Index, OffsetIndex, TimeIndex
-from wire.batch_header import FRAME_SIZE, HEADER_SIZE
+from wire.batch_header import FRAME_SIZE, HEADER_SIZE, BatchHeader
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
 UNKNOWN: Final = -2  # the largest timestamp has not been looked up; -1 is Kafka's "none"
@@ -225,7 +225,7 @@ class Segment:
         data = self.open().file.pread(HEADER_SIZE, position) if 0 <= position < self.size else b""
         if (
             len(data) < HEADER_SIZE
-            or (header := header_at(data)).last_offset - self.base_offset != relative_offset
+            or (header := BatchHeader(data)).last_offset - self.base_offset != relative_offset
             or header.magic != 2
         ):
             raise CorruptIndex(f"no batch at {position} ends at offset {self.base_offset + relative_offset}")
@@ -365,7 +365,7 @@ class Segment:
                 self._check_entry(entry)
             if time_entry is not None:
                 self._check_time_entry(time_entry, upto=entry[1] if entry is not None else 0)
-            elif entry is not None and header_at(self.open().file.pread(HEADER_SIZE, entry[1])).max_timestamp >= 0:
+            elif entry is not None and BatchHeader(self.open().file.pread(HEADER_SIZE, entry[1])).max_timestamp >= 0:
                 raise CorruptIndex(f"{self.time_index.path} has no entry")
         except (CorruptIndex, FileNotFoundError):
             self._rebuild()
@@ -386,7 +386,7 @@ class Segment:
         if last is None or self.size != end:
             raise CorruptIndex(f"{self.log_path} holds no batch at {0 if last is None else self.size}")
         if self.first_timestamp == UNKNOWN:
-            self.first_timestamp = header_at(self.open().file.pread(HEADER_SIZE, 0)).max_timestamp
+            self.first_timestamp = BatchHeader(self.open().file.pread(HEADER_SIZE, 0)).max_timestamp
         return last
 
     def reset_indexes(self) -> None:

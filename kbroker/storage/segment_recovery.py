@@ -20,7 +20,6 @@ from typing import Final
 from crc32c import crc32c
 
 from kbroker.runtime.ports import File
-from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.producer_state import REMEMBERED_BATCHES
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
@@ -34,6 +33,7 @@ from wire.batch_header import (
     NO_PRODUCER_ID,
     POSITIONS,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     header_struct,
 )
 
@@ -144,7 +144,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
         segment.max_timestamp_offset = latest_offset if latest >= 0 else base_offset
         segment.last_index_position, segment.indexed_timestamp = last_indexed, indexed
         segment.index_entries, segment.time_entries = segment.offset_index.entries, segment.time_index.entries
-        segment.first_timestamp = header_at(file.pread(HEADER_SIZE, 0)).max_timestamp
+        segment.first_timestamp = BatchHeader(file.pread(HEADER_SIZE, 0)).max_timestamp
     if start < end:
         file.truncate(start)
     segment.finish_indexes()
@@ -155,7 +155,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
 def producer_headers(segment: Segment, positions: tuple[int, ...]) -> list[BatchHeader]:
     """The batch headers at these positions of a segment."""
     file = segment.open().file
-    return [header_at(file.pread(HEADER_SIZE, position)) for position in positions]
+    return [BatchHeader(file.pread(HEADER_SIZE, position)) for position in positions]
 
 
 def _checksum_of(file: File, start: int, end: int, chunk_bytes: int) -> int:

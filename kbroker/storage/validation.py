@@ -106,19 +106,17 @@ class NotOneBatch(KafkaError):
 class ProducedBatch:
     """The one batch of a partition, ready to get its offsets and to be appended.
 
-    batch            view over `data`; base_offset is 0, partition_leader_epoch is as the producer sent it
-    data             its writable bytes: those of the request if they were writable and needed no recompression
+    batch            its base_offset is 0, partition_leader_epoch is as the producer sent it
+    data             the bytes of `batch`: those of the request, unless they had to be changed and were read-only
     log_append_time  ms for the reply, -1 if the topic keeps the producer's timestamps
-    max_timestamp    ms; as in Kafka it belongs to the last offset of the batch
     """
 
-    __slots__ = ("batch", "data", "log_append_time", "max_timestamp")
+    __slots__ = ("batch", "data", "log_append_time")
 
-    def __init__(self, batch: RecordBatch, data: memoryview, log_append_time: int, max_timestamp: int) -> None:
+    def __init__(self, batch: RecordBatch, log_append_time: int) -> None:
         self.batch = batch
-        self.data = data
+        self.data = batch.data
         self.log_append_time = log_append_time
-        self.max_timestamp = max_timestamp
 
 
 def validate_produced(
@@ -133,8 +131,8 @@ def validate_produced(
     """Check one partition's `records` of a Produce request of `api_version` and apply the topic's settings to them.
 
     timestamp_ms is wall time; `partition` ("topic-0") is for messages. Raises KafkaError, or RecordsRefused if single
-    records are invalid. Writes into `records` if that is writable, else copies them once. CPU only: `is_cheap` tells
-    whether it may run in the event loop.
+    records are invalid. Writes into `records` if the batch has to be changed and they are writable. CPU only:
+    `is_cheap` tells whether it may run in the event loop.
     """
     batch = _only_batch(records, api_version)
     where = f" in topic partition {partition}" if partition else ""
@@ -338,16 +336,15 @@ def _recompressed(batch: RecordBatch, decoded: bytes, target: Codec, config: Log
 
 def _stamped(batch: RecordBatch, config: LogConfig, latest: int, timestamp_ms: int) -> ProducedBatch:
     """The batch with the topic's timestamp type and the actual max_timestamp; updates the CRC if they change."""
-    data = batch.data
-    if data.readonly:
-        data = memoryview(bytearray(data))
-        batch = RecordBatch(data)
     append_time = config.is_log_append_time
     max_timestamp = timestamp_ms if append_time else latest
     if batch.max_timestamp != max_timestamp or batch.is_log_append_time != append_time:
+        data = batch.data
+        if data.readonly:
+            data = memoryview(bytearray(data))
         set_max_timestamp(data, max_timestamp=max_timestamp, is_log_append_time=append_time)
         batch = RecordBatch(data)
-    return ProducedBatch(batch, data, timestamp_ms if append_time else NO_TIMESTAMP, max_timestamp)
+    return ProducedBatch(batch, timestamp_ms if append_time else NO_TIMESTAMP)
 
 
 def unpacking_bytes(records: memoryview | bytes | bytearray, config: LogConfig) -> int:

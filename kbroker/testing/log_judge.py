@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from kbroker.runtime.ports import Buffer, Disk
-from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.log import Log
-from kbroker.storage.producer_state import MAX_SEQUENCE, ProducerEntry
+from kbroker.storage.producer_state import ProducerEntry
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
 from kbroker.testing.log_model import window_of
+from wire.batch_header import MAX_SEQUENCE, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import RecordBatch, batches
 
@@ -170,7 +170,9 @@ def _judge_producers(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
             yield f"producer {producer_id} is known by {entry.last_sequence} at {entry.last_offset}, not by {batch!r}"
         for skipped, expected in ((0, "a new batch"), (1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER.name)):
             sequence = (batch.last_sequence + 1 + skipped) & MAX_SEQUENCE
-            answer = _answer(entry, header_at(batch.data)._replace(base_sequence=sequence))
+            following = BatchHeader(batch.data)
+            following.base_sequence = sequence
+            answer = _answer(entry, following)
             if answer != expected:
                 yield f"sequence {sequence} of producer {producer_id} after {batch!r} is {answer}, expected {expected}"
     for producer_id, entry in log.producers.producers.items():

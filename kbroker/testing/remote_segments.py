@@ -14,7 +14,6 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk
-from kbroker.storage.batches import header_at
 from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
 from kbroker.storage.segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment, file_name
@@ -26,6 +25,7 @@ from kbroker.tiered.api import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
+from wire.batch_header import BatchHeader
 from wire.record_batch import Record, build_batch
 
 START_MS = 1_700_000_000_000
@@ -124,7 +124,7 @@ def write_batches(
     segment = Segment.create(files, home, start_offset, interval_bytes=interval_bytes, created_ms=start_ms)
     log = bytearray()
     for batch in batches:
-        segment.note_batch(header_at(batch), len(log))
+        segment.note_batch(BatchHeader(batch), len(log))
         log += batch
     segment.open().file.pwrite(log, 0)
     segment.add_time_entry()

@@ -21,9 +21,10 @@ from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
 from kbroker.testing.log_model import ModelLog, window_of
+from wire.batch_header import MAX_SEQUENCE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
-from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
+from wire.record_batch import Record, batches, build_batch
 
 DATA = "/data"
 TOPIC = "sweep"

@@ -20,9 +20,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from kbroker.runtime.ports import Buffer
-from kbroker.storage.batches import BatchHeader
 from kbroker.tiered.api import RemoteLogSegmentMetadata
-from wire.batch_header import CRC_START, FRAME_SIZE, HEADER, HEADER_SIZE, MAGIC, header_struct
+from wire.batch_header import CRC_START, FRAME_SIZE, HEADER_SIZE, MAGIC, BatchHeader, header_struct
 
 _RUN_HEADER: Final = header_struct(
     base_offset="q", batch_length="i", partition_leader_epoch="i", magic="b", crc="I", last_offset_delta="i"
@@ -103,7 +102,7 @@ class Window:
         """
         if position + HEADER_SIZE > self.segment_size:
             raise DamagedBatch(position, self.segment_size - position, "the segment ends within a header")
-        header = BatchHeader._make(HEADER.unpack(self.view(position, HEADER_SIZE)))
+        header = BatchHeader(self.view(position, HEADER_SIZE))
         if not header.is_plausible:
             raise DamagedBatch(position, HEADER_SIZE, "no header of a batch")
         if position + header.size > self.segment_size:

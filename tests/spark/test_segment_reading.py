@@ -321,7 +321,7 @@ def of_payload(payload: bytes, *, count: int, codec: Codec = Codec.NONE) -> byte
         [], base_offset=100, partition_leader_epoch=0, last_offset_delta=count - 1, base_timestamp=0, max_timestamp=0,
         record_count=count,
     )  # fmt: skip
-    return with_payload(RecordBatch(header), payload, codec)
+    return bytes(with_payload(RecordBatch(header), payload, codec))
 
 
 GOOD = build_batch([Record(-1, 0, b"k", b"v", (("n", b"w"),))])[61:]

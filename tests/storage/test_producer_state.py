@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.storage.batches import BatchHeader, header_at
 from kbroker.storage.producer_state import (
-    MAX_SEQUENCE,
     ProducerEntry,
     ProducerState,
     RememberedBatch,
@@ -17,6 +15,7 @@ from kbroker.storage.producer_state import (
     read_marker,
 )
 from tests.storage.logs import batch
+from wire.batch_header import MAX_SEQUENCE, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 
@@ -42,7 +41,7 @@ def header(
         base_sequence=sequence,
         **given,
     )
-    return header_at(data)
+    return BatchHeader(data)
 
 
 def state_after(*headers: BatchHeader) -> ProducerState:
@@ -124,7 +123,7 @@ def test_batches_of_one_append_are_checked_in_turn() -> None:
 
 def test_a_batch_without_a_producer_is_not_checked() -> None:
     state = ProducerState()
-    plain = header_at(batch())
+    plain = BatchHeader(batch())
     assert state.check(plain) is None
     state.note(plain)
     assert len(state) == 0
@@ -179,7 +178,7 @@ def test_transactions_are_unstable_until_the_high_watermark_passes_their_marker(
     )
     said = read_marker(marker, 0)
     assert said == TransactionMarker(is_commit=True, coordinator_epoch=5)
-    state.note(header_at(marker), said)
+    state.note(BatchHeader(marker), said)
     assert state.first_unstable_offset == 10
     state.on_high_watermark(12)
     assert state.first_unstable_offset == 10
@@ -224,16 +223,16 @@ def test_d5_a_damaged_snapshot_raises_value_error(damage: str) -> None:
         parse_snapshot(bad)
 
 
-def newcomer(producer_id: int, offset: int, *, transactional: bool = False) -> BatchHeader:
-    """The first batch of a producer."""
-    first = header(0, is_transactional=transactional)
-    return first._replace(producer_id=producer_id, base_offset=offset)
+def newcomer(producer_id: int, offset: int, *, sequence: int = 0, transactional: bool = False) -> BatchHeader:
+    """A batch of a producer, usually its first."""
+    return header(sequence, offset=offset, producer_id=producer_id, is_transactional=transactional)
 
 
 def test_w12_above_100000_producers_the_oldest_are_evicted() -> None:
     state, first = ProducerState(), header(0)
     for number in range(120_000):
-        state.note(first._replace(producer_id=number, base_offset=number))
+        first.producer_id = first.base_offset = number
+        state.note(first)
     assert 90_000 <= len(state) <= 100_000
     assert min(state.producers) > 19_999
     assert set(state.producers) == set(range(min(state.producers), 120_000))
@@ -243,10 +242,10 @@ def test_w12_a_producer_that_sends_again_is_not_evicted() -> None:
     state = ProducerState(limit=10)
     for number in range(10):
         state.note(newcomer(number, number))
-    state.note(newcomer(0, 10)._replace(base_sequence=1))
+    state.note(newcomer(0, 10, sequence=1))
     state.note(newcomer(99, 11))
     assert set(state.producers) == {0, 2, 3, 4, 5, 6, 7, 8, 9, 99}
-    assert state.check(newcomer(1, 12)._replace(base_sequence=5)) is None, "an evicted producer is unknown"
+    assert state.check(newcomer(1, 12, sequence=5)) is None, "an evicted producer is unknown"
 
 
 def test_w12_a_producer_in_a_transaction_is_not_evicted() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.log import Log
-from kbroker.storage.producer_state import MAX_SEQUENCE, ProducerEntry, format_snapshot, snapshot_rows
+from kbroker.storage.producer_state import ProducerEntry, format_snapshot, snapshot_rows
 from kbroker.storage.retention import RetentionPlan
 from tests.storage.logs import batch, open_log
 from tests.storage.test_producer_state import header
+from wire.batch_header import MAX_SEQUENCE
 from wire.errors import ErrorCode, KafkaError
 
 FIRST = 100  # the sequence number of the first batch that the tests send

@@ -49,9 +49,9 @@ def test_timestamps_outside_the_topics_bounds_are_refused(
 ) -> None:
     config = CONFIG if before_ms is None else replace(CONFIG, message_timestamp_before_max_ms=before_ms)
     built = build_batch([Record(timestamp=NOW), Record(timestamp=timestamp)])
-    assert check(built, replace(config, message_timestamp_type="LogAppendTime")).max_timestamp == NOW
+    assert check(built, replace(config, message_timestamp_type="LogAppendTime")).batch.max_timestamp == NOW
     if accepted:
-        assert check(built, config).max_timestamp == max(NOW, timestamp)
+        assert check(built, config).batch.max_timestamp == max(NOW, timestamp)
         return
     error = refusal(built, config)
     assert error.code is ErrorCode.INVALID_TIMESTAMP
@@ -105,7 +105,7 @@ def test_a_refusal_searches_a_bounded_number_of_records(codec: Codec) -> None:
 def test_records_without_a_timestamp_do_not_hide_invalid_ones() -> None:
     config = replace(CONFIG, message_timestamp_before_max_ms=HOUR)
     records = [Record(timestamp=NOW), *[Record(timestamp=-1)] * MAX_RECORDS_SEARCHED]
-    assert check(build_batch(records), config).max_timestamp == NOW
+    assert check(build_batch(records), config).batch.max_timestamp == NOW
     error = refusal(build_batch([*records, Record(timestamp=5)]), config)
     assert isinstance(error, RecordsRefused)
     assert [each.batch_index for each in error.record_errors] == [len(records)]
@@ -115,7 +115,7 @@ def test_records_without_a_timestamp_do_not_hide_invalid_ones() -> None:
 def test_a_log_append_time_topic_stamps_the_batch(codec: Codec) -> None:
     built = build_batch(THREE, codec=codec)
     taken = check(built, APPEND_TIME)
-    assert (taken.log_append_time, taken.max_timestamp) == (NOW, NOW)
+    assert (taken.log_append_time, taken.batch.max_timestamp) == (NOW, NOW)
     batch = RecordBatch(taken.data)
     assert batch.is_log_append_time
     assert batch.crc_is_valid()
@@ -145,11 +145,11 @@ def test_a_create_time_topic_clears_the_log_append_time_bit() -> None:
 def test_a_wrong_max_timestamp_is_corrected(codec: Codec, claimed: int) -> None:
     taken = check(build_batch(THREE, codec=codec, max_timestamp=claimed))
     assert bytes(taken.data) == build_batch(THREE, codec=codec)
-    assert taken.max_timestamp == NOW + 2
+    assert taken.batch.max_timestamp == NOW + 2
 
 
 def test_timestamps_may_be_in_any_order() -> None:
     records = [Record(timestamp=NOW - 5), Record(timestamp=NOW + 9), Record(timestamp=NOW)]
-    assert check(build_batch(records, base_timestamp=NOW - 100)).max_timestamp == NOW + 9
-    assert check(build_batch(records, base_timestamp=NOW + 100)).max_timestamp == NOW + 9
-    assert check(build_batch([Record()])).max_timestamp == -1
+    assert check(build_batch(records, base_timestamp=NOW - 100)).batch.max_timestamp == NOW + 9
+    assert check(build_batch(records, base_timestamp=NOW + 100)).batch.max_timestamp == NOW + 9
+    assert check(build_batch([Record()])).batch.max_timestamp == -1

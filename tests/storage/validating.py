@@ -50,7 +50,7 @@ def changed(built: bytes, position: int, value: bytes, *, new_crc: bool = True) 
 
 def of_payload(payload: bytes, *, codec: int = 0, count: int = 1) -> bytes:
     header = build_batch([], base_timestamp=NOW, max_timestamp=NOW, last_offset_delta=count - 1, record_count=count)
-    return with_payload(RecordBatch(header), payload, codec)
+    return bytes(with_payload(RecordBatch(header), payload, codec))
 
 
 GOOD = build_batch(ONE)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.runtime.ports import ReadableFile
-from kbroker.storage.batches import headers_in
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.remote_segments import INTERVAL_BYTES, START_MS, WrittenSegment, write_segment
@@ -22,6 +21,7 @@ from kbroker.tiered.indexes import (
     checked_transactions,
     rebuilt,
 )
+from wire.record_batch import batches as batches_of
 
 START = 1_000
 
@@ -48,7 +48,7 @@ def indexes_of(segment: WrittenSegment) -> RemoteIndexes:
 
 
 SEGMENT = written()
-HEADERS = list(headers_in(SEGMENT.log))
+HEADERS = list(batches_of(SEGMENT.log))
 POSITIONS = [sum(header.size for header in HEADERS[:number]) for number in range(len(HEADERS))]
 
 

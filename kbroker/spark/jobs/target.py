@@ -28,9 +28,10 @@ from kbroker.metadata.parts import TOPIC_RESOURCE
 from kbroker.spark.client import BrokerClient, explain
 from kbroker.spark.errors import BrokerUnavailable, ReplayConflict
 from kbroker.spark.positions import Partition
+from wire.batch_header import MAX_SEQUENCE
 from wire.compression import Codec
 from wire.errors import check, code_of
-from wire.record_batch import MAX_SEQUENCE, Record, batches, build_batch
+from wire.record_batch import Record, batches, build_batch
 
 WAIT_MS: Final = 60_000
 PRODUCE_TIMEOUT_MS: Final = 30_000
