@@ -155,6 +155,27 @@ def test_the_newest_metadata_version_works_without_these_features(tmp_path: Path
         produce_and_consume(cluster, "new", "readers")
 
 
+def test_the_metadata_version_rises_while_brokers_run(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3) as cluster:
+        cluster.start()
+        create(cluster, "before", "--partitions", "1", "--replication-factor", "3")
+        servers = ("--bootstrap-server", cluster.bootstrap_servers)
+        for feature in ("metadata.version=30", "eligible.leader.replicas.version=1"):
+            tool("FeatureCommand", *servers, "upgrade", "--feature", feature)
+        refused = run_tool(
+            "org.apache.kafka.tools.FeatureCommand", *servers, "upgrade", "--feature", "transaction.version=2"
+        )
+        assert "does not support this feature" in refused.stdout
+        create(cluster, "after", "--partitions", "1", "--replication-factor", "3")
+        for topic in ("before", "after"):
+            produce_and_consume(cluster, topic, f"of-{topic}")
+        cluster.brokers[1].kill()
+        cluster.brokers[1].start()
+        cluster.await_brokers(1, 2, 3)
+        for topic in ("before", "after"):
+            produce_and_consume(cluster, topic, f"again-{topic}", total=2 * RECORDS)
+
+
 def test_a_broker_of_another_cluster_is_refused(small: ProcessCluster) -> None:
     for node in small.controllers.values():
         node.start()

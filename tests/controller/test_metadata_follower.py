@@ -184,6 +184,15 @@ def test_a_restart_starts_with_its_own_snapshot(site: Site) -> None:
     assert site.topics == ["topic-0", "topic-1"]
 
 
+def test_a_kill_loses_no_epochs(site: Site) -> None:
+    site.append(batch(0, topic(0), epoch=3) + batch(1, topic(1), epoch=4), high_watermark=1)
+    site.follower.truncate(epoch=4, end_offset=1)
+    site.append(batch(1, topic(2), epoch=6) + batch(2, topic(3), epoch=6), high_watermark=1)
+    log = site.start().log  # nothing was closed
+    assert (log.log_end_offset, log.last_epoch) == (3, 6)
+    assert [log.end_offset_for(epoch) for epoch in (3, 4, 5, 6)] == [(1, 3), (1, 3), (1, 3), (3, 6)]
+
+
 def damage_the_middle(root: Path) -> None:
     path = next(Path(root, DIRECTORY).glob("*.log"))
     data = bytearray(path.read_bytes())
