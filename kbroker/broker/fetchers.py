@@ -204,7 +204,8 @@ class Source:
                         self.fetcher.forget_session()
                 except (SourceFailed, ConnectionClosed, Malformed, OSError) as error:
                     if self._failures == 0:
-                        logger.warning("cannot fetch from a broker", source=self.key[0], why=str(error) or repr(error))
+                        why = str(error) or "the connection was closed"
+                        logger.warning("cannot fetch from a broker", source=self.key[0], why=why)
                     self._failures += 1
                     await self._pause(self._delay_ms(self._failures))
 

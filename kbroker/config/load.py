@@ -332,3 +332,9 @@ def _check_together(settings: Settings) -> None:
     if server.keeps_everybody_out:
         raise ConfigError(EVERYBODY_OUT)
     quorum_of(server, settings.listeners)
+    replication = settings.replication
+    if replication.replica_fetch_wait_max_ms > replication.replica_lag_time_max_ms:
+        raise ConfigError(
+            "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent "
+            "frequent changes in ISR"
+        )

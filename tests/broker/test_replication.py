@@ -270,6 +270,45 @@ async def test_a_follower_behind_the_log_start_starts_there() -> None:
         assert values(cluster.bytes_of(2)) == [b"e"]
 
 
+async def test_r13_a_follower_beyond_the_leaders_end_returns_to_it() -> None:
+    """Without leader epochs in common there is no diverging epoch to find: an unclean election lost the records."""
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b", b"c"], to=1)
+        follower = cluster.brokers[2].partition()
+        follower.log.truncate_fully_and_start_at(10)
+        assert not (await cluster.produce([b"d"], to=1)).error_code
+        assert follower.log.log_end_offset == 4
+        assert not (await cluster.produce([b"e"], to=1)).error_code
+        assert values(cluster.bytes_of(2)) == [b"e"]
+
+
+async def test_a_damaged_batch_of_a_leader_delays_only_its_partition() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(replicas=((1, 2, 3),))
+        await cluster.create("other")
+        cluster.cut(2, 1)
+        await cluster.produce([b"damaged"], to=1, acks=1)
+        segment = cluster.brokers[1].partition().log.segments.active
+        last = segment.open().file.pread(1, segment.size - 2)
+        segment.open().file.pwrite(bytes([last[0] ^ 1]), segment.size - 2)
+        cluster.mend(2)
+        assert not (await cluster.produce([b"x"], to=1, topic="other")).error_code
+        await trio.sleep(5)
+        assert cluster.brokers[2].partition().log.log_end_offset == 0, "nothing damaged is stored"
+        segment.open().file.pwrite(last, segment.size - 2)
+        await cluster.agree()
+
+
+async def test_several_connections_copy_from_one_source() -> None:
+    async with memory_cluster(settings={"num.replica.fetchers": 2}) as cluster:
+        await cluster.create(replicas=((1, 2, 3), (1, 3, 2), (1, 2, 3)))
+        assert not (await cluster.produce([b"x"], to=1)).error_code
+        assert set(cluster.brokers[2].broker.fetchers.sources) == {(1, 0), (1, 1)}
+        await cluster.kill(1)
+        await cluster.until(lambda: {key[0] for key in cluster.brokers[2].broker.fetchers.sources} == {3})
+
+
 async def test_followers_take_the_log_start_of_their_leader() -> None:
     async with memory_cluster() as cluster:
         await cluster.create()

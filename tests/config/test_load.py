@@ -139,6 +139,7 @@ def test_the_error_for_a_misspelt_key_suggests_the_nearest(key: str, nearest: st
         ("remote.log.storage.manager.impl.prefix=mine.", "prefixes of plug-in settings are fixed"),
         ("remote.log.storage.manager.class.name=", "String must be non-empty"),
         ("controller.quorum.voters=1@a:1,2@b:1", "2@b is not this node"),
+        ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms should always be less than or equal to"),
         ("controller.quorum.bootstrap.servers=a:1", "a:1 is not this node's own controller listener"),
         ("zookeeper.connect=localhost", "was removed in Apache Kafka 4.0"),
         ("leader.replication.throttled.rate=1", "can only be set while the broker runs"),
