@@ -95,8 +95,11 @@ class MetadataFollower:
 
         Raises UnusableMetadata if a committed record would be lost.
         """
-        own = self.log.end_offset_for(epoch)
-        offset = min(own.end_offset, end_offset) if own.epoch == epoch else own.end_offset
+        own_epoch, offset = self.log.end_of_epoch(epoch)
+        if offset < 0:
+            offset, own_epoch = self.log.newest_snapshot
+        if own_epoch == epoch:
+            offset = min(offset, end_offset)
         if offset < max(self.image.end_offset, self.high_watermark):
             raise UnusableMetadata(
                 f"the controllers have lost committed metadata: their log diverges at offset {offset}, but this broker "

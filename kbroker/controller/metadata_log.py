@@ -128,18 +128,14 @@ class MetadataLog:
         """Delete the batches from this offset on, which the leader does not have."""
         self._log.truncate_to(offset)
 
-    def end_offset_for(self, epoch: int) -> SnapshotId:
-        """The end of the largest epoch up to this one in the log, or the newest snapshot if the log has none."""
-        found, end_offset = self._log.leader_epochs.end_offset_for(epoch, self._log.log_end_offset)
-        return SnapshotId(end_offset, found) if end_offset >= 0 else self._newest_snapshot
-
     @property
     def last_epoch(self) -> int:
         """The epoch of the last batch in the log or the newest snapshot, 0 if there is none."""
-        return max(self._log.leader_epochs.latest, self._newest_snapshot.epoch, 0)
+        return max(self._log.leader_epochs.latest, self.newest_snapshot.epoch)
 
     @property
-    def _newest_snapshot(self) -> SnapshotId:
+    def newest_snapshot(self) -> SnapshotId:
+        """The newest snapshot; (0, 0) if there is none."""
         return self._snapshots[-1] if self._snapshots else SnapshotId(0, 0)
 
     def expect_room(self, size: int) -> None:
@@ -165,7 +161,7 @@ class MetadataLog:
 
     def open_snapshot(self, snapshot: SnapshotId) -> tuple[File, int]:
         """A snapshot file and its size. OSError."""
-        path = f"{self._directory}/{snapshot.file_name}"
+        path = self.snapshot_path(snapshot)
         return self._disk.open(path), self._disk.size(path)
 
     # -- snapshots
@@ -191,7 +187,7 @@ class MetadataLog:
         snapshot = SnapshotId(image.end_offset, image.epoch)
         snapshots.write_snapshot(
             self._disk,
-            f"{self._directory}/{snapshot.file_name}",
+            self.snapshot_path(snapshot),
             image_records(image),
             metadata_version=image.metadata_version,
             epoch=image.epoch,
@@ -220,7 +216,7 @@ class MetadataLog:
 
     def clean(self, *, timestamp_ms: int, now_ms: int) -> None:
         """Delete old snapshots by size and age, and the log before the oldest remaining one. OSError."""
-        paths = {snapshot: f"{self._directory}/{snapshot.file_name}" for snapshot in self._snapshots}
+        paths = {snapshot: self.snapshot_path(snapshot) for snapshot in self._snapshots}
         sizes = {snapshot: self._disk.size(path) for snapshot, path in paths.items()}
         total = self._log.size + sum(sizes.values())
         while len(self._snapshots) > 1:

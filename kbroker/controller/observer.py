@@ -55,9 +55,10 @@ NO_ANSWER: Final = (OSError, ConnectionClosed, Malformed, UnsupportedApi, trio.T
 """What a connection to a controller that is dead, hangs or speaks another protocol raises."""
 
 _LOG_INTERVAL_MS: Final = 30_000
-_SERVER_ERRORS: Final = frozenset({
+_NOT_LEADING: Final = frozenset({
     ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER
 })  # fmt: skip
+"""The controller does not lead the epoch that the observer knows; the answer says who leads which one."""
 
 T = TypeVar("T")
 
@@ -213,6 +214,7 @@ class MetadataObserver:
             address = self.quorum.next_address()
             try:
                 await self._fetch_from(address, backoff)
+                await self._env.sleep_ms(backoff.next_ms(MAX_BACKOFF_MS))
                 continue  # another controller leads
             except NO_ANSWER as error:
                 reason = describe(error)
@@ -241,12 +243,12 @@ class MetadataObserver:
                     response = await connection.ask(self._fetch_request(max_wait_ms=min(MAX_WAIT_MS, timeout_ms // 2)))
                 data = self._partition(response, address)
                 code = code_of(data.error_code)
-                if code in _SERVER_ERRORS or data.current_leader is not None:
-                    await self._note_leader(data, response.node_endpoints, address)
-                if code in _SERVER_ERRORS:
-                    if self.quorum.leader == address:
-                        continue  # it leads a newer epoch
-                    if self.quorum.leader is not None:
+                epoch = self.quorum.epoch
+                await self._note_leader(data, response.node_endpoints, address)
+                if code in _NOT_LEADING:
+                    if self.quorum.leader == address and self.quorum.epoch > epoch:
+                        continue
+                    if self.quorum.leader not in (None, address):
                         return
                     raise KafkaError(code, "it does not lead, and knows no leader")
                 if code:

@@ -190,7 +190,7 @@ def test_a_kill_loses_no_epochs(site: Site) -> None:
     site.append(batch(1, topic(2), epoch=6) + batch(2, topic(3), epoch=6), high_watermark=1)
     log = site.start().log  # nothing was closed
     assert (log.log_end_offset, log.last_epoch) == (3, 6)
-    assert [log.end_offset_for(epoch) for epoch in (3, 4, 5, 6)] == [(1, 3), (1, 3), (1, 3), (3, 6)]
+    assert [log.end_of_epoch(epoch) for epoch in (3, 4, 5, 6)] == [(3, 1), (3, 1), (3, 1), (6, 3)]
 
 
 def damage_the_middle(root: Path) -> None:
