@@ -141,6 +141,7 @@ class Appender:
             partition.leading()  # the leader may have changed during the await
         data, header = batch.data, batch.batch
         size = len(data)
+        rose = True
         if self._pace.is_inline(size) and partition.key not in self.locks:
             plan = log.plan_append(data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms, header=header)
             if plan.rolls or plan.syncs:
@@ -151,10 +152,13 @@ class Appender:
                 else:
                     self._write_large(log, plan)
                 log.commit(plan)
-                partition.on_append()
+                rose = partition.on_append()
         else:
             plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
-        self._purgatory.wake(partition.key)
+        if rose:
+            self._purgatory.wake(partition.key)
+        else:
+            self._purgatory.wake_for_append(partition.key)
         if not plan.is_duplicate:
             traffic = partition.traffic
             traffic.bytes_in += size

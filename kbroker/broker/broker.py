@@ -360,7 +360,8 @@ class Broker:
     def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
         """Record what a follower has acknowledged with a Fetch."""
         risen, proposing = fetched.note_follower(now_ms)
-        self.purgatory.wake_many(risen)
+        for key in risen:
+            self.purgatory.wake_for_high_watermark(key)
         if proposing:
             self.isr_changes.submit(proposing)
 

@@ -100,7 +100,14 @@ class Context:
         """The sender of the current request for the controller."""
         return Sender(self.principal, self.stream.peer_host, self.client_id)
 
-    async def wait(self, purgatory: Purgatory, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int) -> bool:
+    async def wait(
+        self,
+        purgatory: Purgatory,
+        *keys: Hashable,
+        until: Callable[[], bool],
+        max_wait_ms: int,
+        waits_for_appends: bool = False,
+    ) -> bool:
         """Like `Purgatory.wait`, but returns False early when the client closes its connection or the server stops.
 
         For requests that only serve the client, such as Fetch. Not for Produce: the broker finishes every Produce that
@@ -113,7 +120,9 @@ class Context:
         scope = self.wait_scope = trio.CancelScope()
         self.stream.watch(scope.cancel)
         try:
-            return await purgatory.park(*keys, until=until, max_wait_ms=max_wait_ms, scope=scope)
+            return await purgatory.park(
+                *keys, until=until, max_wait_ms=max_wait_ms, scope=scope, waits_for_appends=waits_for_appends
+            )
         finally:
             self.stream.unwatch()
             self.wait_scope = None

@@ -70,7 +70,13 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         broker.note_follower(this_round, now_ms)
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
-        await context.wait(broker.purgatory, *keys, until=this_round.is_satisfied, max_wait_ms=request.max_wait_ms)
+        await context.wait(
+            broker.purgatory,
+            *keys,
+            until=this_round.is_satisfied,
+            max_wait_ms=request.max_wait_ms,
+            waits_for_appends=fetcher.is_replica,
+        )
         await _read(this_round, broker, off_the_loop=context.is_large)
     if this_round.remote:
         is_expired = await read_remote(

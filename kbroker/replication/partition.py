@@ -292,17 +292,19 @@ class Partition:
 
     # Progress
 
-    def on_append(self) -> None:
-        """The leader's log has grown: raise the high watermark if possible."""
+    def on_append(self) -> bool:
+        """The leader's log has grown: raise the high watermark if possible, and return whether it rose."""
         progress = self.progress
-        if progress is not None and progress.on_append(self.log.log_end_offset):
-            self.log.producers.on_high_watermark(progress.high_watermark)
+        if progress is None or not progress.on_append(self.log.log_end_offset):
+            return False
+        self.log.producers.on_high_watermark(progress.high_watermark)
+        return True
 
     def on_follower_fetch(
         self, fetcher: Fetcher, fetch_offset: int, *, log_start_offset: int = UNKNOWN_OFFSET, now_ms: int = 0
     ) -> bool:
-        """Record that a follower has all records below its fetch offset. True if waiters should check again: the high
-        watermark rose, or the follower's log starts later.
+        """Record that a follower has all records below its fetch offset. True if those that wait for commits or for
+        deleted records should check again: the high watermark rose, or the follower's log starts later.
 
         May open a proposal to add the follower to the ISR.
         """

@@ -20,11 +20,12 @@ import trio
 
 
 class _Waiter:
-    __slots__ = ("parked", "task")
+    __slots__ = ("parked", "task", "waits_for_appends")
 
-    def __init__(self, task: trio.lowlevel.Task) -> None:
+    def __init__(self, task: trio.lowlevel.Task, *, waits_for_appends: bool) -> None:
         self.task = task
         self.parked = False
+        self.waits_for_appends = waits_for_appends
 
     def on_abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self.parked = False  # trio schedules the task now; a wake must not schedule it again
@@ -51,12 +52,20 @@ class Purgatory:
             *keys, until=until, max_wait_ms=max_wait_ms, scope=trio.CancelScope()
         )
 
-    async def park(self, *keys: Hashable, until: Callable[[], bool], max_wait_ms: int, scope: trio.CancelScope) -> bool:
+    async def park(
+        self,
+        *keys: Hashable,
+        until: Callable[[], bool],
+        max_wait_ms: int,
+        scope: trio.CancelScope,
+        waits_for_appends: bool = False,
+    ) -> bool:
         """Like `wait`, for a caller that has already found `until()` false.
 
-        The wait runs in `scope`; cancel the scope to end the wait early.
+        The wait runs in `scope`; cancel the scope to end the wait early. A follower `waits_for_appends`: it reads up to
+        the end of the log, so a raised high watermark does not concern it, and an append alone concerns only it.
         """
-        waiter = _Waiter(trio.lowlevel.current_task())
+        waiter = _Waiter(trio.lowlevel.current_task(), waits_for_appends=waits_for_appends)
         for key in keys:
             self._waiters.setdefault(key, {})[waiter] = None
         try:
@@ -78,6 +87,18 @@ class Purgatory:
         waiters = self._waiters.get(key)
         if waiters:
             self._wake_all(waiters)
+
+    def wake_for_append(self, key: Hashable) -> None:
+        """`wake` for an append that has not raised the high watermark."""
+        waiters = self._waiters.get(key)
+        if waiters:
+            self._wake_all([waiter for waiter in waiters if waiter.waits_for_appends])
+
+    def wake_for_high_watermark(self, key: Hashable) -> None:
+        """`wake` for a raised high watermark, without an append."""
+        waiters = self._waiters.get(key)
+        if waiters:
+            self._wake_all([waiter for waiter in waiters if not waiter.waits_for_appends])
 
     def wake_many(self, keys: Iterable[Hashable]) -> None:
         """`wake` for each of `keys`."""

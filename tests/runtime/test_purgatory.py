@@ -102,3 +102,35 @@ async def test_a_failing_predicate_removes_its_waiter() -> None:
         parked = True
         purgatory.wake("orders-0")
     assert purgatory.waiting("orders-0") == 0
+
+
+async def test_an_append_and_a_high_watermark_wake_different_waiters(autojump_clock: MockClock) -> None:
+    purgatory = Purgatory()
+    evaluated = {"follower": 0, "consumer": 0}
+
+    async def wait(name: str) -> None:
+        def count() -> bool:
+            evaluated[name] += 1
+            return False
+
+        await purgatory.park(
+            "orders-0",
+            until=count,
+            max_wait_ms=60_000,
+            scope=trio.CancelScope(),
+            waits_for_appends=name == "follower",
+        )
+
+    async with trio.open_nursery() as nursery:
+        for name in evaluated:
+            nursery.start_soon(wait, name)
+        for wake, expected in (
+            (purgatory.wake_for_append, {"follower": 1, "consumer": 0}),
+            (purgatory.wake_for_high_watermark, {"follower": 1, "consumer": 1}),
+            (purgatory.wake, {"follower": 2, "consumer": 2}),
+        ):
+            await wait_all_tasks_blocked()
+            wake("orders-0")
+            await wait_all_tasks_blocked()
+            assert evaluated == expected
+        nursery.cancel_scope.cancel()
