@@ -163,6 +163,15 @@ def test_committed_records_are_never_truncated(site: Site) -> None:
     assert site.follower.log.log_end_offset == 2
 
 
+def test_c4_a_record_that_this_version_does_not_know_stops_the_broker(site: Site) -> None:
+    unknown = records.data_batch([b"\x01\x63\x00\x00"], base_offset=1, epoch=1, timestamp_ms=NOW)
+    with pytest.raises(UnusableMetadata, match="record type 99 version 0 is unknown"):
+        site.append(batch(0, topic(0)) + unknown, high_watermark=2)
+    site.start()
+    with pytest.raises(UnusableMetadata, match="record type 99 version 0 is unknown"):
+        site.append(b"", high_watermark=2)
+
+
 def test_a_restart_applies_the_log_only_when_the_high_watermark_is_known(site: Site) -> None:
     site.append(batch(0, topic(0)) + batch(1, topic(1)), high_watermark=2)
     site.follower.log.close()
