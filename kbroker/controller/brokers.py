@@ -168,7 +168,7 @@ def broker_heartbeat(context: Context, request: BrokerHeartbeatRequest) -> Outco
             fenced = stop = True
             records = _fencing(context, broker)
     if stop:
-        sessions.end(broker.id)  # its next incarnation may register at once
+        sessions.close(broker.id)
     records += offline_directories(context, broker, request.offline_log_dirs)
     return Outcome(records, BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop))
 

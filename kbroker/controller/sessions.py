@@ -46,9 +46,11 @@ class BrokerSessions:
         """Reset the session for a new incarnation; the first heartbeat opens it."""
         self._sessions[broker_id] = Session(now_ms)
 
-    def end(self, broker_id: int) -> None:
-        """Remove the broker's session."""
-        self._sessions.pop(broker_id, None)
+    def close(self, broker_id: int) -> None:
+        """Let the next incarnation of this broker register at once. Until it is fenced, its session can still expire:
+        the disk may be too full for the record that fences it.
+        """
+        self._sessions[broker_id].opened = False
 
     def touch(self, broker_id: int, metadata_offset: int, now_ms: int) -> None:
         """Record a heartbeat."""

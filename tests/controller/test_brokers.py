@@ -234,6 +234,14 @@ def test_a_broker_that_stopped_cleanly_may_register_at_once() -> None:
     assert cluster.image.brokers[2].active
 
 
+def test_d9_a_stopped_broker_that_could_not_be_fenced_is_fenced_later() -> None:
+    cluster = Cluster(brokers=2)
+    request = _heartbeat(2, cluster.image.brokers[2].epoch)
+    request.want_shut_down = True
+    assert cluster.decide(request).response.should_shut_down, "its records are lost, because the disk is full"
+    assert cluster.ask(FenceSilentBroker(), now_ms=9_000) == 2
+
+
 def test_a_broker_without_leaders_may_stop_immediately() -> None:
     cluster = Cluster()
     assert cluster.heartbeat(1, shut_down=True).should_shut_down
