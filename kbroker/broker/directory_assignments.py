@@ -4,6 +4,10 @@ A controller knows the only directory of a broker, and assigns new replicas to i
 empty data directory has another directory id, and the controller elects none of its replicas until it has learned
 where they are now.
 
+If such a broker is still in the ISR, it was the last in-sync replica, and its records are lost. A report would make the
+controller elect it with an empty log. So the broker reports an empty replica in the ISR only if the topic allows
+unclean elections. Apache Kafka reports it, and elects it at the next start.
+
 Source: KIP-858; AssignmentsManager of Apache Kafka 4.3.1.
 """
 
@@ -17,9 +21,11 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.lifecycle import BrokerLifecycle
+from kbroker.config.values import as_boolean
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
+from kbroker.metadata.parts import RESERVED_DIRECTORIES
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.checkpoint import TopicPartition
@@ -34,6 +40,8 @@ from wire.messages.assign_replicas_to_dirs import (
 
 MAX_PARTITIONS: Final = 2_250
 """The most partitions in one request, as in Kafka."""
+
+UNCLEAN_ELECTION_KEY: Final = "unclean.leader.election.enable"
 
 DIRECTORIES_LEVEL: Final = 17
 """metadata.version 3.7-IV2, the first with directories."""
@@ -50,7 +58,7 @@ def report_directories(nursery: trio.Nursery, broker: Broker) -> None:
         broker.controller,
         broker.lifecycle,
         directory_id=broker.replicas.directory.identity.directory_id,
-        is_here=lambda key: broker.find_partition(key) is not None,
+        end_offset=lambda key: None if (found := broker.find_partition(key)) is None else found.log.log_end_offset,
         image=broker.image,
     )
     broker.metadata.add_listener(assignments.on_image)
@@ -60,7 +68,7 @@ def report_directories(nursery: trio.Nursery, broker: Broker) -> None:
 class DirectoryAssignments:
     """Add `on_image` to the publisher after the broker's own listener, and `run` it.
 
-    is_here tells whether this broker has the log of a partition
+    end_offset gives the end of a partition's log, None if this broker does not have it
     """
 
     def __init__(
@@ -70,16 +78,17 @@ class DirectoryAssignments:
         lifecycle: BrokerLifecycle,
         *,
         directory_id: UUID,
-        is_here: Callable[[TopicPartition], bool],
+        end_offset: Callable[[TopicPartition], int | None],
         image: Image,
     ) -> None:
         self._env = env
         self._controller = controller
         self._lifecycle = lifecycle
         self._directory_id = directory_id
-        self._is_here = is_here
+        self._end_offset = end_offset
         self._image = image
         self._wrong: dict[tuple[UUID, int], None] = {}
+        self._lost: set[TopicPartition] = set()
         self._arrived = trio.Event()
         for topic_id, topic in image.topics_by_id.items():
             for index in topic.partitions:
@@ -105,6 +114,29 @@ class DirectoryAssignments:
             return False
         return partition.directory(self._lifecycle.broker_id) not in (None, self._directory_id)
 
+    def _may_be_reported(self, topic_id: UUID, index: int) -> bool:
+        topic = self._image.topics_by_id[topic_id]
+        key, partition = (topic.name, index), topic.partitions[index]
+        end_offset = self._end_offset(key)
+        if end_offset is None:
+            return False
+        broker_id = self._lifecycle.broker_id
+        directory = partition.directory(broker_id)
+        was_elsewhere = directory is not None and directory.int >= RESERVED_DIRECTORIES
+        if not was_elsewhere or end_offset > 0 or broker_id not in partition.isr:
+            return True
+        if as_boolean(self._image.topic_configs(topic.name).get(UNCLEAN_ELECTION_KEY, "false")):
+            return True
+        if key not in self._lost:
+            self._lost.add(key)
+            logger.error(
+                "the last in-sync replica was in another data directory; the partition stays without a leader until "
+                f"that directory is back, or until {UNCLEAN_ELECTION_KEY}=true for the topic accepts the loss",
+                partition=f"{topic.name}-{index}",
+                directory=directory,
+            )
+        return False
+
     async def run(self) -> None:
         """Report wrong directories, forever. What the controller does not accept is reported again later."""
         while True:
@@ -113,7 +145,7 @@ class DirectoryAssignments:
                 await self._arrived.wait()
             topics: dict[UUID, list[AssignedPartition]] = {}
             for topic_id, index in list(self._wrong)[:MAX_PARTITIONS]:
-                if self._is_here((self._image.topics_by_id[topic_id].name, index)):
+                if self._may_be_reported(topic_id, index):
                     topics.setdefault(topic_id, []).append(AssignedPartition(partition_index=index))
             if topics:
                 found = [AssignedTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in topics.items()]
