@@ -94,7 +94,10 @@ class Fetchers:
             self._nursery = nursery
             task_status.started()
             self.follow(self.broker.replicas.partitions.values())
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     async def release(self, delta: Delta, locks: AsyncExitStack) -> None:
         """Copy partitions no more whose leader epoch changes or that leave this broker, and hold the locks of those

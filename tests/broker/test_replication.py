@@ -10,6 +10,12 @@ import trio
 from kbroker.client.streaming import ConnectionClosed
 from tests.broker.several import MemoryCluster, memory_cluster
 from wire.errors import ErrorCode
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from wire.messages.incremental_alter_configs import (
@@ -237,6 +243,33 @@ async def test_committed_offsets_survive_the_death_of_their_coordinator() -> Non
         assert await committed(2) == (0, 7)
         await cluster.start(1)
         assert (await committed(1))[0] == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_partition_moves_to_other_brokers_while_it_is_written() -> None:
+    """Also the leader moves: the last change of the ISR completes the reassignment."""
+    async with memory_cluster() as cluster:
+        await cluster.create(replicas=((1, 2),), min_insync_replicas=2)
+        for number in range(10):
+            await cluster.produce([b"%d" % number], to=1)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=[3, 2])])
+            ],
+            timeout_ms=1_000,
+        )
+        answer = await cluster.controller.decide(request, AlterPartitionReassignmentsResponse, version=0)
+        assert not answer.error_code
+        sent = 10
+        while cluster.isr() != {2, 3} or cluster.leader() == 1:
+            await trio.sleep(0.01)
+            response = await cluster.produce([b"%d" % sent], to=cluster.leader())
+            if response.error_code:
+                assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                sent += 1
+        await cluster.until(lambda: ("t", 0) not in cluster.brokers[1].broker.replicas.partitions)
+        await cluster.agree()
+        assert values(cluster.bytes_of(3)) == [b"%d" % number for number in range(sent)]
 
 
 async def test_a_follower_that_lost_its_directory_copies_everything_again() -> None:
