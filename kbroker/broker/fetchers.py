@@ -204,7 +204,7 @@ class Source:
                         await self._copy(connection)
                     finally:
                         connection.close()
-                        self.fetcher.forget_session()
+                        self.fetcher.start_again()
                 except (SourceFailed, ConnectionClosed, Malformed, OSError) as error:
                     if self._failures == 0:
                         why = str(error) or "the connection was closed"

@@ -163,7 +163,7 @@ class ReplicaFetcher:
 
     Shape      partitions maps the topic id and index to a partition
     Invariant  each partition is in the session, or in _changed, or delayed, or stopped
-    Note       one request is in flight at a time: `request`, then `take` or `forget_session`
+    Note       one request is in flight at a time: `request`, then `take` or `start_again`
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -218,12 +218,8 @@ class ReplicaFetcher:
         """When the next delayed partition is ready; None if none is delayed."""
         return min((followed.ready_ms for followed in self._delayed.values()), default=None)
 
-    def forget_session(self) -> None:
-        """The connection was lost: the next request is a full one, on a new session."""
-        self._session_id = NO_SESSION
-        self._start_again()
-
-    def _start_again(self) -> None:
+    def start_again(self) -> None:
+        """An answer may be lost: the next request is a full one, and names the old session for the source to drop."""
         self._session_epoch = INITIAL_EPOCH
         self._in_session = {}
         self._left = set()
@@ -281,7 +277,7 @@ class ReplicaFetcher:
         if code != ErrorCode.NONE:
             if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._session_id = NO_SESSION
-            self._start_again()
+            self.start_again()
             return []
         found = []
         for topic in response.responses:
@@ -297,7 +293,7 @@ class ReplicaFetcher:
             for followed, data in found:
                 if data.records:
                     self.partitions[followed.id] = self.partitions.pop(followed.id)
-            self._start_again()
+            self.start_again()
         else:
             self._session_epoch = 1 if self._session_epoch == LAST_EPOCH else self._session_epoch + 1
         return found

@@ -65,6 +65,7 @@ async def test_a_new_partition_does_not_wait_for_the_end_of_an_idle_fetch() -> N
         began = trio.current_time()
         assert not (await cluster.produce([b"a"], to=1)).error_code
         assert trio.current_time() - began < 1
+        assert len(cluster.brokers[1].broker.fetch_sessions) == 2, "one for each follower"
 
 
 @pytest.mark.parametrize("version", range(13, 19))

@@ -156,9 +156,9 @@ def test_a_lost_connection_starts_a_new_session() -> None:
     request(made)
     made.take(response([0]))
     request(made)
-    made.forget_session()
+    made.start_again()
     again = request(made)
-    assert (again.session_id, again.session_epoch, indexes(again)) == (0, 0, [0])
+    assert (again.session_id, again.session_epoch, indexes(again)) == (77, 0, [0]), "the source drops the old session"
 
 
 def test_a_delayed_partition_leaves_the_session_until_it_is_ready() -> None:
