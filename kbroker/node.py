@@ -34,11 +34,13 @@ from kbroker.config.container import Container
 from kbroker.config.listeners import Listener as Address
 from kbroker.config.listeners import is_loopback
 from kbroker.config.rules import resource_warnings
+from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import is_internal
+from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import event_log as logs
 from kbroker.runtime.disk import raise_descriptor_limit
@@ -176,8 +178,14 @@ class Node:
         self.server: Server | None = None
         self.recovery = RecoveryProgress()
         self.is_serving = False
+        self._metadata: MetadataPublisher | None = None
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
+
+    @property
+    def image(self) -> Image | None:
+        """The newest metadata, None until they are loaded."""
+        return None if self._metadata is None else self._metadata.image
 
     @property
     def is_stopping(self) -> bool:
@@ -258,7 +266,8 @@ class Node:
     async def _run_controller(self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady) -> None:
         self._token = trio.lowlevel.current_trio_token()
 
-        def on_serving() -> None:
+        def on_serving(controller: EmbeddedController) -> None:
+            self._metadata = controller.publisher
             self.is_serving = True
             first = listeners[0][1][0]
             on_ready(first.host, first.port)
@@ -384,6 +393,7 @@ class Node:
             lifecycle=member.lifecycle,
             turns=self.turns,
         )
+        self._metadata = metadata
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         metadata.add_listener(broker.on_image)
         return broker

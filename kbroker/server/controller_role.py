@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from kbroker.config import Settings
-from kbroker.controller.embedded import controller_of
+from kbroker.controller.embedded import EmbeddedController, controller_of
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.upkeep import keep_up
 from kbroker.metadata.parts import feature_ranges
@@ -41,7 +41,7 @@ async def run_controller(
     metrics: Metrics,
     turns: Turns,
     stopping: trio.Event,
-    on_serving: Callable[[], None],
+    on_serving: Callable[[EmbeddedController], None],
 ) -> None:
     """Run a controller until `stopping`. Calls on_serving when it accepts connections.
 
@@ -84,7 +84,7 @@ async def run_controller(
             metrics=metrics,
             turns=turns,
         )
-        on_serving()
+        on_serving(controller)
         await stopping.wait()
         await server.stop(grace_ms=STOP_GRACE_MS)
         nursery.cancel_scope.cancel()

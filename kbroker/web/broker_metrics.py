@@ -12,7 +12,7 @@ from kbroker.replication.partition import Partition, Traffic
 from kbroker.runtime.metrics import Metrics
 from kbroker.storage.log import Log
 from kbroker.web.groups import committed, count, groups, shards
-from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_node
+from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_image, of_node
 from kbroker.web.ports import Observed
 
 _SHRINKS, _EXPANDS = "isr.shrinks", "isr.expands"
@@ -201,14 +201,14 @@ def _fetch_session_partitions(broker: Broker) -> float:
 # The controller
 
 
-def _partitions(broker: Broker) -> list[PartitionImage]:
-    return [partition for topic in broker.image.topics_by_id.values() for partition in topic.partitions.values()]
+def _partitions(image: Image) -> list[PartitionImage]:
+    return [partition for topic in image.topics_by_id.values() for partition in topic.partitions.values()]
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_activecontrollercount")
-def _active_controllers(broker: Broker) -> float:
+@of_node(GAUGE, "kafka_controller_kafkacontroller_activecontrollercount")
+def _active_controllers(node: Observed) -> float:
     """1 on the node that is the active controller."""
-    return float(broker.settings.server.is_controller)
+    return float(node.settings.server.is_controller)
 
 
 @of_broker(GAUGE, "kafka_server_raft_metrics_current_leader")
@@ -217,46 +217,46 @@ def _current_leader(broker: Broker) -> float:
     return broker.controller.active_id
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
-def _topic_count(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
+def _topic_count(image: Image) -> float:
     """Topics of the cluster."""
-    return len(broker.image.topics_by_id)
+    return len(image.topics_by_id)
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount")
-def _global_partition_count(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount")
+def _global_partition_count(image: Image) -> float:
     """Partitions of the cluster."""
-    return sum(len(topic.partitions) for topic in broker.image.topics_by_id.values())
+    return sum(len(topic.partitions) for topic in image.topics_by_id.values())
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount")
-def _offline_partitions(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount")
+def _offline_partitions(image: Image) -> float:
     """Partitions without a leader."""
-    return sum(partition.leader == NO_LEADER for partition in _partitions(broker))
+    return sum(partition.leader == NO_LEADER for partition in _partitions(image))
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_preferredreplicaimbalancecount")
-def _imbalance(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_preferredreplicaimbalancecount")
+def _imbalance(image: Image) -> float:
     """Partitions that are not led by their first replica."""
-    return sum(partition.leader != partition.replicas[0] for partition in _partitions(broker))
+    return sum(partition.leader != partition.replicas[0] for partition in _partitions(image))
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_activebrokercount")
-def _active_brokers(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_activebrokercount")
+def _active_brokers(image: Image) -> float:
     """Registered brokers that are not fenced."""
-    return sum(not registered.fenced for registered in broker.image.brokers.values())
+    return sum(not registered.fenced for registered in image.brokers.values())
 
 
-@of_broker(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount")
-def _fenced_brokers(broker: Broker) -> float:
+@of_image(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount")
+def _fenced_brokers(image: Image) -> float:
     """Registered brokers that are fenced."""
-    return sum(registered.fenced for registered in broker.image.brokers.values())
+    return sum(registered.fenced for registered in image.brokers.values())
 
 
-@of_broker(GAUGE, "kafka_server_broker_metadata_metrics_last_applied_record_offset")
-def _metadata_offset(broker: Broker) -> float:
-    """Offset of the last metadata record that this broker acts on."""
-    return broker.image.offset
+@of_image(GAUGE, "kafka_server_broker_metadata_metrics_last_applied_record_offset")
+def _metadata_offset(image: Image) -> float:
+    """Offset of the last metadata record that this node acts on."""
+    return image.offset
 
 
 @of_node(GAUGE, "kafka_server_kafkaserver_brokerstate")

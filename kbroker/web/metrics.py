@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kbroker.broker import Broker
+from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Histogram
 from kbroker.web.ports import Observed
 
@@ -32,6 +33,7 @@ Sample: TypeAlias = tuple[tuple[str, ...], float | Histogram]
 Samples: TypeAlias = Iterable[Sample]
 NodeReader: TypeAlias = Callable[[Observed], Samples | float]
 BrokerReader: TypeAlias = Callable[[Broker], Samples | float]
+ImageReader: TypeAlias = Callable[[Image], Samples | float]
 
 DECLARED: list[Declared] = []
 """Every metric, in the order of the page."""
@@ -67,6 +69,17 @@ def of_broker(kind: str, name: str, *labels: str, help: str = "") -> Callable[[B
     def declare(read: BrokerReader) -> BrokerReader:
         text = help or read.__doc__ or ""
         of_node(kind, name, *labels, help=text)(lambda node: () if node.broker is None else read(node.broker))
+        return read
+
+    return declare
+
+
+def of_image(kind: str, name: str, *, help: str = "") -> Callable[[ImageReader], ImageReader]:
+    """Declare a metric that is read from the metadata; it is available once they are loaded, also on a controller."""
+
+    def declare(read: ImageReader) -> ImageReader:
+        text = help or read.__doc__ or ""
+        of_node(kind, name, help=text)(lambda node: () if node.image is None else read(node.image))
         return read
 
     return declare

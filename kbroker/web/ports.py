@@ -7,6 +7,7 @@ from typing import Protocol
 from kbroker.broker import Broker
 from kbroker.broker.recovery import RecoveryProgress
 from kbroker.config import Settings
+from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
@@ -16,7 +17,8 @@ from kbroker.server.tcp import Server
 class Observed(Protocol):
     """A node whose addresses are bound.
 
-    Shape  broker and server are None until they are created
+    Shape  broker and server are None until they are created, and on a node that is only controller
+    Shape  image is the newest metadata, None until they are loaded
     Note   is_serving: the node has begun to accept connections
     """
 
@@ -28,6 +30,9 @@ class Observed(Protocol):
     server: Server | None
     recovery: RecoveryProgress
     is_serving: bool
+
+    @property
+    def image(self) -> Image | None: ...
 
     @property
     def is_stopping(self) -> bool: ...

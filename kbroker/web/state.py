@@ -68,11 +68,10 @@ def _node(node: Observed) -> dict[str, Any]:
         "data_directory": node.settings.data_directory,
     }
     if (broker := node.broker) is not None:
-        image = broker.image
+        found |= {"cluster_id": broker.cluster_id, "controller": broker.controller.active_id}
+    if (image := node.image) is not None:
         found |= {
-            "cluster_id": broker.cluster_id,
             "metadata_offset": image.offset,
-            "controller": broker.controller.active_id,
             "controller_epoch": image.epoch,
             "metadata_version": image.metadata_version,
             "brokers": [

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.handlers import Context, discover
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.testing.net import stream_pair
@@ -13,7 +14,10 @@ from wire.codec import decode, encode
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-BROKER = SimpleNamespace(image=SimpleNamespace(offset=42, features={"metadata.version": 21, "kraft.version": 0}))
+BROKER = SimpleNamespace(
+    image=SimpleNamespace(offset=42, features={"metadata.version": 21, "kraft.version": 0}),
+    supported_features=SUPPORTED_FEATURES,
+)
 
 
 def context(version: int) -> Context:

@@ -15,6 +15,7 @@ from kbroker.node import Node, NodeFailed
 from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.web import exposition, health
 from tests.handlers.asking import create_topic
 from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, creation, registration
 from tests.quorum.test_fetch import Copy
@@ -201,3 +202,22 @@ async def test_a_combined_node_stops_after_the_others_know_its_new_leaders() -> 
         await trio.sleep(3)
         with pytest.raises(ConnectionClosed):
             await client.ask(registered(broker, 3))
+
+
+async def test_a_controller_shows_the_metrics_of_the_cluster() -> None:
+    async with controller_node(SimulatedDisk()) as (node, env):
+        client = await connect(env)
+        for broker in (1, 2):
+            epoch = (await client.ask(registration(broker))).broker_epoch
+            if broker == 1:
+                await beat(client, broker, epoch)
+        assert (await client.ask(creation("a", {0: [1], 1: [1]}))).topics[0].error_code == 0
+        await trio.sleep(10)
+        page = b"".join(exposition.render(node)).decode()
+        client.close()
+    for name, value in {
+        "activecontrollercount": 1, "globaltopiccount": 1, "globalpartitioncount": 2, "offlinepartitionscount": 2,
+        "activebrokercount": 0, "fencedbrokercount": 2,
+    }.items():  # fmt: skip
+        assert f"\nkafka_controller_kafkacontroller_{name} {value:.1f}\n" in page
+    assert health.problems(node) == ["the node is stopping"]

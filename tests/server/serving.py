@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from kbroker.config import Settings
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.handlers import CloseConnection, Context, Handler, handles
 from kbroker.handlers.api_versions import api_versions
 from kbroker.runtime.env import RealEnv
@@ -34,6 +35,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.image = SimpleNamespace(offset=7, features={"metadata.version": 21, "kraft.version": 0})
+        self.supported_features = SUPPORTED_FEATURES
         self.purgatory = Purgatory()
         self.ready = False
         self.gate = trio.Event()
