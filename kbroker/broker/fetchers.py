@@ -104,9 +104,11 @@ class Fetchers:
         that a thread writes to, until `locks` closes.
         """
         leaving = []
+        own_id = self.broker.node_id
         for change in delta.changed_partitions:
             before, after = change.before, change.after
-            if before is None or after is None or before.leader_epoch != after.leader_epoch:
+            stays = after is not None and own_id in after.replicas
+            if not stays or before is None or after is None or before.leader_epoch != after.leader_epoch:
                 self.drop((change.topic.id, change.index))
                 leaving.append((change.topic.name, change.index))
         appender_locks, held = self.broker.appender.locks, set()
@@ -280,6 +282,7 @@ class Source:
         out_of_range: list[Followed] = []
         for followed, data in answers:
             if not followed.is_current:
+                self.fetcher.stop(followed)  # newer metadata replace it
                 continue
             step = step_for(data)
             try:

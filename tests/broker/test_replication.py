@@ -273,6 +273,25 @@ async def test_a_partition_moves_to_other_brokers_while_it_is_written() -> None:
         assert values(cluster.bytes_of(3)) == [b"%d" % number for number in range(sent)]
 
 
+async def test_a_follower_that_is_removed_copies_no_more() -> None:
+    """The leader and its epoch stay the same, and the leader would answer the old follower with errors at once."""
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a"], to=1)
+        assert cluster.brokers[3].broker.fetchers.sources
+        request = AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=[1, 2])])
+            ],
+            timeout_ms=1_000,
+        )
+        await cluster.controller.decide(request, AlterPartitionReassignmentsResponse, version=0)
+        await cluster.until(lambda: ("t", 0) not in cluster.brokers[3].broker.replicas.partitions)
+        await trio.sleep(1)
+        assert not cluster.brokers[3].broker.fetchers.sources
+        assert not (await cluster.produce([b"b"], to=1)).error_code
+
+
 async def test_a_follower_that_lost_its_directory_copies_everything_again() -> None:
     async with memory_cluster() as cluster:
         await cluster.create()
