@@ -315,6 +315,10 @@ class Source:
             self._fetchers.bytes_in += size
             if not followed.is_current:
                 return
+            if partition.log.log_end_offset == followed.fetch_offset:
+                # Not one whole batch, or one of a leader epoch that is unknown here: do not ask again at once.
+                self._delay(followed, ErrorCode.CORRUPT_MESSAGE)
+                return
         followed.failures = 0
         if partition.on_leaders_offsets(data.high_watermark, data.log_start_offset):
             self._broker.wake(partition.key)

@@ -31,7 +31,7 @@ from wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from wire.record_batch import RecordBatch
+from wire.record_batch import Record, RecordBatch, build_batch
 
 SHORT_LAG = {"replica.lag.time.max.ms": 10_000}
 
@@ -351,6 +351,20 @@ async def test_a_damaged_batch_of_a_leader_delays_only_its_partition() -> None:
         assert cluster.brokers[2].partition().log.log_end_offset == 0, "nothing damaged is stored"
         segment.open().file.pwrite(last, segment.size - 2)
         await cluster.agree()
+
+
+async def test_a_batch_of_an_unknown_leader_epoch_is_not_stored_and_not_asked_for_in_a_loop() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        cluster.cut(2, 1)
+        leader = cluster.brokers[1].partition()
+        leader.log.append(build_batch([Record(timestamp=1, value=b"x")]), leader_epoch=7, timestamp_ms=1)
+        leader.on_append()
+        before = cluster.brokers[2].broker.fetchers.bytes_in
+        cluster.mend(2)
+        await trio.sleep(20)
+        assert cluster.brokers[2].partition().log.log_end_offset == 0
+        assert 0 < cluster.brokers[2].broker.fetchers.bytes_in - before < 40 * 69
 
 
 async def test_several_connections_copy_from_one_source() -> None:
