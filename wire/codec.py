@@ -86,6 +86,8 @@ def encode_parts(message: object, version: int) -> list[bytes | Opaque]:
     """
     opaques: list[int] = []
     parts = _build(message, version, opaques)
+    if not opaques:
+        return [_join(parts)]
     joined: list[bytes | Opaque] = []
     start = 0
     for index in opaques:
@@ -93,8 +95,8 @@ def encode_parts(message: object, version: int) -> list[bytes | Opaque]:
             joined.append(_join(parts[start:index]))
         joined.append(parts[index])
         start = index + 1
-    if start < len(parts) or not joined:
-        joined.append(_join(parts[start:] if start else parts))
+    if start < len(parts):
+        joined.append(_join(parts[start:]))
     return joined
 
 

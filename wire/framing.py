@@ -56,6 +56,7 @@ _length: Final = struct.Struct(">i")
 _request_head: Final = struct.Struct(">hhih")
 _response_head: Final = struct.Struct(">ii")
 _new: Final = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+_first_with_tags: Final[dict[type, int]] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -277,14 +278,18 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
                 position += 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise Malformed(f"a request header that is cut or wrong: {error}") from error
-    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id)), memoryview(frame)[position:]
+    view = frame if isinstance(frame, memoryview) else memoryview(frame)
+    return _new(RequestHeader, (api_key, api_version, correlation_id, client_id)), view[position:]
 
 
 def _response_tags(cls: type, version: int) -> bytes:
     """The tag buffer of a response's header: an empty tag buffer, or no bytes."""
-    api_key = schema_of(cls).api_key
-    assert api_key is not None
-    return b"\0" if version >= first_flexible[api_key] and api_key != _API_VERSIONS else b""
+    first = _first_with_tags.get(cls)
+    if first is None:
+        api_key = schema_of(cls).api_key
+        assert api_key is not None
+        first = _first_with_tags[cls] = NEVER_FLEXIBLE if api_key == _API_VERSIONS else first_flexible[api_key]
+    return b"\0" if version >= first else b""
 
 
 def encode_response_frame(correlation_id: int, message: object, version: int) -> list[bytes | Opaque]:

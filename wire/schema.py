@@ -27,12 +27,13 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from functools import cache, cached_property, partial
+from typing import Any, NamedTuple, ParamSpec, TypeVar, dataclass_transform
 
 from wire.types import Primitive
 
 C = TypeVar("C")
+P = ParamSpec("P")
 _HIGHEST = 32767
 
 
@@ -182,7 +183,7 @@ class Message:
     def __init__(self, **values: Any) -> None:
         # The first instance of a class compiles the class's own constructor, which replaces this one.
         cls = type(self)
-        cls.__init__ = _make_constructor(cls)  # type: ignore[method-assign]
+        cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
         cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
@@ -211,7 +212,20 @@ def _shown(value: object) -> str:
     return f"<{len(value)} bytes>" if isinstance(value, bytes | bytearray | memoryview) else repr(value)
 
 
-def _make_constructor(cls: type[Message]) -> Callable[..., None]:
+def bare(cls: type[C]) -> Callable[[], C]:
+    """Makes instances of a class without calling its constructor; takes two thirds of the time of object.__new__."""
+    return partial(object.__new__, cls)
+
+
+def maker(cls: Callable[P, C]) -> Callable[P, C]:
+    """A function that does what a call of the class does, in half the time: Python passes keyword arguments to a
+    constructor in a new dictionary, but not to a function. For the handlers of the most frequent requests.
+    """
+    return typing.cast(Callable[P, C], _constructor(typing.cast(type[Message], cls), makes=True))
+
+
+def _constructor(cls: type[Message], *, makes: bool = False) -> Callable[..., Any]:
+    """The class's own __init__; or, if it `makes`, a function that returns an instance."""
     parameters, body = [], []
     defaults: dict[str, Any] = {"MISSING": MISSING}
     for f in cls.__schema__.fields:
@@ -228,10 +242,16 @@ def _make_constructor(cls: type[Message]) -> Callable[..., None]:
             defaults[f"default_{f.name}"] = f.default
         parameters.append(parameter)
         body.append(f"self.{f.name} = {value}")
-    signature = f"self, *, {', '.join(parameters)}" if parameters else "self"
-    source = f"def __init__({signature}):\n " + "\n ".join(body or ["pass"])
+    if parameters:
+        parameters.insert(0, "*")
+    if makes:
+        defaults["new"] = bare(cls)
+        body = ["self = new()", *body, "return self"]
+    else:
+        parameters.insert(0, "self")
+    source = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"])
     exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), defaults)  # noqa: S102
-    constructor: Callable[..., None] = defaults["__init__"]
+    constructor: Callable[..., Any] = defaults["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"
     return constructor
 

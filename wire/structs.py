@@ -14,10 +14,10 @@ from uuid import UUID
 
 from construct import CodeGen
 
-from wire.codegen import BuildCode, Code, ParseCode, bare, compile_function, tagged_fields
+from wire.codegen import BuildCode, Code, ParseCode, compile_function, tagged_fields
 from wire.constructs import Array, Blob, Fixed, RecordsBlob, Text, Uuid, WireConstruct
 from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, schema_of
+from wire.schema import EMPTY_STRUCT, MISSING, Field, Schema, bare, schema_of
 from wire.types import Primitive
 from wire.varint import Buffer, decode_uvarint, encode_uvarint
 

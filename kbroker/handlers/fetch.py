@@ -21,6 +21,7 @@ from wire.messages.fetch import (
     PartitionData,
 )
 from wire.messages.produce import LeaderIdAndEpoch
+from wire.schema import maker
 from wire.types import ZERO_UUID
 
 READ_COMMITTED: Final = 1
@@ -29,6 +30,9 @@ MANY_PARTITIONS: Final = 500
 FIRST_VERSION_WITH_STORAGE_ERRORS: Final = 6
 FIRST_VERSION_WITH_RACKS: Final = 11
 FIRST_VERSION_WITH_NODE_ENDPOINTS: Final = 16
+_response: Final = maker(FetchResponse)
+_topic_response: Final = maker(FetchableTopicResponse)
+_partition_data: Final = maker(PartitionData)
 _LEADERSHIP_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -95,7 +99,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     session_id, selected = session.select(
         this_round.answers, is_follower=fetcher.is_follower, uses_topic_ids=by_id, now_ms=now_ms
     )
-    response = FetchResponse(session_id=session_id, responses=[])
+    response = _response(session_id=session_id, responses=[])
     leaders: set[int] = set()
     topic: FetchableTopicResponse | None = None
     for answer in selected:
@@ -104,7 +108,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         asked = answer.asked
         # Consecutive partitions of one topic share one topic entry, in the order of the session.
         if topic is None or topic.topic_id != (asked.topic_id or ZERO_UUID) or topic.topic != (asked.name or ""):
-            topic = FetchableTopicResponse(topic=asked.name or "", topic_id=asked.topic_id or ZERO_UUID, partitions=[])
+            topic = _topic_response(topic=asked.name or "", topic_id=asked.topic_id or ZERO_UUID, partitions=[])
             response.responses.append(topic)
         if answer.error is None:
             assert answer.read is not None
@@ -168,7 +172,7 @@ def _found(answer: PartitionAnswer, *, reads_committed: bool) -> PartitionData:
         aborted = [
             AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in read.aborted
         ]
-    data = PartitionData(
+    data = _partition_data(
         partition_index=answer.asked.index,
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,

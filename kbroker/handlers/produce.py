@@ -32,6 +32,7 @@ from wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from wire.schema import maker
 
 NO_REPLY: Final = 0
 LEADER_ONLY: Final = 1
@@ -43,6 +44,9 @@ TOOLS_CLIENT_ID: Final = "__admin_client"
 """The client id of Kafka's own tools; only this client id may write to internal topics."""
 
 _LOW_ATTRIBUTES: Final = POSITIONS["attributes"] + 1
+_appended_response: Final = maker(PartitionProduceResponse)
+_topic_response: Final = maker(TopicProduceResponse)
+_response: Final = maker(ProduceResponse)
 # Kafka sets log_start_offset in the reply to a refused batch, except with these codes.
 _REFUSED_BEFORE_THE_LOG: Final = frozenset(
     {
@@ -96,7 +100,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                 context.has_errors = True
                 answers.append(_failed(data, error, broker, topic.name, version))
                 continue
-            answer = PartitionProduceResponse(
+            answer = _appended_response(
                 index=data.index,
                 base_offset=appended.base_offset,
                 log_append_time_ms=appended.log_append_time_ms,
@@ -105,7 +109,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             answers.append(answer)
             if acks == ALL_IN_SYNC and not appended.is_committed:
                 waiting.append((answer, appended))
-        responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        responses.append(_topic_response(name=topic.name, partition_responses=answers))
         if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
             await broker.turns.next()
     if acks == NO_REPLY:
@@ -114,7 +118,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
         return None
     if waiting:
         await _wait_until_committed(waiting, broker, request.timeout_ms)
-    response = ProduceResponse(responses=responses)
+    response = _response(responses=responses)
     if first_error is not None and version >= FIRST_VERSION_WITH_CURRENT_LEADER:
         response.node_endpoints = _leaders(responses, broker, context)
     return response

@@ -13,7 +13,7 @@ from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, Replic
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from wire.schema import Versions, request_class, response_class, schema_of, struct
+from wire.schema import Versions, maker, request_class, response_class, schema_of, struct
 from wire.types import ZERO_UUID, int32, uuid_from_text, uuid_to_text
 
 
@@ -43,6 +43,17 @@ def test_constructors_require_keywords_for_fields_without_default() -> None:
         fetch(misspelt=1)
     with pytest.raises(TypeError):
         HeartbeatRequest("g", 1, "m")  # type: ignore[call-arg]
+
+
+def test_a_maker_does_what_the_constructor_does() -> None:
+    make = maker(FetchRequest)
+    assert make(max_wait_ms=500, min_bytes=1, topics=[], rack_id="r1") == fetch(rack_id="r1")
+    make(max_wait_ms=500, min_bytes=1, topics=[]).forgotten_topics_data.append(None)  # type: ignore[arg-type]
+    assert make(max_wait_ms=500, min_bytes=1, topics=[]) == fetch()
+    with pytest.raises(TypeError, match="min_bytes"):
+        make(max_wait_ms=500, topics=[])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="misspelt"):
+        make(max_wait_ms=500, min_bytes=1, topics=[], misspelt=1)  # type: ignore[call-arg]
 
 
 def test_messages_have_slots_and_no_other_attributes() -> None:
