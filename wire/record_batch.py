@@ -18,8 +18,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from wire.batch_header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -38,6 +36,7 @@ from wire.batch_header import (
     BatchHeader,
 )
 from wire.compression import Bytes, Codec, compress, decompress
+from wire.crc32c import crc32c
 from wire.errors import Malformed
 
 NO_TIMESTAMP: Final = -1

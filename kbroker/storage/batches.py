@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import File
 from wire.batch_header import CRC_START, HEADER_SIZE, BatchHeader
+from wire.crc32c import crc32c
 
 WritableBuffer: TypeAlias = bytearray | memoryview
 

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.batches import WritableBuffer
 from kbroker.storage.durable import is_fatal
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, RememberedBatch
 from kbroker.storage.segment import Segment
 from wire.batch_header import CRC_START, HEADER_SIZE, BatchHeader, header_struct
+from wire.crc32c import crc32c
 from wire.errors import ErrorCode, KafkaError
 
 _MEMORYVIEW: Final = memoryview  # compiled code looks up the name of a builtin type at each use

@@ -24,11 +24,11 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
 from kbroker.runtime.ports import Buffer
 from wire.batch_header import CONTROL_BIT, MAX_SEQUENCE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
+from wire.crc32c import crc32c
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.record_batch import RecordBatch
 

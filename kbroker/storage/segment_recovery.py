@@ -17,8 +17,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import File
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.producer_state import REMEMBERED_BATCHES
@@ -36,6 +34,7 @@ from wire.batch_header import (
     BatchHeader,
     header_struct,
 )
+from wire.crc32c import crc32c
 
 CHUNK_BYTES: Final = 1 << 20
 MAX_PRODUCERS: Final = 4096

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import Buffer
 from kbroker.tiered.api import RemoteLogSegmentMetadata
 from wire.batch_header import CRC_START, FRAME_SIZE, HEADER_SIZE, MAGIC, BatchHeader, header_struct
+from wire.crc32c import crc32c
 
 _RUN_HEADER: Final = header_struct(
     base_offset="q", batch_length="i", partition_leader_epoch="i", magic="b", crc="I", last_offset_delta="i"

@@ -20,12 +20,11 @@ from contextlib import closing
 from typing import Final
 from uuid import UUID
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
 from kbroker.storage.index import CorruptIndex
 from kbroker.storage.segment import DELETED_SUFFIX, INDEX_SUFFIX, INDEX_SUFFIXES
+from wire.crc32c import crc32c
 from wire.types import uuid_from_text, uuid_to_text
 
 CHECKSUMS_SUFFIX: Final = ".checksums"

@@ -28,8 +28,6 @@ from typing import BinaryIO, Final, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from crc32c import crc32c
-
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk, Runner, run_here
 from kbroker.storage.checkpoint import TEMPORARY_SUFFIX, read_file
@@ -57,6 +55,7 @@ from kbroker.tiered.layout import (
 )
 from kbroker.tiered.moving import move_files, publish_files, unlink_files
 from kbroker.tiered.streams import FileStream
+from wire.crc32c import crc32c
 
 KNOWN_KEYS: Final = frozenset({"dir", "log.dir", "broker.id", "cluster.id"})
 DEFAULT_SUFFIX: Final = "-tier"

@@ -20,14 +20,13 @@ from itertools import chain
 from typing import Final, Self, cast
 from uuid import UUID
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.log import Log
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.lifecycle import RemoteLogMetadataCache
 from kbroker.tiered.metadata_topic import decode_event, encode_event
+from wire.crc32c import crc32c
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import batches
 

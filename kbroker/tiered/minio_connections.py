@@ -22,12 +22,11 @@ from select import POLLIN, poll
 from typing import Any, Final
 from xml.etree import ElementTree
 
-import crc32c
-
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.minio_credentials import Keys
 from kbroker.tiered.minio_settings import MinioSettings
+from wire.crc32c import crc32c
 
 TRANSPORT_ERRORS: Final = (HTTPException, OSError)
 _BLOCK_BYTES: Final = 1 << 20
@@ -67,7 +66,7 @@ class Body:
         checksum = 0
         digest = hashlib.sha256() if sign else None
         for block in self:
-            checksum = crc32c.crc32c(block, checksum)
+            checksum = crc32c(block, checksum)
             if digest is not None:
                 digest.update(block)
         self.crc32c: int = checksum

@@ -10,8 +10,6 @@ from typing import Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import File
 from kbroker.tiered.api import (
     RemoteObjectDamaged,
@@ -25,6 +23,7 @@ from kbroker.tiered.minio_connections import TRANSPORT_ERRORS, Answer, Body, Dea
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_settings import MinioSettings
 from kbroker.tiered.streams import RangeReader
+from wire.crc32c import crc32c
 
 _CONTENT: Final = {"content-type": "application/octet-stream"}
 _XML: Final = {"content-type": "application/xml"}

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.runtime.ports import Buffer, Disk, File
+from wire.crc32c import crc32c
 
 PIECE_BYTES: Final = 4 << 20
 SYNC_BYTES: Final = 16 << 20
