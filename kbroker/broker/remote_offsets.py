@@ -15,7 +15,6 @@ from kbroker.broker.remote_fetching import Waiting
 from kbroker.replication.offset_lookup import MAX_TIMESTAMP, OffsetAsked, OffsetFound, look_up
 from kbroker.replication.partition import Partition
 from kbroker.runtime.frames import without_frames
-from kbroker.tiered.api import RemoteStorageError
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -93,7 +92,9 @@ async def _search(partition: Partition, asked: OffsetAsked, broker: Broker) -> O
     remote, reader = partition.remote, broker.tier.reader
     if reader is None or remote is None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the tier cannot be read now")
-    from kbroker.tiered.remote_search import RemoteSearch  # noqa: PLC0415 - not imported where nothing is tiered
+    # Not imported where nothing is tiered.
+    from kbroker.tiered.api import RemoteStorageError  # noqa: PLC0415
+    from kbroker.tiered.remote_search import RemoteSearch  # noqa: PLC0415
 
     start_offset = partition.log.log_start_offset
     search = RemoteSearch(reader, broker.env, partition)

@@ -79,6 +79,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kbroker {__version__} ({build()})")
     commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    if words == ["--version"]:
+        return parser  # needs no command
     stems = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
     asked_for = [stem for stem in stems if words and words[0] in _names(stem)]
     for stem in asked_for or stems:

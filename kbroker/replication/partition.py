@@ -29,12 +29,12 @@ from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.reading import Place
-from kbroker.tiered.partition import RemotePartition
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import AlterPartitionResponsePartition
 
 if TYPE_CHECKING:
     from kbroker.tiered.indexes import AbortedTransaction
+    from kbroker.tiered.partition import RemotePartition
 
 NO_EPOCH: Final = -1
 CONSUMER: Final = -1
@@ -99,7 +99,7 @@ class Fetcher:
             self.reads_to = ReadsTo.HIGH_WATERMARK
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PartitionRead:
     """The result of a Fetch of one partition. Offsets are taken before the records are read, so they are never ahead.
 
@@ -123,7 +123,7 @@ class PartitionRead:
     """The offset is only in the tier; the records must be read from there."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Traffic:
     """What clients have produced to and fetched from a partition since the broker started; followers do not count."""
 

@@ -44,7 +44,7 @@ logger = get_logger(__name__)
 
 
 class _Route:
-    """One API."""
+    """One API in one version."""
 
     __slots__ = ("counter", "find_errors", "handler", "looks_for_errors", "times_us", "weigh")
 
@@ -79,13 +79,10 @@ class Dispatcher:
         self._large = env.threads(1)
         self._errors_by_code = metrics.tally("requests.errors_by_code")
         self._faults = metrics.counter("requests.faults")
+        self._metrics = metrics
         self._routes: dict[int, _Route] = {}
         for handler in handlers.values():
-            name = handler.name
-            counter, times_us = metrics.counter(f"requests.{name}"), metrics.histogram(f"requests.{name}.us")
-            route = _Route(handler, counter=counter, times_us=times_us)
-            for version in range(handler.versions.lowest, handler.versions.highest + 1):
-                self._routes[_route_number(handler.api_key, version)] = route
+            self._metrics_of(handler)  # so that the metrics page lists all APIs
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
         """Handle the request in `frame` (without its length). Return the parts of the reply (with its length), or None
@@ -97,7 +94,7 @@ class Dispatcher:
             header, body = decode_request_header(frame)
         except Malformed as error:
             raise CloseConnection(f"malformed request header: {error}") from error
-        route = self._routes.get(_route_number(header.api_key, header.api_version))
+        route = self._routes.get(_route_number(header.api_key, header.api_version)) or self._new_route(header)
         if route is None:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
@@ -137,6 +134,21 @@ class Dispatcher:
             return parts
         finally:
             route.times_us.record((self._now_ns() - started_ns) // 1000)
+
+    def _metrics_of(self, handler: Handler[Any]) -> tuple[Counter, Histogram]:
+        name = f"requests.{handler.name}"
+        return self._metrics.counter(name), self._metrics.histogram(f"{name}.us")
+
+    def _new_route(self, header: RequestHeader) -> _Route | None:
+        """The route of a request that is the first of its version; None if the version is not served."""
+        handler = self.handlers.get(header.api_key)
+        if handler is None or header.api_version not in handler.versions:
+            return None
+        counter, times_us = self._metrics_of(handler)
+        route = self._routes[_route_number(header.api_key, header.api_version)] = _Route(
+            handler, counter=counter, times_us=times_us
+        )
+        return route
 
     def _answer_unknown(self, header: RequestHeader) -> list[Part]:
         if header.api_key == api_versions.api_key:

@@ -13,8 +13,10 @@ Source  KIP-405
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
-from kbroker.tiered.api import TopicIdPartition
+if TYPE_CHECKING:  # not imported by a broker without a tier
+    from kbroker.tiered.api import TopicIdPartition
 
 NOTHING = -1
 

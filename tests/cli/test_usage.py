@@ -34,6 +34,29 @@ def test_help_imports_neither_the_broker_nor_a_client() -> None:
     assert "dump-log" in done.stdout
 
 
+def test_version_imports_no_command() -> None:
+    program = (
+        "import sys\n"
+        "from kbroker.cli import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "print({'inspect', 'kbroker.cli.serve'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"kbroker {kbroker.__version__} (")
+    assert done.stdout.splitlines()[1:] == ["set()"]
+
+
+def test_the_garbage_collector_runs_after_the_imports_of_a_start() -> None:
+    program = (
+        "import gc\n"
+        "from kbroker.cli import main\n"
+        "assert main(['serve', '--override', 'nonsense']) == 1\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
+
+
 def test_every_profile_can_be_chosen(run: Run) -> None:
     """The command repeats the names, because --help must not import the settings."""
     assert f"--profile {{{','.join(PROFILES)}}}" in " ".join(run("serve", "--help").out.split())
