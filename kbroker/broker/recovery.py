@@ -34,7 +34,7 @@ WORKER_TRIES: Final = 2
 logger = get_logger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RecoveryProgress:
     """Progress of the recovery after an unclean shutdown. Units: bytes are those that recovery has to read."""
 

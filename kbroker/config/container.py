@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.config.values import ConfigError
 
@@ -34,8 +34,7 @@ _LISTENERS, _ADVERTISED = "KAFKA_LISTENERS", "KAFKA_ADVERTISED_LISTENERS"
 _ROOT_LEVEL, _LOGGER_LEVELS = "KAFKA_LOG4J_ROOT_LOGLEVEL", "KAFKA_LOG4J_LOGGERS"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(NamedTuple):
     """The result of `read_container`.
 
     Shape  variables are the ones to read settings from; cluster_id is for a new data directory; log_level is one of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kbroker.config.server import ServerSettings
 from kbroker.config.values import ConfigError, parse_list
@@ -21,8 +21,7 @@ EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """A named address.
 
     Shape   host None is every interface; port 0 is any free port
@@ -37,8 +36,7 @@ class Listener:
         return f"{self.name}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
+class Listeners(NamedTuple):
     """The addresses on which a node listens, and those that it advertises.
 
     Shape   bound and advertised are for clients and other brokers, empty without the role broker; controllers and
@@ -90,7 +88,7 @@ def listeners_of(server: ServerSettings) -> Listeners:
         advertised = _parse_all(server.advertised_listeners, key="advertised.listeners")
     else:
         # Kafka refuses to start if the host is every interface. kbroker starts: the default is for local use.
-        advertised = tuple(replace(one, host=None) if one.host in EVERY_INTERFACE else one for one in every)
+        advertised = tuple(one._replace(host=None) if one.host in EVERY_INTERFACE else one for one in every)
     _check_advertised(advertised, every)
     of_broker = tuple(one for one in advertised if one.name not in controller_names)
     of_controller = tuple(one for one in advertised if one.name in controller_names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
@@ -33,13 +34,12 @@ from kbroker.config.values import ConfigError, Value, to_text
 L = TypeVar("L")
 
 
-@dataclass(frozen=True)
-class Layers:
+class Layers(NamedTuple):
     """The given texts by key, strongest layer first."""
 
-    broker: Mapping[str, str] = field(default_factory=dict)
-    cluster: Mapping[str, str] = field(default_factory=dict)
-    static: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = MappingProxyType({})
+    cluster: Mapping[str, str] = MappingProxyType({})
+    static: Mapping[str, str] = MappingProxyType({})
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
@@ -157,7 +157,7 @@ class Settings:
         if not self.tier.is_directory or "dir" in self.tier.rsm_configs:
             return self
         static = {**self.layers.static, f"{RSM_PREFIX}dir": path}
-        return self._build(replace(self.layers, static=static), self.warnings, self.listeners)
+        return self._build(self.layers._replace(static=static), self.warnings, self.listeners)
 
     def log_retention(self) -> dict[str, Value]:
         """The retention of a topic without own settings, by the broker's keys."""
@@ -171,8 +171,7 @@ class Settings:
         Shape   cluster has the settings of the broker resource "", broker those of this broker's id
         """
         warnings: list[str] = []
-        layers = replace(
-            self.layers,
+        layers = self.layers._replace(
             cluster=_usable(cluster, warnings, default_resource=True),
             broker=_usable(broker, warnings, default_resource=False),
         )
@@ -184,7 +183,7 @@ class Settings:
                 {name: text for name, text in layer.items() if not name.startswith("max.connections")}
                 for layer in (layers.cluster, layers.broker)
             )
-            settings = self._build(replace(layers, cluster=cluster, broker=broker), warnings, self.listeners)
+            settings = self._build(layers._replace(cluster=cluster, broker=broker), warnings, self.listeners)
         return settings
 
     def topic_values(self, configs: Mapping[str, str]) -> dict[str, Value]:

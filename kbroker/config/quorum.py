@@ -9,7 +9,7 @@ Source: QuorumConfig and the checks of KafkaConfig of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.config.listeners import Listeners
 from kbroker.config.server import ServerSettings
@@ -24,8 +24,7 @@ _SEVERAL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerAddress:
+class ControllerAddress(NamedTuple):
     """The address of one controller. id is None for an address from controller.quorum.bootstrap.servers."""
 
     host: str

@@ -1,9 +1,9 @@
 """Declares settings. Each is declared once, with its type, default, bounds, effect and description.
 
-A class under `@settings` is a frozen dataclass whose attributes are settings. The attribute's name determines Kafka's
-name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. Its annotation, such as `int`, `Long` or `str | None`,
-determines Kafka's type. The declaration is used to read properties files, `--override` and environment variables, to
-answer DescribeConfigs, to validate IncrementalAlterConfigs and to write docs/configuration.md.
+A class under `@settings` is an immutable dataclass whose attributes are settings. The attribute's name determines
+Kafka's name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. Its annotation, such as `int`, `Long` or
+`str | None`, determines Kafka's type. The declaration is used to read properties files, `--override` and environment
+variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs and to write docs/configuration.md.
 
 kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; see without_effect.py.
 """
@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, cast, dataclass_transform
 
 from kbroker.config.values import InvalidValue, Kind, Value, parse, to_text
 
@@ -140,7 +140,7 @@ def setting(default: Any = None, **how: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting, dataclasses.field))
 def settings(cls: type[T]) -> type[T]:
-    """Turn a class of settings into a frozen dataclass; its `SETTINGS` holds the declarations."""
+    """Turn a class of settings into an immutable dataclass; its `SETTINGS` holds the declarations."""
     declared: list[Setting] = []
     for attribute, annotation in cls.__annotations__.items():
         one = vars(cls)[attribute]
@@ -150,9 +150,30 @@ def settings(cls: type[T]) -> type[T]:
         one.name, one.kind = attribute.replace("_", "."), _KINDS[annotation.removesuffix(" | None")]
         declared.append(one)
         setattr(cls, attribute, one.default)
-    made = dataclass(frozen=True, kw_only=True)(cls)
-    made.SETTINGS = tuple(declared)  # type: ignore[attr-defined]
-    return made
+    # dataclass() would compile methods with dozens of names for each class. That takes a twentieth of a broker's start.
+    made: Any = dataclass(init=False, repr=False, eq=False)(cls)
+    made.__init__, made.__eq__, made.__setattr__ = _take, _equals, _refuse
+    made.SETTINGS = tuple(declared)
+    return cast(type[T], made)
+
+
+def _take(self: Any, **given: Any) -> None:
+    """The constructor of the classes under `@settings`. Defaults are attributes of the class."""
+    for field in dataclasses.fields(self):
+        if field.name in given:
+            vars(self)[field.name] = given.pop(field.name)
+        elif field.default_factory is not dataclasses.MISSING:
+            vars(self)[field.name] = field.default_factory()
+    if given:
+        raise TypeError(f"{type(self).__name__} has no attribute {', '.join(given)}")
+
+
+def _equals(self: Any, other: object) -> bool:
+    return type(self) is type(other) and vars(self) == vars(other)
+
+
+def _refuse(self: Any, name: str, _: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"{type(self).__name__}.{name} cannot change")
 
 
 def declarations(cls: type[Any]) -> tuple[Setting, ...]:

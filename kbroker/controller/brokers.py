@@ -25,7 +25,6 @@ Source: Kafka's ClusterControlManager, ReplicationControlManager.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -255,5 +254,5 @@ def _shutting_down(context: Context, broker: BrokerImage) -> list[Any]:
 
 def _unfencing(context: Context, broker: BrokerImage) -> list[Any]:
     change = BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=_UNFENCE)
-    brokers = {**context.image.brokers, broker.id: replace(broker, fenced=False)}
+    brokers = {**context.image.brokers, broker.id: broker._replace(fenced=False)}
     return [change, *election.changes(context, election.leaderless(context.image), brokers=brokers)]

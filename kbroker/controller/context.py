@@ -6,8 +6,8 @@ Decisions are functions ``decide(context, request) -> Outcome``. They read nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.config import Settings
@@ -36,8 +36,7 @@ class TooManyRecords(KafkaError):
         super().__init__(ErrorCode.POLICY_VIOLATION, message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerSettings:
+class ControllerSettings(NamedTuple):
     """The settings that decisions depend on, with Kafka's names.
 
     Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
@@ -54,7 +53,7 @@ class ControllerSettings:
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
     listeners: Sequence[Endpoint] = ()
-    undeletable_topics: Mapping[str, str] = field(default_factory=dict)
+    undeletable_topics: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, settings: Settings, cluster_id: str, *, listeners: Sequence[Endpoint] = ()) -> ControllerSettings:
@@ -78,8 +77,7 @@ class ControllerSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """The inputs of one decision.
 
     image            the state after all earlier decisions

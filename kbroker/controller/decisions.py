@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.controller.context import Context
 from kbroker.runtime.outcome import Outcome
@@ -22,8 +21,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Request, Response]):
+class Decision(NamedTuple, Generic[Request, Response]):
     """One registered decision.
 
     adds         it adds data, and is refused on a nearly full disk

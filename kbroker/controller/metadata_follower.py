@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from kbroker.config.metadata import MetadataSettings
@@ -181,7 +180,7 @@ def sharing(image: Image, old: Image) -> Image:
     An image from a snapshot shares nothing with the old one; without this, all partitions would count as changed.
     """
     by_id = {topic_id: _shared(topic, old.topics_by_id.get(topic_id)) for topic_id, topic in image.topics_by_id.items()}
-    return replace(image, topics_by_id=by_id, topics_by_name={topic.name: topic for topic in by_id.values()})
+    return image._replace(topics_by_id=by_id, topics_by_name={topic.name: topic for topic in by_id.values()})
 
 
 def _shared(topic: TopicImage, old: TopicImage | None) -> TopicImage:

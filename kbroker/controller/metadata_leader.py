@@ -28,7 +28,7 @@ from wire.errors import KafkaError
 from wire.stored.metadata import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Staged:
     """Encoded records to write: batches, each of which is written and synced separately."""
 

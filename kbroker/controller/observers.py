@@ -26,7 +26,7 @@ class ObserverKey(NamedTuple):
     directory_id: UUID
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Observer:
     """The progress of one observer; end_offset is exclusive, times are wall time."""
 

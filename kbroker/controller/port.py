@@ -6,8 +6,7 @@ BrokerHeartbeat, ...), which a decision answers (decisions.py). Handlers and the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.metadata.principal import ANONYMOUS, Principal
 
@@ -17,8 +16,7 @@ NEWEST_VERSION: Final = 32_767
 """Above all versions of requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(NamedTuple):
     """The client that sent a request to this broker; by default the broker itself. host is an IP address."""
 
     principal: Principal = ANONYMOUS

@@ -10,15 +10,14 @@ Source: FileQuorumStateStore and QuorumStateData of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.metadata.errors import UnusableMetadata
 
 FILE_NAME = "quorum-state"
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(NamedTuple):
     """The contents of the file. leader_id and voted_id are -1 if there is none."""
 
     leader_id: int

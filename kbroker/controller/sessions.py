@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kbroker.metadata.image import Image
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """The heartbeat state of one broker. It is not in the log: a new controller gives every unfenced broker a full
     session.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
@@ -30,8 +30,7 @@ from wire.stored.groups import GroupMetadataKey, GroupMetadataValue
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """The sender of a request.
 
     Shape   client_id is "" if the client sent none; client_host is a slash and the address, as Kafka formats it
@@ -43,8 +42,7 @@ class Caller:
     principal: Principal = ANONYMOUS
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """The actions after the records of a decision are appended, and after the append fails. on_failed gets the error
     code for clients.
     """
@@ -53,7 +51,7 @@ class Write:
     on_failed: Callable[[ErrorCode], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Counts:
     """Counters of a shard since it was loaded, for metrics."""
 
@@ -63,7 +61,7 @@ class Counts:
     completed_rebalances: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Context:
     """The state of a shard and of its current decision.
 

@@ -7,9 +7,8 @@ members), KIP-814 (skip_assignment).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.common.ports import Parked
@@ -30,8 +29,7 @@ PENDING_BYTES: Final = 600
 Answer = JoinGroupResponse | Parked
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
+class Joining(NamedTuple):
     """The current JoinGroup; protocols are the request's, by name."""
 
     request: JoinGroupRequest

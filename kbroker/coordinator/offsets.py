@@ -10,7 +10,7 @@ Source: OffsetMetadataManager of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.records import NO_EXPIRY
@@ -18,8 +18,7 @@ from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """One committed offset.
 
     Units   offset and record_offset count records, the latter in `__consumer_offsets` (-1: unknown); timestamps are

@@ -9,8 +9,7 @@ Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from wire.codec import decode
 from wire.errors import Malformed
@@ -33,8 +32,7 @@ Key = OffsetCommitKey | GroupMetadataKey
 Value = OffsetCommitValue | GroupMetadataValue
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(NamedTuple):
     """A committed offset, or its tombstone if value_message is None."""
 
     key_message: OffsetCommitKey
@@ -56,8 +54,7 @@ class OffsetRecord:
         return encode_value(message, OFFSET_COMMIT_VALUE_VERSION)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
+class GroupRecord(NamedTuple):
     """A group at the end of a rebalance, or its tombstone if value_message is None."""
 
     key_message: GroupMetadataKey

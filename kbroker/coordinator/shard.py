@@ -64,7 +64,7 @@ _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GroupOutcome(Decided):
     """The result of a decision about groups, with the actions that follow a successful or a failed append."""
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from ipaddress import IPv6Address
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -155,8 +155,7 @@ def warn_unserved(what: str, context: Context, limit: RateLimitedLog, *, now_ms:
         logger.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)
 
 
-@dataclass(frozen=True)
-class Handler(Generic[Request]):
+class Handler(NamedTuple, Generic[Request]):
     """One API as this broker serves it.
 
     versions    the versions that are served

@@ -12,8 +12,7 @@ Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
@@ -60,8 +59,7 @@ BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 _ENDPOINTS: Final = {BROKER_ENDPOINTS: "BROKER", CONTROLLER_ENDPOINTS: "CONTROLLER"}
 
 
-@dataclass(frozen=True, slots=True)
-class Viewpoint:
+class Viewpoint(NamedTuple):
     """The broker that answers, and the client's listener."""
 
     cluster_id: str
@@ -69,8 +67,7 @@ class Viewpoint:
     listener: str
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataAnswer:
+class MetadataAnswer(NamedTuple):
     """A Metadata response without its topics; the topics, which the caller takes one by one because encoding them may
     take long; and the names of topics to create, which are complete once all topics were taken.
     """

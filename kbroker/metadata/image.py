@@ -17,8 +17,8 @@ Source: Kafka's metadata/src/main/java/org/apache/kafka/image and its metadata r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.metadata.errors import UnusableMetadata
@@ -64,8 +64,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """Sorted pairs of an entity's type and its name; None stands for the default entity of that type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """The cluster at one offset.
 
     Shape   offset is that of the last applied record, -1 before the first; epoch is the controller epoch of that
@@ -79,18 +78,18 @@ class Image:
 
     offset: int = -1
     epoch: int = 0
-    topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
-    topics_by_id: Mapping[UUID, TopicImage] = field(default_factory=dict)
-    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
-    controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
-    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
-    features: Mapping[str, int] = field(default_factory=dict)
+    topics_by_name: Mapping[str, TopicImage] = MappingProxyType({})
+    topics_by_id: Mapping[UUID, TopicImage] = MappingProxyType({})
+    brokers: Mapping[int, BrokerImage] = MappingProxyType({})
+    controllers: Mapping[int, ControllerImage] = MappingProxyType({})
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = MappingProxyType({})
+    features: Mapping[str, int] = MappingProxyType({})
     next_producer_id: int = 0
     producer_ids_owner: tuple[int, int] | None = None
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
-    acls: Mapping[UUID, Record] = field(default_factory=dict)
-    scram_credentials: Mapping[tuple[str, int], Record] = field(default_factory=dict)
-    delegation_tokens: Mapping[str, Record] = field(default_factory=dict)
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = MappingProxyType({})
+    acls: Mapping[UUID, Record] = MappingProxyType({})
+    scram_credentials: Mapping[tuple[str, int], Record] = MappingProxyType({})
+    delegation_tokens: Mapping[str, Record] = MappingProxyType({})
     zk_migration_state: int | None = None
     kraft_version: int = 0
     voters: VotersRecord | None = None
@@ -158,7 +157,7 @@ class ImageBuilder:
             by_id[topic_id] = topic
             self._writable("topics_by_name")[topic.name] = topic
         pending = None if self._open is None else tuple(self._open)
-        return replace(self._base, offset=offset, epoch=epoch, open_transaction=pending, **self._changed)
+        return self._base._replace(offset=offset, epoch=epoch, open_transaction=pending, **self._changed)
 
     # -- copy on first write
 
@@ -242,7 +241,7 @@ class ImageBuilder:
             if any(partition.eligible_leader_replicas or partition.last_known_elr for partition in partitions.values()):
                 draft = self._partitions(topic.id, record)
                 for index, partition in draft.items():
-                    draft[index] = replace(partition, eligible_leader_replicas=(), last_known_elr=())
+                    draft[index] = partition._replace(eligible_leader_replicas=(), last_known_elr=())
 
     # -- brokers and controllers
 
@@ -268,8 +267,7 @@ class ImageBuilder:
     def _registration_change(self, record: stored.BrokerRegistrationChangeRecord) -> None:
         before = self._registered(record.broker_id, record.broker_epoch, record)
         cordoned = before.cordoned_log_dirs if record.cordoned_log_dirs is None else tuple(record.cordoned_log_dirs)
-        self._writable("brokers")[record.broker_id] = replace(
-            before,
+        self._writable("brokers")[record.broker_id] = before._replace(
             fenced=before.fenced if record.fenced == 0 else record.fenced == 1,
             in_controlled_shutdown=before.in_controlled_shutdown or record.in_controlled_shutdown == 1,
             log_dirs=tuple(record.log_dirs) or before.log_dirs,
@@ -277,10 +275,10 @@ class ImageBuilder:
         )
 
     def _fence_broker(self, record: stored.FenceBrokerRecord) -> None:
-        self._writable("brokers")[record.id] = replace(self._registered(record.id, record.epoch, record), fenced=True)
+        self._writable("brokers")[record.id] = self._registered(record.id, record.epoch, record)._replace(fenced=True)
 
     def _unfence_broker(self, record: stored.UnfenceBrokerRecord) -> None:
-        self._writable("brokers")[record.id] = replace(self._registered(record.id, record.epoch, record), fenced=False)
+        self._writable("brokers")[record.id] = self._registered(record.id, record.epoch, record)._replace(fenced=False)
 
     def _registered(self, broker_id: int, epoch: int, record: Record) -> BrokerImage:
         broker: BrokerImage | None = self._current("brokers").get(broker_id)

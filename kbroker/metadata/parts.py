@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from wire.messages.broker_registration import Endpoint, FeatureRange
@@ -31,8 +30,7 @@ RESERVED_DIRECTORIES: Final = 100
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
+class PartitionImage(NamedTuple):
     """One partition's replicas and leader.
 
     Shape      replicas in order of preference; directories is parallel to replicas; isr is a subset of replicas
@@ -60,8 +58,7 @@ class PartitionImage:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(NamedTuple):
     """One topic; partitions are in ascending order of their index."""
 
     name: str
@@ -69,8 +66,7 @@ class TopicImage:
     partitions: Mapping[int, PartitionImage]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerImage:
+class BrokerImage(NamedTuple):
     """One registration. epoch is the offset of the RegisterBroker record that started this incarnation."""
 
     id: int
@@ -99,8 +95,7 @@ class BrokerImage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerImage:
+class ControllerImage(NamedTuple):
     """One controller's registration."""
 
     id: int

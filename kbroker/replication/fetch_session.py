@@ -28,7 +28,7 @@ RETRY_MS: Final = 1_000
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchedPartition:
     """One partition as the fetcher requested it, with the last answer that it got.
 
@@ -86,7 +86,7 @@ class SessionAnswer(Protocol):
 Answer = TypeVar("Answer", bound=SessionAnswer)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The session of one fetcher. `partitions` are in the order in which the next answer is filled."""
 
@@ -120,7 +120,7 @@ class FetchSession:
         return changed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchContext:
     """One Fetch in progress: what to read, and how its answer is filtered.
 

@@ -31,7 +31,7 @@ NOT_FETCHED: Final = -2
 """The broker epoch of a follower that has not fetched since the leader's election."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LiveBrokers:
     """The broker epochs of the brokers that may be in sync: neither fenced nor in a controlled shutdown.
 

@@ -66,7 +66,7 @@ class FollowerState:
         return self.fetch_offset == end_offset or now_ms - self.caught_up_ms <= lag_ms
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LeaderProgress:
     """The leader's view of the replicas of one partition.
 

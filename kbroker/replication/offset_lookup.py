@@ -15,7 +15,6 @@ Source: KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023, and the answers of Apache 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.replication.partition import CONSUMER, NO_EPOCH, Partition, ReadsTo
@@ -53,8 +52,7 @@ class OffsetFound(NamedTuple):
 NOT_FOUND = OffsetFound()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAsked:
+class OffsetAsked(NamedTuple):
     """One query: timestamp in ms of wall time or one of the names above, the request's version, and the client."""
 
     timestamp: int

@@ -59,7 +59,7 @@ class Histogram:
         self.total += value
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Metrics:
     """All metrics of one broker, by name. The first use of a name creates its metric."""
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Outcome(Generic[R]):
     """The result of one decision.
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Disk, File
 from kbroker.storage.checkpoint import read_file, write_atomically
@@ -90,8 +89,7 @@ def make_first_reserve(reserve: SpaceReserve, disk: Disk, path: str) -> None:
 # --- the small files ---
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryIdentity:
+class DirectoryIdentity(NamedTuple):
     """The contents of `meta.properties`."""
 
     cluster_id: str

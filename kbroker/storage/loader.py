@@ -43,7 +43,7 @@ _OFFSET_DIGITS: Final = 20
 _SCAN_BYTES: Final = 1 << 20
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoadedLog:
     """A log after loading; `recovery_point` is the part of the given one that is certain."""
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.runtime.ports import Disk
 from kbroker.storage.files import FilePool
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 LARGE_BYTES: Final = 512 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class LogToRecover:
+class LogToRecover(NamedTuple):
     """The input of one log's recovery.
 
     Units  size is the bytes to read
@@ -44,8 +42,7 @@ class LogToRecover:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredLog:
+class RecoveredLog(NamedTuple):
     """The result of one log's recovery: the log or its error, and the reports."""
 
     outcome: LoadedLog | OSError

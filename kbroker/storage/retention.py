@@ -75,8 +75,7 @@ def local_limits(config: LogConfig, *, is_copied: bool) -> Limits:
     return limits
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What retention says about one segment.
 
     Units   size and excess are bytes, and excess is that of the log without the segments deleted before; end_offset is

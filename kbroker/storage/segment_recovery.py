@@ -14,8 +14,7 @@ Source  LogSegment.recover of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import File
 from kbroker.storage.leader_epoch import LeaderEpochs
@@ -52,8 +51,7 @@ _FIELDS: Final = header_struct(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredSegment:
+class RecoveredSegment(NamedTuple):
     """The result of recovering a segment.
 
     Shape  next_offset is the offset after the last good batch; producer_batches are the positions of each producer's

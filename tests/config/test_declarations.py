@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import kbroker.config
 from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, area_name, declared
+from kbroker.config.fetch import FetchSettings
 from kbroker.config.load import Settings
 from kbroker.config.settings import Dynamic, Effect, Setting
 from kbroker.config.values import Kind
@@ -51,6 +53,14 @@ def test_a_key_has_kafkas_type_default_and_bounds(scope: str, name: str) -> None
         assert _validator(ours) == validator
     elif validator is not None and validator.startswith("[") and ours.one_of:
         assert set(ours.one_of) == {one.strip() for one in validator[1:-1].split(",")}
+
+
+def test_settings_cannot_be_changed_or_invented() -> None:
+    with pytest.raises(FrozenInstanceError, match="fetch_max_bytes"):
+        FetchSettings().fetch_max_bytes = 1  # type: ignore[misc]
+    with pytest.raises(TypeError, match="no attribute nothing"):
+        FetchSettings(nothing=1)  # type: ignore[call-arg]
+    assert FetchSettings(fetch_max_bytes=7) == FetchSettings(fetch_max_bytes=7) != FetchSettings()
 
 
 def _validator(one: Setting) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -57,7 +56,7 @@ class Cluster:
         self._ids = 0
         self.controller = Controller(
             Image(),
-            settings=replace(SETTINGS, **settings),
+            settings=SETTINGS._replace(**settings),
             rules=RULES,
             new_uuid=self.new_uuid,
             now_ms=self.now_ms,

@@ -66,7 +66,7 @@ class Parked:
         return f"Parked({self.key!r}, v{self.api_version}, {id(self):#x})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Decided(Outcome[Any]):
     """The result of a decision: records with `.key` and `.value` as bytes, and the response, or Parked.
 

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 from uuid import UUID
 
 import trio
@@ -49,8 +48,7 @@ ROUNDS_AFTER_A_STALL: Final = 3
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What a runtime serves, and how it writes.
 
     Shape  log lines contain name (in the singular) and ages (what expires by wall time); partition_count applies while
