@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import ClassVar, TypeVar, TypeVarTuple
 from uuid import UUID
 
 import trio
@@ -100,9 +100,8 @@ class RealEnv:
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    @staticmethod
-    def now_ns() -> int:
-        return time.monotonic_ns()
+    # The function itself, because the server calls it several times for each request.
+    now_ns: ClassVar[staticmethod[[], int]] = staticmethod(time.monotonic_ns)
 
     @staticmethod
     def timestamp_ms() -> int:

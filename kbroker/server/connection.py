@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
@@ -169,8 +169,8 @@ class Connection:
             self._scope.cancel()
 
     async def _serve(self) -> None:
-        frames, now_ms = self.frames, self._env.now_ms
-        yielded_ms, since_yield = now_ms(), 0
+        frames, now_ns = self.frames, self._env.now_ns
+        yielded_ms, since_yield = now_ns() // 1_000_000, 0
         while True:
             try:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
@@ -197,9 +197,9 @@ class Connection:
                 if claim is not None:
                     claim.release()
             since_yield += 1
-            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ms() != yielded_ms:
+            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
                 await trio.lowlevel.checkpoint()
-                yielded_ms, since_yield = now_ms(), 0
+                yielded_ms, since_yield = now_ns() // 1_000_000, 0
 
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
@@ -288,14 +288,17 @@ class Connection:
 
     async def _send_collected(self) -> None:
         if self._collected:
-            parts, self._collected, self._collected_size = self._collected, [], 0
-            # Other parts are file ranges, or bytes from the tier that were counted when they were read.
-            size = sum([len(part) for part in parts if type(part) is bytes])
-            if len(parts) == 1 and isinstance(only := parts[0], bytes):
-                sent = self.stream.send_nowait(only)
+            parts, size, self._collected, self._collected_size = self._collected, self._collected_size, [], 0
+            if size < _COLLECT_BYTES:  # then all parts are bytes
+                data = b"".join(cast("list[bytes]", parts))
+                size = len(data)
+                sent = self.stream.send_nowait(data)
                 if sent == size:
                     return
-                parts = [memoryview(only)[sent:]]
+                parts = [memoryview(data)[sent:]]
+            else:
+                # Other parts are file ranges, or bytes from the tier that were counted when they were read.
+                size = sum([len(part) for part in parts if type(part) is bytes])
             self.state = State.SENDING
             self._answers.is_evictable = True
             await _calling_when_suspended(self.stream.send(parts), partial(self._answers.take, size), once=True)
