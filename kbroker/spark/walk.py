@@ -1,9 +1,8 @@
-"""Finds the records of batches, and the positions of their keys, values and headers.
+"""Finds the positions of the keys, values and headers of records.
 
-Each record begins where the previous one ends, so a Python loop finds the starts by their lengths. numpy decodes
-everything else for many records at once: decoding a varint of every record takes a few steps, whatever the widths, and
-creates no Python object. So there is nothing to compile. numpy checks every index, so nothing is read after the end of
-a buffer.
+kbroker.spark.parts finds where the records begin. numpy decodes everything else for many records at once: decoding a
+varint of every record takes a few steps, whatever the widths, and creates no Python object. numpy checks every index,
+so nothing is read after the end of a buffer.
 
 The walk does not trust a batch's claims. It is bounded by the available bytes, and raises Malformed unless lengths,
 offsets and the end of the last record fit exactly.
@@ -18,55 +17,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wire.compression import Bytes
 from wire.errors import Malformed
 
 Bytes8: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
-
-LEAST_RECORD_BYTES: Final = 7  # one byte each for length, attributes, two deltas, two lengths, number of headers
-
-
-def find_records(data: Bytes, position: int, end: int, count: int, starts: list[int]) -> None:
-    """Append the position of each of the `count` records in data[position:end] to `starts`.
-
-    Errors  Malformed unless the last one ends exactly at `end`; `starts` is then unchanged
-    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` is
-    """
-    before = len(starts)
-    if not 0 <= count * LEAST_RECORD_BYTES <= end - position:
-        raise Malformed(f"{count} records in {end - position} bytes")
-    append = starts.append
-    try:
-        for _ in range(count):
-            append(position)
-            first = data[position]
-            if first < 128:
-                position += 1 + (first >> 1)
-                continue
-            second = data[position + 1]
-            if second < 128:
-                position += 2 + ((first & 127 | second << 7) >> 1)
-                continue
-            size, position = _long_length(data, position)
-            position += size
-    except IndexError:
-        position = -1
-    if position != end:
-        del starts[before:]
-        raise Malformed(f"{count} records do not end where their batch does")
-
-
-def _long_length(data: Bytes, position: int) -> tuple[int, int]:
-    """A length of three or more bytes, and the position after it. Negative ones are detected later."""
-    value = 0
-    for shift in (0, 7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value >> 1, position
-    raise IndexError
 
 
 class Fields(NamedTuple):
@@ -84,7 +38,7 @@ class Fields(NamedTuple):
 
 
 def read_fields(data: Bytes8, starts: Ints) -> Fields:
-    """The fields of the records that begin at `starts`, as `find_records` found them.
+    """The fields of the records that begin at `starts`, as `parts.find_records` found them.
 
     Errors  Malformed if a record is not framed correctly; `read_headers` checks headers
     """

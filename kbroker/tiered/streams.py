@@ -49,13 +49,29 @@ class FileStream(RangeReader):
         self._file = file
         self._classified = classified
 
+    def read(self, size: int = -1, /) -> bytes:
+        """See io.RawIOBase, whose method reads into a buffer and copies that."""
+        if self.closed:
+            raise ValueError("this stream is closed")
+        left = self._end - self._position
+        size = left if size < 0 else min(size, left)
+        try:
+            data = self._file.pread(size, self._position)
+        except OSError as error:
+            raise self._classified(error) from error
+        self._advance(len(data), size)
+        return data
+
     def _fill(self, view: memoryview) -> None:
         try:
             got = self._file.pread_into(view, self._position)
         except OSError as error:
             raise self._classified(error) from error
+        self._advance(got, len(view))
+
+    def _advance(self, got: int, wanted: int) -> None:
         self._position += got
-        if got < len(view):
+        if got < wanted:
             raise RemoteObjectDamaged(f"{self._file.path} ends at {self._position}, not at {self._end}")
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Ways to walk the records of batches and to convert them to Arrow columns: `python -m tests.bench.spark_walk`.
 
 * one by one: wire's own decoder, a Python object for each record, then lists
-* numpy: the way of kbroker.spark, a loop in Python that hops from record to record, and the rest vectorized
+* numpy: the way of kbroker.spark, a loop that hops from record to record (compiled or not, see
+  `make compiled`), and the rest vectorized
 * numba, hop: the same with that loop compiled
 * numba, all: one compiled loop that reads all fields and copies keys and values to their places in Arrow buffers
 

@@ -47,3 +47,10 @@ def test_the_import_check_detects_an_import(module: str, tmp_path: Path) -> None
         f"{module} was imported"
         in run(PROGRAM.replace("from pathlib", f"import {module}\nfrom pathlib"), tmp_path).stderr
     )
+
+
+def test_compiled_modules_import_neither_numpy_nor_arrow(tmp_path: Path) -> None:
+    modules = "import kbroker.spark.parts, kbroker.spark.segment_walk"
+    check = "assert not sys.modules.keys() & {'numpy', 'pyarrow', 'pyspark'}"
+    done = run(f"import sys\n{modules}\n{check}", tmp_path)
+    assert (done.stderr, done.returncode) == ("", 0)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.spark.walk import LEAST_RECORD_BYTES, find_records, read_fields, varints
+from kbroker.spark.parts import LEAST_RECORD_BYTES, find_records
+from kbroker.spark.walk import read_fields, varints
 from wire.errors import Malformed
 from wire.record_batch import Record, build_batch, read_varint
 
