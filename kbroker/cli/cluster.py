@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,6 +126,7 @@ def _run(options: argparse.Namespace, stopping: Event) -> int:
         if not stopping.is_set():
             say(f"kbroker cluster ready on {','.join(addresses)}")
             say(f"Logs and properties files are in {directory}. Ctrl-C stops the cluster.")
+            sys.stdout.flush()  # the output may be a pipe that another program waits on
         _watch(nodes, stopping)
         for child in brokers:
             child.terminate()
@@ -167,6 +169,7 @@ def _watch(nodes: Sequence[Child], stopping: Event) -> None:
             running.remove(child)
             again = f"kbroker serve --config {child.log.with_suffix('.properties')}"
             say(f"{child.name} ended with {child.exit_code}: {child.last_words()}; `{again}` starts it again")
+            sys.stdout.flush()
         if not running:
             raise CommandFailed("no node is left")
 

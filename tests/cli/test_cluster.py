@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from kbroker.cli.cluster import node_settings
 from tests.cli.conftest import Run
 
 READY = "kbroker cluster ready on "
+PATIENCE_S = 60
 
 
 class Command:
@@ -25,15 +27,29 @@ class Command:
     def __init__(self, directory: Path, *arguments: str) -> None:
         command = [sys.executable, "-m", "kbroker", "cluster", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
         self.process = subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # so that `select` knows of every byte
+            # As a user's shell runs it: Python keeps the output in a buffer until it is flushed.
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
         )
 
     def servers(self) -> str:
         """The bootstrap servers of the ready line."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith(READY), f"{line!r}, {self.process.communicate()}"
+        line = self.line()
+        assert line.startswith(READY), f"{line!r}, {self.end()}"
         return line.removeprefix(READY).strip()
+
+    def line(self) -> str:
+        """The next line of its output; "" if none comes within a minute."""
+        assert self.process.stdout is not None
+        deadline, line = time.monotonic() + PATIENCE_S, b""
+        while not line.endswith(b"\n") and select.select([self.process.stdout], [], [], deadline - time.monotonic())[0]:
+            if not (byte := self.process.stdout.read(1)):
+                break
+            line += byte
+        return line.decode() if line.endswith(b"\n") else ""
 
     def end(self, number: int = signal.SIGINT) -> int:
         if self.process.poll() is None:
@@ -100,12 +116,11 @@ def test_a_dead_node_is_named_and_its_file_starts_it_again(tmp_path: Path) -> No
     command = Command(tmp_path, "--brokers", "2")
     try:
         command.servers()
-        assert command.process.stdout is not None
-        command.process.stdout.readline()
+        command.line()
         children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()
         (second,) = [pid for pid in children if b"broker-2.properties" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(int(second), signal.SIGKILL)
-        line = command.process.stdout.readline()
+        line = command.line()
         assert line.startswith("broker-2 ended with -9")
         assert f"kbroker serve --config {tmp_path / 'broker-2.properties'}" in line
     finally:
