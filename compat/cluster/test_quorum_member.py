@@ -246,7 +246,8 @@ def test_a_dynamic_quorum_of_three_is_found_by_one_address(tmp_path: Path) -> No
         produce_and_consume(cluster, "second", "readers")
 
 
-def test_a_broker_with_an_empty_directory_leads_its_partitions_again(small: ProcessCluster) -> None:
+def test_a_broker_that_lost_its_data_leads_only_when_the_loss_is_accepted(small: ProcessCluster) -> None:
+    """A data directory that lost its partitions is not taken for an in-sync replica."""
     small.start()
     create(small, "orders", "--partitions", "3", "--replication-factor", "1")
     produce_and_consume(small, "orders", "readers")
@@ -255,8 +256,33 @@ def test_a_broker_with_an_empty_directory_leads_its_partitions_again(small: Proc
     shutil.rmtree(broker.data)
     broker.start()
     small.await_brokers(1)
-    await_true(lambda: {small.leader("orders", index) for index in range(3)} == {1})
-    produce_and_consume(small, "orders", "others")
+    await_true(lambda: "the last in-sync replica was in another data directory" in broker.log_tail())
+    assert {small.leader("orders", index) for index in range(3)} == {-1}
+    servers = ("--bootstrap-server", small.bootstrap_servers)
+    accepting = (
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        "orders",
+        "--add-config",
+        "unclean.leader.election.enable=true",
+    )
+    done = run_tool("kafka.admin.ConfigCommand", *servers, "--alter", *accepting)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def leads_again() -> bool:
+        # It fails until the broker has reported its directory, and always for the offsets topic.
+        run_tool(
+            "org.apache.kafka.tools.LeaderElectionCommand",
+            *servers,
+            "--election-type",
+            "unclean",
+            "--all-topic-partitions",
+        )
+        return {small.leader("orders", index) for index in range(3)} == {1}
+
+    await_true(leads_again, timeout_s=60)
+    assert {small.leader("__consumer_offsets", index) for index in range(3)} == {-1}
 
 
 def test_a_suspended_broker_is_fenced_and_comes_back(tmp_path: Path) -> None:
