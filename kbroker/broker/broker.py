@@ -182,6 +182,7 @@ class Broker:
 
     def _take_settings(self, settings: Settings) -> None:
         self.settings = settings
+        self.fetchers.follow(self.replicas.partitions.values())  # num.replica.fetchers may have changed
         self._take_rates(settings)
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
         self.tier.reconfigure(settings.tier)
@@ -340,22 +341,22 @@ class Broker:
         racks = {broker.id: broker.rack for broker, _ in visible_brokers(self.image, listener)}
         return lambda progress, fetch_offset: preferred_replica(progress, fetch_offset, rack=rack, racks=racks)
 
-    def leader_throttle(self, follower_id: int) -> Callable[[Partition, int], bool] | None:
-        """Counts what a follower reads, and tells whether it gets nothing for now; None without a limit."""
-        throttle = self.leaders_throttle
-        if throttle.rate == UNLIMITED:
+    def leader_throttle(self, follower_id: int) -> Callable[[Partition], bool] | None:
+        """Tells whether a follower gets nothing of a partition for now; None if followers have not got too much."""
+        if not self.leaders_throttle.is_exceeded(self.env.now_ms()):
             return None
+        return lambda partition: follower_id not in partition.isr and self._is_throttled(partition)
 
-        def is_held_back(partition: Partition, size: int) -> bool:
-            replicas = partition.log.config.leader_replication_throttled_replicas
-            if not is_throttled(replicas, partition.index, self.node_id):
-                return False
-            now_ms = self.env.now_ms()
-            if size:
-                throttle.record(size, now_ms)
-            return follower_id not in partition.isr and throttle.is_exceeded(now_ms)
+    def count_sent(self, partition: Partition, size: int) -> None:
+        """Count the bytes of a partition that a follower gets."""
+        self.fetchers.bytes_out += size
+        throttle = self.leaders_throttle
+        if size and throttle.rate != UNLIMITED and self._is_throttled(partition):
+            throttle.record(size, self.env.now_ms())
 
-        return is_held_back
+    def _is_throttled(self, partition: Partition) -> bool:
+        replicas = partition.log.config.leader_replication_throttled_replicas
+        return is_throttled(replicas, partition.index, self.node_id)
 
     def note_follower(self, fetched: FetchRound, now_ms: int) -> None:
         """Record what a follower has acknowledged with a Fetch."""

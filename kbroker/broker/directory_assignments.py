@@ -14,6 +14,7 @@ Source: KIP-858; AssignmentsManager of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -144,9 +145,9 @@ class DirectoryAssignments:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
             topics: dict[UUID, list[AssignedPartition]] = {}
-            for topic_id, index in list(self._wrong)[:MAX_PARTITIONS]:
-                if self._may_be_reported(topic_id, index):
-                    topics.setdefault(topic_id, []).append(AssignedPartition(partition_index=index))
+            reported = (wrong for wrong in self._wrong if self._may_be_reported(*wrong))
+            for topic_id, index in islice(reported, MAX_PARTITIONS):
+                topics.setdefault(topic_id, []).append(AssignedPartition(partition_index=index))
             if topics:
                 found = [AssignedTopic(topic_id=topic_id, partitions=parts) for topic_id, parts in topics.items()]
                 request = AssignReplicasToDirsRequest(

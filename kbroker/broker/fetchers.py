@@ -126,11 +126,12 @@ class Fetchers:
             if not partition.is_follower or partition.leader < 0:
                 self.drop(partition_id)
                 continue
-            source = self._copied.get(partition_id)
-            known = None if source is None else source.fetcher.partitions.get(partition_id)
+            source, key = self._copied.get(partition_id), self._key_for(partition)
+            known = None if source is None or source.key != key else source.fetcher.partitions.get(partition_id)
             if known is None or not known.is_current or known.partition is not partition:
                 self.drop(partition_id)
-                self._source_for(partition).follow(Followed(partition, partition.leader_epoch))
+                source = self._copied[partition_id] = self._source(key)
+                source.follow(Followed(partition, partition.leader_epoch))
 
     def follow_changes(self, delta: Delta) -> None:
         """`follow` the changed partitions that are on this broker."""
@@ -145,14 +146,15 @@ class Fetchers:
             source.scope.cancel()
             del self.sources[source.key]
 
-    def _source_for(self, partition: Partition) -> Source:
+    def _key_for(self, partition: Partition) -> tuple[int, int]:
+        return partition.leader, partition.index % self.broker.settings.replication.num_replica_fetchers
+
+    def _source(self, key: tuple[int, int]) -> Source:
         assert self._nursery is not None
-        key = (partition.leader, partition.index % self.broker.settings.replication.num_replica_fetchers)
         source = self.sources.get(key)
         if source is None:
             source = self.sources[key] = Source(self, key)
             self._nursery.start_soon(source.run)
-        self._copied[partition.topic_id, partition.index] = source
         return source
 
     def lags(self) -> dict[tuple[str, int], int]:
@@ -363,15 +365,16 @@ class Source:
         async with broker.appender.locks.holding(partition.key):
             if not followed.is_current:
                 return
-            below = " below the high watermark" if offset < partition.known_high_watermark else ""
-            logger.info(
-                f"truncating a partition{below}",
-                partition=partition.name,
-                from_offset=log.log_end_offset,
-                to_offset=offset,
-                high_watermark=partition.known_high_watermark,
-                why=why,
-            )
+            if offset < log.log_end_offset:  # otherwise only the leader epochs of the log change
+                below = " below the high watermark" if offset < partition.known_high_watermark else ""
+                logger.info(
+                    f"truncating a partition{below}",
+                    partition=partition.name,
+                    from_offset=log.log_end_offset,
+                    to_offset=offset,
+                    high_watermark=partition.known_high_watermark,
+                    why=why,
+                )
             await broker.env.run_blocking(log.truncate_to, offset)
             partition.on_truncated()
         self.fetcher.note_position(followed)

@@ -1,9 +1,9 @@
 """Brings the leaders' proposals to change ISRs to the controller.
 
-Theory of operation: one AlterPartition is in flight for the whole broker; it has all proposals that are open when it is
-sent, and proposals made meanwhile follow with the next one. A request that fails as a whole is repeated until the
-controller answers or newer metadata have ended its proposals. Twice in `replica.lag.time.max.ms` the broker looks for
-members that have fallen behind.
+Theory of operation: the broker sends one AlterPartition at a time. A request contains all proposals that are open when
+it is sent; later ones go into the next request. If a request fails as a whole, the broker repeats it until the
+controller answers, or until newer metadata have ended its proposals. Twice in `replica.lag.time.max.ms` the broker
+looks for members that have fallen behind.
 
 Source: AlterPartitionManager of Apache Kafka 4.3.1; KIP-497.
 """
@@ -112,8 +112,10 @@ class IsrChanges:
         try:
             response = await broker.controller.ask(request, AlterPartitionResponse)
         except KafkaError as error:
-            why = error.message or error.code.name
-            logger.warning("cannot change ISRs; trying again", partitions=len(sent), why=why)
+            left_out = broker.log_limit.admit("AlterPartition", now_ms=broker.env.now_ms())
+            if left_out is not None:
+                why = error.message or error.code.name
+                logger.warning("cannot change ISRs; will retry", partitions=len(sent), why=why, left_out=left_out)
             self._proposing = {key: partition for key, (partition, _) in sent.items()} | self._proposing
             return False
         names = {topic.topic_id: name for name, topic in topics.items()}

@@ -65,7 +65,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
         min_bytes=request.min_bytes,
         prefer=broker.replica_chooser(request.rack_id, context.listener) if request.rack_id else None,
-        throttle=broker.leader_throttle(fetcher.replica_id) if fetcher.is_follower else None,
+        is_throttled=broker.leader_throttle(fetcher.replica_id) if fetcher.is_follower else None,
     )
     context.is_large = len(session.partitions) > MANY_PARTITIONS
     await _read(this_round, broker, off_the_loop=context.is_large)
@@ -112,9 +112,10 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             response.responses.append(topic)
         if answer.error is None:
             assert answer.read is not None
+            assert answer.partition is not None
             if fetcher.is_follower:
-                broker.fetchers.bytes_out += answer.read.size
-            elif answer.partition is not None:
+                broker.count_sent(answer.partition, answer.read.size)
+            else:
                 answer.partition.traffic.bytes_out += answer.read.size
             topic.partitions.append(_found(answer, reads_committed=request.isolation_level == READ_COMMITTED))
         else:

@@ -106,8 +106,7 @@ class FetchRound:
     Units   max_bytes, min_bytes and size are bytes of records
     Shape   remote are the parts that the last read left to be read from the tier
     Errors  none: errors of partitions are part of their answers
-    Note    throttle tells whether a follower gets nothing of a partition for now; it is called with 0 before a read,
-            and with the size of what was read
+    Note    is_throttled tells whether a follower gets nothing of a partition for now
     Note    prefer names the replica from which the fetcher should read a partition instead, -1 for this one
     """
 
@@ -120,7 +119,7 @@ class FetchRound:
         max_bytes: int,
         min_bytes: int,
         prefer: Callable[[LeaderProgress, int], int] | None = None,
-        throttle: Callable[[Partition, int], bool] | None = None,
+        is_throttled: Callable[[Partition], bool] | None = None,
     ) -> None:
         self.answers = [PartitionAnswer(partition) for partition in asked]
         self.size = 0
@@ -128,7 +127,7 @@ class FetchRound:
         self._find = find
         self._fetcher = fetcher
         self._prefer = prefer
-        self._throttle = throttle
+        self._is_throttled = is_throttled
         self._max_bytes = max(0, max_bytes)
         self._min_bytes = min(min_bytes, self._max_bytes)
 
@@ -245,7 +244,7 @@ class FetchRound:
 
     def note_follower(self, now_ms: int = 0) -> tuple[list[TopicPartition], list[Partition]]:
         """Record a follower's fetch offsets, which acknowledge all earlier records. Returns the partitions whose high
-        watermark rose, and those with a proposed ISR.
+        watermark rose, and those with a new proposal of an ISR.
 
         Call it once, after the first read, for a follower.
         """
@@ -260,12 +259,12 @@ class FetchRound:
                 message = f"broker {fetcher.replica_id} has registered again since"
                 answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
             elif read.diverging is None:
-                asked = answer.asked
+                asked, proposal = answer.asked, partition.proposal
                 if partition.on_follower_fetch(
                     fetcher, asked.fetch_offset, log_start_offset=asked.log_start_offset, now_ms=now_ms
                 ):
                     risen.append(partition.key)
-                if partition.proposal is not None:
+                if partition.proposal is not proposal:
                     proposing.append(partition)
         return risen, proposing
 
@@ -316,7 +315,7 @@ class FetchRound:
         """Bytes that the partition has for this Fetch; None if it must be answered now."""
         if read.diverging is not None or read.is_remote or answer.preferred_replica != NO_PREFERENCE:
             return None
-        if self._throttle is not None and self._throttle(partition, 0):
+        if self._is_throttled is not None and self._is_throttled(partition):
             return 0
         return partition.bytes_between(answer.asked.fetch_offset, read.readable_end, read.place)
 
@@ -351,7 +350,7 @@ class FetchRound:
                 and not partition.is_remote(asked.fetch_offset)
             ):
                 raise _FarBehind
-            is_throttled = self._throttle is not None and self._throttle(partition, 0)
+            is_throttled = self._is_throttled is not None and self._is_throttled(partition)
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,
                 max_bytes=0 if is_throttled else min(max(0, asked.partition_max_bytes), budget),
@@ -363,8 +362,6 @@ class FetchRound:
         except KafkaError as error:
             answer.fail(error)
             return 0
-        if self._throttle is not None and read.size:
-            self._throttle(partition, read.size)
         if read.is_remote and self._fetcher.is_replica:
             # KAFKA-16013: reported without waiting, because the follower builds its state from the tier itself.
             answer.error = KafkaError(

@@ -7,9 +7,9 @@ this finds the last common record, one epoch of either side at a time (KIP-279).
 
 One `ReplicaFetcher` holds the partitions that this broker copies from one source. It keeps a fetch session (KIP-227),
 so a request names only partitions that have changed, and an idle fetcher costs the same with one partition as with
-thousands. There is one request in flight. A partition that is removed, or that gets another leader epoch meanwhile, is
-another object, so the answer for the earlier one is ignored. A partition with an error leaves the session for
-`replica.fetch.backoff.ms`, because the leader answers errors at once.
+thousands. There is one request in flight. If a partition is removed, or gets another leader epoch, before the answer
+arrives, its object is dropped, and the answer for a dropped object is ignored. A partition with an error leaves the
+session for `replica.fetch.backoff.ms`, because the leader answers errors at once.
 
 Everything here is pure; `kbroker/broker/fetchers.py` sends the requests and changes the logs.
 
@@ -70,6 +70,7 @@ class Followed:
 
     Units  offsets count records; ready_ms is monotonic time: the partition is not fetched before it
     Note   is_stopped: the partition is not fetched until newer metadata replace this object
+    Note   is_dropped: this object is no longer in use, and an answer that arrives for it is ignored
     Note   failures counts the errors since the last good answer
     Note   lag is the leader's high watermark minus the log end offset at the last answer, None before it
     """
@@ -81,6 +82,7 @@ class Followed:
     log_start_offset: int = field(default=-1, init=False)
     ready_ms: int = field(default=0, init=False)
     is_stopped: bool = field(default=False, init=False)
+    is_dropped: bool = field(default=False, init=False)
     lag: int | None = field(default=None, init=False)
     failures: int = field(default=0, init=False)
     id: PartitionId = field(init=False)
@@ -100,8 +102,9 @@ class Followed:
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition still follows the leader epoch of this object."""
-        return self.partition.is_follower and self.partition.leader_epoch == self.leader_epoch
+        """Whether this object is in use, and the partition still follows its leader epoch."""
+        partition = self.partition
+        return not self.is_dropped and partition.is_follower and partition.leader_epoch == self.leader_epoch
 
 
 class FetchLimits(NamedTuple):
@@ -182,10 +185,12 @@ class ReplicaFetcher:
         self.partitions[followed.id] = followed
         self._changed[followed.id] = followed
 
-    def drop(self, partition_id: PartitionId) -> Followed | None:
-        """Copy a partition no more; returns it if it was copied."""
+    def drop(self, partition_id: PartitionId) -> None:
+        """Stop copying a partition, if it is copied."""
         self._leave(partition_id)
-        return self.partitions.pop(partition_id, None)
+        followed = self.partitions.pop(partition_id, None)
+        if followed is not None:
+            followed.is_dropped = True
 
     def note_position(self, followed: Followed) -> None:
         """The log of a partition may have changed: the next request has its new position."""

@@ -142,11 +142,16 @@ class LeaderProgress:
         return self._advance()
 
     def on_metadata(self, isr: frozenset[int], replicas: tuple[int, ...], partition_epoch: int) -> bool:
-        """Apply a committed ISR and assignment, which end an open proposal; True if high_watermark rose."""
+        """Apply a committed ISR and assignment; True if high_watermark rose.
+
+        They end an open proposal, unless it is based on them: the answer to the proposal before may have brought the
+        same ISR earlier.
+        """
         assert self.broker_id in isr, "a leader is in its own ISR"
-        self.isr = self.maximal_isr = isr
+        self.isr = isr
         self.partition_epoch = partition_epoch
-        self.proposal = None
+        if self.proposal is None or self.proposal.partition_epoch != partition_epoch:
+            self.drop_proposal()
         if replicas != self.replicas:
             self._assign(replicas)
         return self._advance()
@@ -249,6 +254,6 @@ class LeaderProgress:
         return max(NO_BROKER_EPOCH, self.followers[member].broker_epoch)
 
     def drop_proposal(self) -> None:
-        """The controller has refused the proposal: the committed ISR is still in effect."""
+        """End the proposal: only the committed ISR is in effect."""
         self.proposal = None
         self.maximal_isr = self.isr

@@ -280,8 +280,12 @@ class Partition:
             raise KafkaError(code, f"{current_leader_epoch=}, ours is {self.leader_epoch}")
 
     def serves(self, fetcher: Fetcher) -> bool:
-        """Whether this replica may answer a Fetch: the leader any, a follower those of newer consumers."""
-        return self.role is Role.LEADER or (self.role is Role.FOLLOWER and fetcher.may_read_follower)
+        """Whether this replica may answer a Fetch: the leader those of consumers and of its followers, a follower those
+        of newer consumers.
+        """
+        if self.role is Role.LEADER:
+            return not fetcher.is_follower or fetcher.replica_id in self.replicas
+        return self.role is Role.FOLLOWER and fetcher.may_read_follower
 
     def _high_watermark_for(self, fetcher: Fetcher, current_leader_epoch: int = NO_EPOCH) -> int:
         """The high watermark of the replica that a fetcher reads. Errors: those of `leading`."""
@@ -368,6 +372,7 @@ class Partition:
             return found, self._update_producers(progress.check_again(progress.now_ms))
         if found is not Verdict.COMMITTED:
             return found, False
+        progress.drop_proposal()
         self.isr, self.partition_epoch = frozenset(answer.isr), answer.partition_epoch
         return found, self._update_producers(progress.on_metadata(self.isr, self.replicas, self.partition_epoch))
 

@@ -46,6 +46,12 @@ from wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, build_batch
 
@@ -327,6 +333,26 @@ class MemoryCluster:
         assert not answer.topics[0].error_code, answer.topics[0]
         await self.until(lambda: all(topic in one.metadata.image.topics_by_name for one in self.brokers.values()))
         return self.image.topics_by_name[topic].id
+
+    async def configure(self, key: str, value: str, *, broker: str = "") -> None:
+        """Change a dynamic setting of one broker, or of all, and wait until every broker knows it."""
+        answer = await self.controller.decide(
+            IncrementalAlterConfigsRequest(
+                resources=[
+                    AlterConfigsResource(
+                        resource_type=4,
+                        resource_name=broker,
+                        configs=[AlterableConfig(name=key, config_operation=0, value=value)],
+                    )
+                ],
+                validate_only=False,
+            ),
+            IncrementalAlterConfigsResponse,
+            version=NEWEST_VERSION,
+        )
+        assert not answer.responses[0].error_code, answer.responses[0]
+        offset = self.image.offset
+        await self.until(lambda: all(one.metadata.image.offset >= offset for one in self.brokers.values()))
 
     @asynccontextmanager
     async def client(self, broker_id: int) -> AsyncIterator[Client]:

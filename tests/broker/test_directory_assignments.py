@@ -7,7 +7,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.broker.directory_assignments import DirectoryAssignments
+from kbroker.broker.directory_assignments import MAX_PARTITIONS, DirectoryAssignments
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.publisher import MetadataPublisher
@@ -39,9 +39,8 @@ class Port:
         return self._cluster.ask(request)
 
 
-async def test_an_empty_replica_in_the_isr_is_not_reported() -> None:
-    cluster = Cluster(brokers=2)
-    cluster.create(topic("a", assignments={0: [2], 1: [2]}), topic("b", assignments={0: [1, 2]}))
+def after_loss(cluster: Cluster, ends: dict[tuple[str, int], int]) -> tuple[Port, DirectoryAssignments]:
+    """Broker 2 of a cluster has returned with an empty directory. `ends` are the log end offsets of its replicas."""
     cluster.heartbeat(2, fence=True)
     request = cluster.registration(2, incarnation=2)
     request.log_dirs = [NEW_DIRECTORY]
@@ -50,10 +49,27 @@ async def test_an_empty_replica_in_the_isr_is_not_reported() -> None:
     port, env = Port(cluster), MemoryEnv(SimulatedDisk())
     lifecycle = BrokerLifecycle(port, MetadataPublisher(cluster.image), env=env, broker_id=2, cluster_id=CLUSTER_ID)
     lifecycle.epoch = cluster.image.brokers[2].epoch
-    ends = {("a", 0): 0, ("a", 1): 5, ("b", 0): 0}
-    assignments = DirectoryAssignments(
+    return port, DirectoryAssignments(
         env, port, lifecycle, directory_id=NEW_DIRECTORY, end_offset=ends.get, image=cluster.image
     )
+
+
+async def test_lost_replicas_do_not_delay_the_report_of_others() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.create(topic("a", assignments={index: [2] for index in range(MAX_PARTITIONS + 1)}))
+    ends = {("a", index): 0 for index in range(MAX_PARTITIONS)} | {("a", MAX_PARTITIONS): 1}
+    port, assignments = after_loss(cluster, ends)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(assignments.run)
+        await trio.sleep(0.5)
+        assert port.reported == [(cluster.image.topics_by_name["a"].id, MAX_PARTITIONS)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_empty_replica_in_the_isr_is_not_reported() -> None:
+    cluster = Cluster(brokers=2)
+    cluster.create(topic("a", assignments={0: [2], 1: [2]}), topic("b", assignments={0: [1, 2]}))
+    port, assignments = after_loss(cluster, {("a", 0): 0, ("a", 1): 5, ("b", 0): 0})
     topic_id, other = (cluster.image.topics_by_name[name].id for name in "ab")
 
     def publish(before: Any) -> None:

@@ -18,12 +18,6 @@ from wire.messages.alter_partition_reassignments import (
 )
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -376,6 +370,20 @@ async def test_several_connections_copy_from_one_source() -> None:
         await cluster.until(lambda: {key[0] for key in cluster.brokers[2].broker.fetchers.sources} == {3})
 
 
+async def test_changed_num_replica_fetchers_applies_to_partitions_that_are_copied() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create(replicas=((1, 2, 3), (1, 3, 2)))
+        await cluster.produce([b"x"], to=1)
+        sources = cluster.brokers[2].broker.fetchers.sources
+        assert set(sources) == {(1, 0)}
+        for number, keys in (("2", {(1, 0), (1, 1)}), ("1", {(1, 0)})):
+            await cluster.configure("num.replica.fetchers", number)
+            await cluster.until(lambda keys=keys: set(sources) == keys)
+            assert not (await cluster.produce([b"y"], to=1)).error_code
+        await cluster.agree()
+        await cluster.agree(index=1)
+
+
 async def test_followers_take_the_log_start_of_their_leader() -> None:
     async with memory_cluster() as cluster:
         await cluster.create()
@@ -469,26 +477,35 @@ async def test_a_throttled_follower_catches_up_at_the_rate(side: str) -> None:
         await cluster.kill(2)
         for _ in range(30):
             await cluster.produce([b"x" * 100_000], to=1)
-        rate = IncrementalAlterConfigsRequest(
-            resources=[
-                AlterConfigsResource(
-                    resource_type=4,
-                    resource_name="1" if side == "leader" else "2",
-                    configs=[
-                        AlterableConfig(name=f"{side}.replication.throttled.rate", config_operation=0, value="100000")
-                    ],
-                )
-            ],
-            validate_only=False,
-        )
-        answer = await cluster.controller.decide(rate, IncrementalAlterConfigsResponse, version=1)
-        assert not answer.responses[0].error_code
+        await cluster.configure(f"{side}.replication.throttled.rate", "100000", broker="1" if side == "leader" else "2")
         began = trio.current_time()
         await cluster.start(2)
         assert not (await cluster.produce([b"y"], to=1)).error_code
         assert trio.current_time() - began < 1, "the members of the ISR are not throttled"
         await cluster.until(lambda: cluster.isr() == {1, 2, 3})
         assert 10 < trio.current_time() - began < 60, "3 MB, of which a burst of 1 MB is free"
+
+
+async def test_a_throttled_answer_counts_once_even_if_it_is_read_twice() -> None:
+    async with memory_cluster(2) as cluster:
+        topic_id = await cluster.create(replicas=((1, 2),), leader_replication_throttled_replicas="0:1")
+        await cluster.configure("leader.replication.throttled.rate", "1000", broker="1")
+        await cluster.produce([b"x" * 10_000], to=1)
+        await trio.sleep(60)  # the traffic of the follower is forgotten
+        asked = FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=20_000,
+            topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+            replica_state=ReplicaState(replica_id=2, replica_epoch=cluster.image.brokers[2].epoch),
+        )
+        broker = cluster.brokers[1].broker
+        sent = broker.fetchers.bytes_out
+        async with cluster.client(1) as client:
+            await client.ask(request, version=17)
+        assert 10_000 < broker.fetchers.bytes_out - sent < 10_100
+        wait_ms = broker.leaders_throttle.wait_ms(broker.env.now_ms())
+        assert 0 <= wait_ms < 100, "the answer is as large as the burst of ten seconds"
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -150,6 +150,15 @@ def test_a_replaced_follower_is_refused_and_acknowledges_nothing() -> None:
     assert held.readable_end() == 0
 
 
+def test_a_follower_removed_during_a_read_is_refused() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    fetch = round_over([held], asking(), fetcher=FOLLOWER)
+    held.apply(placed(replicas=(1, 3), isr=(1,), partition_epoch=1))
+    fetch.refuse_retired()
+    assert fetch.note_follower() == ([], [])
+    assert fetch.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_a_diverging_follower_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2), epoch=4))
     append(held, 2)

@@ -216,6 +216,29 @@ def test_newer_metadata_end_a_proposal() -> None:
     assert held.isr == {1}, "a late answer changes nothing"
 
 
+def test_metadata_of_an_answered_proposal_leave_the_next_one_open() -> None:
+    held = partition(image=placed(replicas=(1, 2, 3), isr=(1,)))
+    held.brokers.epochs = LIVE
+    round_over([held], asking(), fetcher=Fetcher(2)).note_follower()
+    assert held.proposal is not None
+    held.on_isr_answer(held.proposal, answer((1, 2), epoch=1))
+    round_over([held], asking(), fetcher=Fetcher(3)).note_follower()
+    following = held.proposal
+    assert following is not None
+    held.apply(placed(replicas=(1, 2, 3), isr=(1, 2), partition_epoch=1))
+    assert held.proposal is following
+    append(held)
+    round_over([held], asking(offset=1), fetcher=Fetcher(2)).note_follower()
+    assert held.readable_end() == 0, "the controller may have added broker 3, which does not have the record"
+
+
+def test_a_proposal_is_submitted_once() -> None:
+    held = led(isr=(1,))
+    assert round_over([held], asking(), fetcher=Fetcher(2)).note_follower()[1] == [held]
+    assert round_over([held], asking(), fetcher=Fetcher(2)).note_follower()[1] == []
+    assert held.proposal is not None
+
+
 def test_older_metadata_do_not_undo_an_answer() -> None:
     held = led(isr=(1,))
     round_over([held], asking(), fetcher=Fetcher(2)).note_follower()
