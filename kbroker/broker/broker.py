@@ -14,7 +14,7 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
-from kbroker.broker.configs import alter_loggers
+from kbroker.broker.config_changes import ConfigChanges
 from kbroker.broker.fetchers import Fetchers
 from kbroker.broker.internal_records import Check
 from kbroker.broker.isr_changes import IsrChanges
@@ -24,11 +24,11 @@ from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
-from kbroker.controller.port import ControllerPort, Sender
+from kbroker.controller.port import ControllerPort
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
-from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, Image
+from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
@@ -48,7 +48,6 @@ from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.create_topics import CreateTopicsResponse
-from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from wire.messages.produce import NodeEndpoint
 
 HIGH_WATERMARK: Final = -1
@@ -89,6 +88,7 @@ class Broker:
         self.metadata = metadata
         self.controller = controller
         self.lifecycle = lifecycle
+        self.config_changes = ConfigChanges(controller, metadata, settings)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = turns
@@ -245,21 +245,6 @@ class Broker:
         if failed:  # one log line, because a request can name thousands of topics
             codes = sorted({ErrorCode(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
-
-    async def alter_configs(
-        self, request: IncrementalAlterConfigsRequest, sender: Sender | None = None
-    ) -> IncrementalAlterConfigsResponse:
-        """Change single settings. Logger levels change here at once; the controller changes all other settings."""
-        loggers = [one for one in request.resources if one.resource_type == BROKER_LOGGER_RESOURCE]
-        if not loggers:
-            return await self.controller.ask(request, IncrementalAlterConfigsResponse, sender=sender)
-        answer = IncrementalAlterConfigsResponse(responses=[])
-        others = [one for one in request.resources if one.resource_type != BROKER_LOGGER_RESOURCE]
-        if others:
-            rest = IncrementalAlterConfigsRequest(resources=others, validate_only=request.validate_only)
-            answer = await self.controller.ask(rest, IncrementalAlterConfigsResponse, sender=sender)
-        answer.responses += alter_loggers(loggers, node_id=self.node_id, validate_only=request.validate_only)
-        return answer
 
     # Groups
 

@@ -85,8 +85,9 @@ class OwnController:
 
     async def enter(self, nursery: trio.Nursery, endpoints: Sequence[Endpoint]) -> None:
         await nursery.start(self.controller.run)
+        incarnation_id = self.controller.sessions.own_incarnation = self._env.new_uuid()
         await self.lifecycle.register(
-            incarnation_id=self._env.new_uuid(),
+            incarnation_id=incarnation_id,
             endpoints=endpoints,
             log_dirs=[self._directory.identity.directory_id],
             rack=self._settings.server.broker_rack,

@@ -16,9 +16,8 @@ What Apache Kafka 4.3.1 does on a combined single node, read from its metadata l
   BrokerRegistrationChange(fenced), then as above.
 
 So a restart raises leader_epoch by two in either case. There is one difference: a controller knows that the earlier
-incarnation of the broker in its own process is dead, because the new process holds the lock of the data directory. With
-``from_own_broker`` it fences that incarnation immediately instead of after nine seconds. For all other brokers only
-heartbeats count.
+incarnation of the broker in its own process is dead, because the new process holds the lock of the data directory. It
+fences that incarnation immediately instead of after nine seconds. For all other brokers only heartbeats count.
 
 Source: Kafka's ClusterControlManager, ReplicationControlManager.
 """
@@ -62,7 +61,8 @@ def register_broker(context: Context, request: BrokerRegistrationRequest) -> Out
     the controller's own broker), UNSUPPORTED_VERSION for a finalized feature out of the broker's range,
     INVALID_REGISTRATION for its log directories.
     """
-    image, sessions, is_own = context.image, context.sessions, context.from_own_broker
+    image, sessions = context.image, context.sessions
+    is_own = request.incarnation_id == sessions.own_incarnation
     if request.cluster_id != context.settings.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -1,23 +1,25 @@
 """Decisions for IncrementalAlterConfigs and AlterConfigs.
 
 The changes of one resource are applied all together or not at all; the resources of a request are independent. Topics
-must exist; groups and client metrics subscriptions need not. A broker resource is named by the broker's id; "" means
-the defaults of the whole cluster. Changes of a broker resource are recorded even if the value stays the same, because
-the record makes brokers reload files that a setting names.
+must exist; groups and client metrics subscriptions need not. A broker resource is named by the id of a broker or a
+controller; "" means the defaults of the whole cluster. Changes of a broker resource are recorded even if the value
+stays the same, because the record makes brokers reload files that a setting names.
 
-Source: Kafka's ConfigAdminManager (the checks before a broker forwards the request) and ConfigurationControlManager.
+Source: Kafka's ConfigurationControlManager, and the checks of its ConfigAdminManager, for requests that reach a
+controller without a broker. What a broker checks before it asks is in kbroker/broker/config_changes.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
+from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import topic_name_fault
 from kbroker.metadata.parts import NODE_ID_DIGITS
 from kbroker.runtime.outcome import Outcome
@@ -45,11 +47,11 @@ def incremental_alter_configs(
 ) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
     """Decide the changes of each resource.
 
-    Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, unknown type or operation, another
-    broker's id), INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
+    Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, unknown type or operation),
+    INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
     POLICY_VIOLATION if the request needs too many records.
     """
-    answers, records = _decide_each(context, request.resources, _incremental_changes)
+    answers, records = _decide_each(context, request.resources)
     return Outcome(
         [] if request.validate_only else records, incremental.IncrementalAlterConfigsResponse(responses=answers)
     )
@@ -60,14 +62,12 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
     """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
     Errors as above.
     """
-    answers, records = _decide_each(context, request.resources, _replacing_changes)
+    answers, records = _decide_each(context, request.resources)
     return Outcome([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=answers))
 
 
 def _decide_each(
-    context: Context,
-    resources: Sequence[Change],
-    changes: Callable[[Context, Change], list[ConfigRecord]],
+    context: Context, resources: Sequence[Change]
 ) -> tuple[list[incremental.AlterConfigsResourceResponse], list[Any]]:
     """The answer for each resource, and the records of the resources that succeed."""
     answers = [
@@ -83,9 +83,7 @@ def _decide_each(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            if context.from_own_broker:
-                _check_own_broker(context.settings.node_id, *name)
-            decided = changes(context, resource)
+            decided = _validated(context, name, wanted_values(context.image, context.rules, resource))
             context.require_room(records, len(decided))
         except TooManyRecords as error:
             for every in answers:
@@ -111,10 +109,12 @@ def check_keys(configs: Sequence[Any]) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(missing)}")
 
 
-def _incremental_changes(context: Context, resource: incremental.AlterConfigsResource) -> list[ConfigRecord]:
-    name = (resource.resource_type, resource.resource_name)
+def wanted_values(image: Image, rules: ConfigRules, resource: Change) -> dict[str, str | None]:
+    """The values that a change sets; None deletes. Raises INVALID_REQUEST, INVALID_CONFIG."""
     check_keys(resource.configs)
-    current = context.image.configs.get(name, {})
+    current = image.configs.get((resource.resource_type, resource.resource_name), {})
+    if isinstance(resource, legacy.AlterConfigsResource):
+        return {**dict.fromkeys(current), **{config.name: config.value for config in resource.configs}}
     wanted: dict[str, str | None] = {}
     for config in resource.configs:
         operation = known_operation(config.config_operation)
@@ -126,12 +126,12 @@ def _incremental_changes(context: Context, resource: incremental.AlterConfigsRes
         if operation is not Operation.SET:
             start = current.get(config.name)
             if start is None:
-                start = context.rules.default(name[0], config.name) or ""
-            if not context.rules.is_list(name[0], config.name):
+                start = rules.default(resource.resource_type, config.name) or ""
+            if not rules.is_list(resource.resource_type, config.name):
                 text = f"Can't {operation.name} to key {config.name} because its type is not LIST."
                 raise KafkaError(ErrorCode.INVALID_CONFIG, text)
             wanted[config.name] = _edited_list(start, operation, config.value)
-    return _validated(context, name, wanted)
+    return wanted
 
 
 def known_operation(code: int) -> Operation:
@@ -152,20 +152,16 @@ def _edited_list(start: str, operation: Operation, value: str) -> str:
     return ",".join(parts)
 
 
-def _replacing_changes(context: Context, resource: legacy.AlterConfigsResource) -> list[ConfigRecord]:
-    name = (resource.resource_type, resource.resource_name)
-    check_keys(resource.configs)
-    wanted: dict[str, str | None] = dict.fromkeys(context.image.configs.get(name, {}))
-    wanted.update({config.name: config.value for config in resource.configs})
-    return _validated(context, name, wanted)
+def with_values(current: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings of a resource after a change."""
+    return {key: value for key, value in {**current, **wanted}.items() if value is not None}
 
 
 def _validated(context: Context, resource: Resource, wanted: Mapping[str, str | None]) -> list[ConfigRecord]:
     """The records that set these keys (None deletes), after all checks of the resulting configuration."""
     resource_type, resource_name = resource
     current = context.image.configs.get(resource, {})
-    result = {**current, **wanted}
-    configs = {key: value for key, value in result.items() if value is not None}
+    configs = with_values(current, wanted)
     if resource_type == TOPIC_RESOURCE:
         _check_topic(context, resource_name, configs, current)
     elif resource_type == BROKER_RESOURCE:
@@ -201,23 +197,13 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
 def _check_broker(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     if name:
         node_id = parse_node_id(name)
-        if node_id not in context.image.brokers:
+        if node_id not in context.image.brokers and node_id not in context.image.controllers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {node_id} found.")
     context.rules.validate_broker(configs, current, per_broker=bool(name))
 
 
-def _check_own_broker(node_id: int, resource_type: int, name: str) -> None:
-    """A broker accepts changes of its own settings only; clients send them to the broker that they name."""
-    if resource_type == BROKER_RESOURCE and _is_node_id(name) and int(name) != node_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}")
-
-
 def parse_node_id(name: str) -> int:
     """The node that a broker resource names. Raises INVALID_REQUEST."""
-    if not _is_node_id(name):
+    if not (name.isascii() and name.isdigit() and len(name) <= NODE_ID_DIGITS):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     return int(name)
-
-
-def _is_node_id(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) <= NODE_ID_DIGITS

@@ -80,13 +80,12 @@ class ControllerSettings(NamedTuple):
 class Context(NamedTuple):
     """The inputs of one decision.
 
-    image            the state after all earlier decisions
-    sessions         the only state that a decision may change: it is not in the log
-    observers        the nodes that follow the metadata log; not in the log either
-    now_ms           monotonic
-    timestamp_ms     wall time
-    version          the version in which the request was sent
-    from_own_broker  the broker in the controller's process sent the request, for itself or for its client
+    image         the state after all earlier decisions
+    sessions      the only state that a decision may change: it is not in the log
+    observers     the nodes that follow the metadata log; not in the log either
+    now_ms        monotonic
+    timestamp_ms  wall time
+    version       the version in which the request was sent
     """
 
     image: Image
@@ -98,7 +97,6 @@ class Context(NamedTuple):
     now_ms: int
     timestamp_ms: int
     version: int
-    from_own_broker: bool
 
     def check_topic(self, name: str, configs: Mapping[str, str], previous: Mapping[str, str]) -> None:
         """Raise KafkaError(INVALID_CONFIG) unless this topic may have these overrides."""

@@ -62,7 +62,6 @@ class Controller:
         now_ms: int,
         timestamp_ms: int,
         version: int = NEWEST_VERSION,
-        from_own_broker: bool = False,
     ) -> Outcome[Any]:
         """Make the decision for a request; version is that of a client's request. Errors: KafkaError."""
         context = Context(
@@ -75,6 +74,5 @@ class Controller:
             now_ms,
             timestamp_ms,
             version,
-            from_own_broker,
         )
         return self.decisions[type(request)](context, request)

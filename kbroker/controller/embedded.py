@@ -61,7 +61,6 @@ class _Waiting:
     request: Any
     decision: Decision[Any, Any]
     version: int
-    from_own_broker: bool
     done: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
     response: Any = None
@@ -160,7 +159,6 @@ class EmbeddedController:
             now_ms=now_ms,
             timestamp_ms=self._env.timestamp_ms(),
             version=waiting.version,
-            from_own_broker=waiting.from_own_broker,
         )
         metadata_version = self._controller.image.metadata_version
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
@@ -186,13 +184,7 @@ class EmbeddedController:
         is_needed: bool = False,
         sender: Sender | None = None,  # noqa: ARG002  (authorization is not implemented yet)
     ) -> R:
-        """See ControllerPort. The caller is the broker in this process, or the controller itself."""
-        return await self.decide(request, response, version=version, is_needed=is_needed, from_own_broker=True)
-
-    async def decide(
-        self, request: Any, response: type[R], *, version: int, is_needed: bool = False, from_own_broker: bool = False
-    ) -> R:
-        """Have the request of any node decided; see ControllerPort.
+        """See ControllerPort.
 
         On a nearly full disk, decisions that add data are refused with KAFKA_STORAGE_ERROR, unless the request
         `is_needed` to read or copy data. Decisions that change data are refused once half of the reserve is used.
@@ -203,7 +195,7 @@ class EmbeddedController:
         changes = decision.changes or is_needed
         if (adds and self._is_short_of_space()) or (changes and self.log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
-        waiting = _Waiting(request, decision, version, from_own_broker)
+        waiting = _Waiting(request, decision, version)
         self._waiting.append(waiting)
         self._arrived.set()
         await waiting.done.wait()

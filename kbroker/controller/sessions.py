@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from kbroker.metadata.image import Image
 
@@ -27,12 +28,14 @@ class BrokerSessions:
     """Tracks which brokers are alive, by their heartbeats.
 
     Units  times are now_ms (monotonic); a session lasts timeout_ms after the last heartbeat
-    Shape  own_id is the broker in the controller's process, None if it has none. It lives as long as the controller and
-           acts on every image before the controller answers, so it needs no heartbeats
+    Shape  own_incarnation is that of the broker in the controller's process, set before it registers; own_id is its id
+           after that. Both are None without such a broker. It lives as long as the controller and acts on every image
+           before the controller answers, so it needs no heartbeats
     """
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
+        self.own_incarnation: UUID | None = None
         self.own_id: int | None = None
         self._sessions: dict[int, Session] = {}
 

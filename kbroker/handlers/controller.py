@@ -2,15 +2,15 @@
 when this broker has acted on the decision.
 
 AlterConfigs replaces all settings of a resource. It is deprecated in Kafka, but librdkafka still sends it.
-IncrementalAlterConfigs changes single settings; `Broker.alter_configs` splits it, because the levels of loggers belong
-to this process. DeleteTopics has a file of its own, because it logs the deletions.
+IncrementalAlterConfigs changes single settings. The broker checks both before it asks. DeleteTopics has a file of its
+own, because it logs the deletions.
 """
 
 from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, Handler, Request, handles
-from wire.messages.alter_configs import AlterConfigsRequest
+from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
@@ -35,7 +35,6 @@ def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]
     return ask
 
 
-alter_configs = forwards(AlterConfigsRequest, versions="0-2")
 alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1")
 create_partitions = forwards(CreatePartitionsRequest, versions="0-3")
 create_topics = forwards(CreateTopicsRequest, versions="2-7")
@@ -45,9 +44,15 @@ unregister_broker = forwards(UnregisterBrokerRequest, versions="0")
 update_features = forwards(UpdateFeaturesRequest, versions="0-2")
 
 
+@handles(AlterConfigsRequest, versions="0-2")
+async def alter_configs(request: AlterConfigsRequest, broker: Broker, context: Context) -> AlterConfigsResponse:
+    """Replace the settings of each resource."""
+    return await broker.config_changes.alter(request, AlterConfigsResponse, context.sender)
+
+
 @handles(IncrementalAlterConfigsRequest, versions="0-1")
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:
-    """Make the changes; reply once they are in effect on this broker."""
-    return await broker.alter_configs(request, context.sender)
+    """Change single settings."""
+    return await broker.config_changes.alter(request, IncrementalAlterConfigsResponse, context.sender)

@@ -1,8 +1,8 @@
 """The APIs that a node sends to the controller for itself, and those that it may also send for its clients.
 
 The second group has the same handlers as on a broker's listener, because tools send them to controllers too
-(--bootstrap-controller, KIP-919). Two differ: a controller does not know the loggers of brokers, and describes itself
-in DescribeCluster (describe_cluster.py).
+(--bootstrap-controller, KIP-919). Three differ: a controller decides changes of settings without the checks that a
+broker makes first, and describes itself in DescribeCluster (describe_cluster.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from kbroker.handlers.acls import create_acls, delete_acls, describe_acls
 from kbroker.handlers.api_versions import api_versions
 from kbroker.handlers.controller import (
-    alter_configs,
     alter_partition_reassignments,
     create_partitions,
     create_topics,
@@ -24,6 +23,7 @@ from kbroker.handlers.delete_topics import delete_topics
 from kbroker.handlers.describe_configs import describe_configs
 from kbroker.handlers.list_partition_reassignments import list_partition_reassignments
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
 from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -56,6 +56,7 @@ __all__ = [
     "update_features",
 ]
 
+alter_configs = forwards(AlterConfigsRequest, versions="0-2")
 allocate_producer_ids = forwards(AllocateProducerIdsRequest, versions="0")
 alter_partition = forwards(AlterPartitionRequest, versions="2-3")
 assign_replicas_to_dirs = forwards(AssignReplicasToDirsRequest, versions="0")

@@ -98,7 +98,7 @@ async def _read(service: ControllerService, asked: FetchPartition, key: Observer
         read = partial(read_metadata, service.log, max_bytes=max_bytes, end_offset=end_offset)
         found = await service.env.run_blocking(read, asked.fetch_offset, asked.last_fetched_epoch)
     if found.snapshot is None and found.diverging is None and key.id >= 0:
-        service.embedded.observers.on_fetch(
+        service.controller.observers.on_fetch(
             key, asked.fetch_offset, log_end_offset=end_offset, timestamp_ms=service.env.timestamp_ms()
         )
     return found

@@ -114,7 +114,7 @@ class Port:
     ) -> Any:
         while self._running.is_cut_from_controller:  # noqa: ASYNC110
             await trio.sleep(0.05)
-        answer = await self._controller.decide(request, response, version=version, is_needed=is_needed)
+        answer = await self._controller.ask(request, response, version=version, is_needed=is_needed)
         offset = self._controller.publisher.image.offset
         while self._running.metadata.image.offset < offset:
             await self._running.published.wait()
@@ -269,7 +269,7 @@ class MemoryCluster:
 
     async def heartbeat(self, running: RunningBroker, *, want_fence: bool = False) -> None:
         """One heartbeat of a broker."""
-        await self.controller.decide(
+        await self.controller.ask(
             BrokerHeartbeatRequest(
                 broker_id=running.id,
                 broker_epoch=running.broker.lifecycle.epoch,
@@ -308,7 +308,7 @@ class MemoryCluster:
         self, topic: str = "t", *, replicas: Sequence[Sequence[int]] = ((1, 2, 3),), **configs: object
     ) -> UUID:
         """Create a topic with these replicas, and wait until every broker knows it."""
-        answer = await self.controller.decide(
+        answer = await self.controller.ask(
             CreateTopicsRequest(
                 topics=[
                     CreatableTopic(
@@ -336,7 +336,7 @@ class MemoryCluster:
 
     async def configure(self, key: str, value: str, *, broker: str = "") -> None:
         """Change a dynamic setting of one broker, or of all, and wait until every broker knows it."""
-        answer = await self.controller.decide(
+        answer = await self.controller.ask(
             IncrementalAlterConfigsRequest(
                 resources=[
                     AlterConfigsResource(

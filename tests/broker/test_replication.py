@@ -252,7 +252,7 @@ async def test_a_partition_moves_to_other_brokers_while_it_is_written() -> None:
             ],
             timeout_ms=1_000,
         )
-        answer = await cluster.controller.decide(request, AlterPartitionReassignmentsResponse, version=0)
+        answer = await cluster.controller.ask(request, AlterPartitionReassignmentsResponse, version=0)
         assert not answer.error_code
         sent = 10
         while cluster.isr() != {2, 3} or cluster.leader() == 1:
@@ -279,7 +279,7 @@ async def test_a_follower_that_is_removed_copies_no_more() -> None:
             ],
             timeout_ms=1_000,
         )
-        await cluster.controller.decide(request, AlterPartitionReassignmentsResponse, version=0)
+        await cluster.controller.ask(request, AlterPartitionReassignmentsResponse, version=0)
         await cluster.until(lambda: ("t", 0) not in cluster.brokers[3].broker.replicas.partitions)
         await trio.sleep(1)
         assert not cluster.brokers[3].broker.fetchers.sources

@@ -101,11 +101,19 @@ class Cluster:
             log_dirs=[UUID(int=5_000 + broker_id)],
         )
 
-    def start(self, broker_id: int, incarnation: int = 1, *, from_own_broker: bool | None = None) -> None:
+    def start(self, broker_id: int, incarnation: int = 1) -> None:
         """Register and unfence. Broker 1 is in the controller's process."""
         request = self.registration(broker_id, incarnation)
-        self.ask(request, from_own_broker=broker_id == 1 if from_own_broker is None else from_own_broker)
+        if broker_id == 1:
+            self.register_own(request)
+        else:
+            self.ask(request)
         self.heartbeat(broker_id)
+
+    def register_own(self, request: BrokerRegistrationRequest) -> None:
+        """Register the broker in the controller's process."""
+        self.controller.sessions.own_incarnation = request.incarnation_id
+        self.ask(request)
 
     def heartbeat(
         self, broker_id: int, *, offset: int | None = None, fence: bool = False, shut_down: bool = False

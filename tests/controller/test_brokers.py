@@ -69,7 +69,7 @@ def test_a_restart_after_kill_raises_the_leader_epoch_by_two() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 1, 1))
     mark = len(cluster.decided)
-    cluster.start(1, incarnation=2, from_own_broker=True)
+    cluster.start(1, incarnation=2)
     assert kinds(cluster.decided[mark:]) == [
         ("leader", -1),
         ("change", (1, 0)),
@@ -86,7 +86,7 @@ def test_the_broker_epoch_is_the_offset_of_its_registration() -> None:
     cluster = Cluster()
     cluster.create(topic("a", 3, 1))
     first = cluster.image.end_offset
-    cluster.ask(cluster.registration(1, 2), now_ms=0, from_own_broker=True)
+    cluster.register_own(cluster.registration(1, 2))
     offset = cluster.image.brokers[1].epoch
     assert isinstance(cluster.decided[offset], RegisterBrokerRecord)
     assert offset == first + 4, "three leader changes and the fencing come before it"
@@ -312,7 +312,7 @@ def test_a_replica_in_an_offline_directory_cannot_lead() -> None:
     cluster.create(topic("a", 1, 1))
     request = cluster.registration(1, 2)
     request.log_dirs = [UUID(int=6001)]  # the replica's directory is missing
-    cluster.ask(request, now_ms=0, from_own_broker=True)
+    cluster.register_own(request)
     cluster.heartbeat(1)
     assert epochs(cluster)[0] == -1
 

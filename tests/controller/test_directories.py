@@ -25,7 +25,7 @@ def cluster_with_two_directories() -> Cluster:
     cluster = Cluster(brokers=2)
     request = cluster.registration(1, 2)
     request.log_dirs = [FIRST, SECOND]
-    cluster.ask(request, from_own_broker=True)
+    cluster.register_own(request)
     cluster.heartbeat(1)
     cluster.create(topic("a", assignments={0: [1, 2]}))
     return cluster

@@ -58,8 +58,9 @@ async def registered(client: EmbeddedController, incarnation: int = 1) -> AsyncI
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
+        incarnation_id = client.sessions.own_incarnation = UUID(int=700 + incarnation)
         await lifecycle.register(
-            incarnation_id=UUID(int=700 + incarnation),
+            incarnation_id=incarnation_id,
             endpoints=[Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
             log_dirs=[LOG_DIRECTORY],
         )

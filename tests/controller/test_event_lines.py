@@ -29,7 +29,7 @@ def test_the_life_of_a_broker_is_logged() -> None:
         lambda: alter(cluster, [1, 2], sender=1),
         lambda: cluster.heartbeat(1, shut_down=True),
         lambda: (cluster.heartbeat(2), cluster.heartbeat(1, shut_down=True)),
-        lambda: cluster.ask(cluster.registration(1, 2), from_own_broker=True),
+        lambda: cluster.register_own(cluster.registration(1, 2)),
         lambda: cluster.ask(UnregisterBrokerRequest(broker_id=2)),
     ):
         before = cluster.image

@@ -29,16 +29,6 @@ from wire.stored.metadata import PartitionChangeRecord
 SESSION_S = 9.0
 
 
-class Remote:
-    """Asks as a broker of another process."""
-
-    def __init__(self, controller: EmbeddedController) -> None:
-        self._controller = controller
-
-    async def ask(self, request: object, response: type, *, version: int = 0, is_needed: bool = False) -> object:
-        return await self._controller.decide(request, response, version=version, is_needed=is_needed)
-
-
 class Site:
     """A controller and the lifecycles of its brokers: broker 1 in its process, the others in other processes."""
 
@@ -51,16 +41,18 @@ class Site:
         return self.controller.publisher.image
 
     async def start(self, broker_id: int) -> None:
-        port = self.controller if broker_id == 1 else Remote(self.controller)
+        incarnation_id = UUID(int=700 + broker_id)
+        if broker_id == 1:
+            self.controller.sessions.own_incarnation = incarnation_id
         lifecycle = BrokerLifecycle(
-            port,  # type: ignore[arg-type]
+            self.controller,
             self.controller.publisher,
             env=self.controller._env,
             broker_id=broker_id,
             cluster_id=CLUSTER_ID,
         )
         await lifecycle.register(
-            incarnation_id=UUID(int=700 + broker_id),
+            incarnation_id=incarnation_id,
             endpoints=[Endpoint(name="PLAINTEXT", host="h", port=9092, security_protocol=0)],
             log_dirs=[UUID(int=5000 + broker_id)],
         )
@@ -75,7 +67,7 @@ class Site:
             want_fence=False,
             want_shut_down=False,
         )
-        await self.controller.decide(request, BrokerHeartbeatResponse, version=1)
+        await self.controller.ask(request, BrokerHeartbeatResponse, version=1)
 
     def fenced(self) -> list[int]:
         return [broker.id for broker in self.image.brokers.values() if broker.fenced]

@@ -160,7 +160,7 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
         ended = trio.Event()
         site = await nursery.start(_control, disk, network, ended)
         async with member.running() as node:
-            await site.controller.decide(creation("before", {0: [1]}), CreateTopicsResponse, version=7)
+            await site.controller.ask(creation("before", {0: [1]}), CreateTopicsResponse, version=7)
             assert _controllers_seen(node) == (NODE_ID, [])
             ended.set()
             await trio.sleep(30)
@@ -174,7 +174,7 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
             client.close()
             ended = trio.Event()
             site = await nursery.start(_control, disk, network, ended)
-            await site.controller.decide(creation("after", {0: [1]}), CreateTopicsResponse, version=7)
+            await site.controller.ask(creation("after", {0: [1]}), CreateTopicsResponse, version=7)
 
             async def is_known() -> bool:
                 return {topic.name for topic in (await member.metadata()).topics} == {"before", "after"}
@@ -213,7 +213,7 @@ async def test_a_killed_broker_waits_until_its_old_session_has_ended(site: Site)
 
 async def test_a_broker_with_an_empty_directory_leads_only_where_the_loss_is_accepted(site: Site) -> None:
     async with Member(site.env.network).running(stops_cleanly=False):
-        await site.controller.decide(creation("orders", {0: [1], 1: [1]}), CreateTopicsResponse, version=7)
+        await site.controller.ask(creation("orders", {0: [1], 1: [1]}), CreateTopicsResponse, version=7)
 
     def leaders() -> list[int]:
         return [partition.leader for partition in site.image.topics_by_name["orders"].partitions.values()]
@@ -226,17 +226,17 @@ async def test_a_broker_with_an_empty_directory_leads_only_where_the_loss_is_acc
         config = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value="true")
         resource = AlterConfigsResource(resource_type=2, resource_name="orders", configs=[config])
         accepted = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-        await site.controller.decide(accepted, IncrementalAlterConfigsResponse, version=1)
+        await site.controller.ask(accepted, IncrementalAlterConfigsResponse, version=1)
         await trio.sleep(3)
         election = ElectLeadersRequest(election_type=1, topic_partitions=None, timeout_ms=1_000)
-        await site.controller.decide(election, ElectLeadersResponse, version=2)
+        await site.controller.ask(election, ElectLeadersResponse, version=2)
         assert leaders() == [1, 1]
 
 
 async def test_a_shutdown_waits_for_the_others_only_as_long_as_they_need(site: Site) -> None:
     async with Member(site.env.network, 2).running():
         async with Member(site.env.network).running():
-            await site.controller.decide(creation("orders", {0: [1]}), CreateTopicsResponse, version=7)
+            await site.controller.ask(creation("orders", {0: [1]}), CreateTopicsResponse, version=7)
             await trio.sleep(5)
             began = trio.current_time()
         assert trio.current_time() - began < 0.5, "heartbeats come every two seconds"
@@ -275,7 +275,7 @@ async def test_a_new_broker_starts_with_a_snapshot() -> None:
         Member(network).running(),
     ):
         for number in range(20):
-            await site.controller.decide(creation(f"topic-{number}", {0: [1]}), CreateTopicsResponse, version=7)
+            await site.controller.ask(creation(f"topic-{number}", {0: [1]}), CreateTopicsResponse, version=7)
             await trio.sleep(1)
         await until(lambda: bool(site.controller.log.snapshot_ids))
         second = Member(network, 2)
@@ -298,11 +298,35 @@ async def test_a_node_id_that_a_live_broker_has_is_refused(site: Site) -> None:
         assert not fenced(site)
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("1", 0, None),
+        ("", 0, None),
+        ("2", 42, "Unexpected broker id, expected 1, but received 2"),
+    ],
+)
+async def test_a_broker_changes_its_own_settings_only(site: Site, name: str, code: int, text: str | None) -> None:
+    await site.register(await site.connect(), 2)
+    member = Member(site.env.network)
+    async with member.running():
+        client = await member.connect()
+        topic = AlterConfigsResource(resource_type=2, resource_name="missing", configs=[])
+        change = AlterableConfig(name="log.retention.ms", config_operation=0, value="8000")
+        settings = AlterConfigsResource(resource_type=4, resource_name=name, configs=[change])
+        request = IncrementalAlterConfigsRequest(resources=[settings, topic], validate_only=False)
+        answer = await client.ask(request)
+        client.close()
+        assert [(one.error_code, one.error_message) for one in answer.responses] == [
+            (code, text), (3, "The topic 'missing' does not exist."),
+        ]  # fmt: skip
+
+
 async def test_c7_an_unregistered_broker_registers_again(site: Site) -> None:
     async with Member(site.env.network).running() as node:
         assert node.broker is not None
         epoch = node.broker.lifecycle.epoch
-        await site.controller.decide(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse, version=0)
+        await site.controller.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse, version=0)
         await until(lambda: 1 in site.image.brokers and not fenced(site))
         assert node.broker.lifecycle.epoch == site.image.brokers[1].epoch > epoch
 
@@ -320,7 +344,8 @@ async def test_c7_a_broker_that_was_replaced_stops_with_one_line(site: Site) -> 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
         other = registration(1, incarnation=7)
-        await site.controller.decide(other, BrokerRegistrationResponse, version=4, from_own_broker=True)
+        site.controller.sessions.own_incarnation = other.incarnation_id  # it need not wait for the session to expire
+        await site.controller.ask(other, BrokerRegistrationResponse, version=4)
     assert lines == [
         "DUPLICATE_BROKER_REGISTRATION: another process has registered as broker 1: give each broker its own node.id"
     ]
