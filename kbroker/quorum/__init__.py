@@ -18,6 +18,7 @@ from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.metadata_log import MetadataLog
 from kbroker.handlers import Context, Handler
 from kbroker.handlers import discover as discover_handlers
+from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.runtime.net_ports import Env, Part
 from kbroker.runtime.purgatory import Purgatory
@@ -33,6 +34,7 @@ class ControllerService:
     """What the handlers of the controller listener act on.
 
     controller  decides the requests of all nodes
+    settings    in force, with the dynamic settings of the controller's node
     listeners   the controller's own, by name
     purgatory   wakes METADATA_CHANGED when more of the log is committed
     answer      answers a whole request frame, for requests in an Envelope; set after the dispatcher is made
@@ -50,14 +52,24 @@ class ControllerService:
     ) -> None:
         self.env = env
         self.controller = controller
-        self.settings = settings
+        self._static_settings = settings
         self.cluster_id = cluster_id
         self.node_id = settings.node_id
         self.listeners: Mapping[str, Endpoint] = {endpoint.name: endpoint for endpoint in listeners}
         self.turns = turns
         self.purgatory = Purgatory()
         self.answer: Callable[[memoryview, Context], Awaitable[list[Part] | None]] | None = None
-        controller.publisher.add_listener(lambda _image, _delta: self.purgatory.wake(METADATA_CHANGED))
+        self._apply_settings(self.image)
+        controller.publisher.add_listener(self._on_image)
+
+    def _on_image(self, image: Image, delta: Delta) -> None:
+        if delta.changed_configs:
+            self._apply_settings(image)
+        self.purgatory.wake(METADATA_CHANGED)
+
+    def _apply_settings(self, image: Image) -> None:
+        cluster, own = image.broker_configs(None), image.broker_configs(self.node_id)
+        self.settings = self._static_settings.with_dynamic(cluster, own)
 
     @property
     def supported_features(self) -> Mapping[str, tuple[int, int]]:

@@ -144,6 +144,18 @@ async def test_tools_reach_the_controller_directly(site: Site, client: Connectio
     assert not site.image.brokers
 
 
+@pytest.mark.parametrize("name", ["", str(NODE_ID)])
+async def test_a_controller_describes_its_changed_settings(client: Connection, name: str) -> None:
+    change = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value="true")
+    resource = AlterConfigsResource(resource_type=4, resource_name=name, configs=[change])
+    answer = await client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    assert answer.responses[0].error_code == 0
+    asked = DescribeConfigsResource(resource_type=4, resource_name=name, configuration_keys=[change.name])
+    request = DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
+    (described,) = (await client.ask(request)).results
+    assert [config.value for config in described.configs] == ["true"]
+
+
 async def test_describe_cluster_names_the_controllers(client: Connection) -> None:
     asked = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     answer = await client.ask(asked)
