@@ -353,7 +353,8 @@ class Node:
             hands_over = len(broker.image.brokers) > 1
             if hands_over:
                 # Serve clients until other brokers lead the partitions.
-                await broker.lifecycle.shut_down()
+                with _ignoring_full_disk("the controller fences this broker later"):
+                    await broker.lifecycle.shut_down()
             await server.stop(grace_ms=STOP_GRACE_MS)
             await broker.tier.stop()
             if not hands_over:

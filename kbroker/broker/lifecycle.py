@@ -48,6 +48,9 @@ _UNUSABLE: Final = frozenset({
 })  # fmt: skip
 """Errors that a repeated registration would meet again."""
 
+_FINAL: Final = frozenset({ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+"""Errors that a repeated heartbeat would meet again."""
+
 logger = get_logger(__name__)
 
 
@@ -77,8 +80,10 @@ def refuse_unsupported(finalized: Mapping[str, int]) -> None:
 class BrokerLifecycle:
     """The state of this broker in the controller.
 
-    features   the supported levels of the cluster's features
-    epoch      the broker epoch of this incarnation, -1 until it is registered
+    features     the supported levels of the cluster's features
+    epoch        the broker epoch of this incarnation, -1 until it is registered
+    shares_disk  the controller writes to this broker's disk. If that is full, a start or stop fails with
+                 KAFKA_STORAGE_ERROR; if the disk of another process is full, the broker retries
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class BrokerLifecycle:
         broker_id: int,
         cluster_id: str,
         features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES,
+        shares_disk: bool = True,
     ) -> None:
         self._controller = controller
         self._metadata = metadata
@@ -97,6 +103,7 @@ class BrokerLifecycle:
         self.broker_id = broker_id
         self._cluster_id = cluster_id
         self.features = features
+        self._shares_disk = shares_disk
         self._registration: BrokerRegistrationRequest | None = None
         self._wants_fence = True
         self._wants_shut_down = False
@@ -215,7 +222,7 @@ class BrokerLifecycle:
                 try:
                     answer = await self._heartbeat()
                 except KafkaError as error:
-                    if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    if self._is_own_full_disk(error):
                         raise
                     why = str(error)
                 else:
@@ -227,14 +234,20 @@ class BrokerLifecycle:
 
     async def _patient_heartbeat(self) -> BrokerHeartbeatResponse:
         """A heartbeat that is answered. Errors: KafkaError that no repetition cures."""
-        delays = BackOff(100)
+        delays, is_reported = BackOff(100), False
         while True:
             try:
                 return await self._heartbeat()
             except KafkaError as error:
-                if error.code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.STALE_BROKER_EPOCH):
+                if error.code in _FINAL or self._is_own_full_disk(error):
                     raise
+                if not is_reported:
+                    logger.warning("a heartbeat failed; will retry", code=error.code.name, why=error.message)
+                    is_reported = True
             await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+
+    def _is_own_full_disk(self, error: KafkaError) -> bool:
+        return self._shares_disk and error.code == ErrorCode.KAFKA_STORAGE_ERROR
 
     async def _heartbeat(self) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(

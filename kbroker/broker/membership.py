@@ -134,6 +134,7 @@ class QuorumMember:
             broker_id=settings.node_id,
             cluster_id=directory.identity.cluster_id,
             features=FEATURES_IN_A_QUORUM,
+            shares_disk=False,
         )
         self._observer = observer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,7 @@ from kbroker.config import Settings
 from kbroker.handlers import discover
 from kbroker.node import Node, NodeFailed
 from kbroker.runtime.net_ports import Stream
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.net import MemoryNetwork
 from kbroker.web.health import ready
@@ -320,6 +321,27 @@ async def test_a_broker_changes_its_own_settings_only(site: Site, name: str, cod
         assert [(one.error_code, one.error_message) for one in answer.responses] == [
             (code, text), (3, "The topic 'missing' does not exist."),
         ]  # fmt: skip
+
+
+async def test_a_broker_waits_to_be_unfenced_while_the_controllers_disk_is_full(site: Site) -> None:
+    node = Member(site.env.network).node()
+    site.disk.inject(Fault(errno.ENOSPC, name="write", path="*.log", skip=1, times=-1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run, node)
+        await trio.sleep(30)
+        assert fenced(site), "only its registration was written"
+        assert not node.is_serving
+        site.disk.heal()
+        await until(lambda: node.is_serving)
+        node.stop()
+
+
+async def test_a_broker_stops_in_order_while_the_controllers_disk_is_full(site: Site) -> None:
+    await site.register(await site.connect(), 2)
+    member = Member(site.env.network)
+    async with member.running():
+        site.disk.inject(Fault(errno.ENOSPC, name="write", path="*.log", times=-1))
+    assert member.disk.exists(f"{DATA}/.kafka_cleanshutdown")
 
 
 async def test_c7_an_unregistered_broker_registers_again(site: Site) -> None:
