@@ -1,28 +1,21 @@
-"""A broker whose controller is another process: how it joins, what it survives, and what it refuses."""
+"""A broker whose controller is another process: how it joins, and what it survives."""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
-from kbroker.client.streaming import Connection
-from kbroker.config import Settings
-from kbroker.handlers import discover
-from kbroker.node import Node, NodeFailed
-from kbroker.runtime.net_ports import Stream
+from kbroker.node import Node
 from kbroker.testing.disk import Fault, SimulatedDisk
-from kbroker.testing.env import MemoryEnv
 from kbroker.testing.net import MemoryNetwork
 from kbroker.web.health import ready
 from kbroker.web.state import render
-from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, Site, controller_site, creation, registration
+from tests.quorum.member import DATA, Member, fenced, run, until
+from tests.quorum.site import CLUSTER_ID, NODE_ID, Site, controller_site, creation
 from wire.errors import ErrorCode
-from wire.messages.broker_registration import BrokerRegistrationResponse
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumRequestPartitionData
 from wire.messages.describe_quorum import DescribeQuorumRequestTopicData as QuorumTopic
@@ -34,89 +27,7 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from wire.messages.init_producer_id import InitProducerIdRequest
-from wire.messages.metadata import MetadataRequest, MetadataResponse
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-
-DATA = "/data"
-
-
-class Member:
-    """One broker; its disk survives a stop."""
-
-    def __init__(self, network: MemoryNetwork, broker_id: int = 1, disk: SimulatedDisk | None = None) -> None:
-        self.disk = disk or SimulatedDisk(timestamp_ms=lambda: 0)
-        self.network = network
-        self.broker_id = broker_id
-        self.address = (f"broker{broker_id}.example", 9092)
-        self.starts = 0
-
-    def node(self, **overrides: object) -> Node:
-        self.starts += 1
-        env = MemoryEnv(self.disk, seed=100 * self.broker_id + self.starts)
-        env.network = self.network
-        lines = {
-            "process.roles": "broker",
-            "node.id": self.broker_id,
-            "log.dirs": DATA,
-            "listeners": f"PLAINTEXT://{self.address[0]}:9092",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"{NODE_ID}@{HOST}:{PORT}",
-            "kbroker.metadata.reserve.bytes": 65_536,
-            "offsets.topic.replication.factor": 1,
-            **{key.replace("_", "."): value for key, value in overrides.items()},
-        }
-        return Node(env, Settings.load(overrides=[f"{key}={value}" for key, value in lines.items()]))
-
-    @asynccontextmanager
-    async def running(self, *, stops_cleanly: bool = True, **overrides: object) -> AsyncIterator[Node]:
-        node = self.node(**overrides)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(_run, node)
-            yield node
-            if stops_cleanly:
-                node.stop()
-            else:
-                nursery.cancel_scope.cancel()
-        assert not node.metrics.counter("requests.faults").value
-
-    async def connect(self) -> Connection:
-        assert self.network.listeners
-        env = MemoryEnv(self.disk)
-        env.network = self.network
-        client = Connection(await env.connect(*self.address), client_id="test")
-        client.protocol.served = {api_key: handler.versions for api_key, handler in discover().items()}
-        return client
-
-    async def metadata(self) -> MetadataResponse:
-        client = await self.connect()
-        answer = await client.ask(MetadataRequest(topics=None))
-        client.close()
-        assert isinstance(answer, MetadataResponse)
-        return answer
-
-
-async def _run(node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    await node.run(on_ready=lambda _host, _port: task_status.started())
-
-
-async def refusal(node: Node) -> str:
-    """The line with which a start fails."""
-    with pytest.raises(NodeFailed) as caught:
-        await node.run(on_ready=lambda _host, _port: pytest.fail("it has started"))
-    return str(caught.value)
-
-
-async def until(is_true: Callable[[], bool | Awaitable[bool]]) -> None:
-    with trio.fail_after(60):
-        while True:
-            found = is_true()
-            if found if isinstance(found, bool) else await found:
-                return
-            await trio.sleep(0.1)
-
-
-def fenced(site: Site, broker_id: int = 1) -> bool:
-    return site.image.brokers[broker_id].fenced
 
 
 async def test_an_empty_broker_takes_the_clusters_id_and_serves_clients(site: Site) -> None:
@@ -289,16 +200,6 @@ async def test_a_new_broker_starts_with_a_snapshot() -> None:
             assert len(node.broker.image.topics_by_name) == 20
 
 
-async def test_a_node_id_that_a_live_broker_has_is_refused(site: Site) -> None:
-    async with Member(site.env.network).running():
-        second = Member(site.env.network)
-        second.address = ("elsewhere.example", 9092)
-        second.starts = 50
-        node = second.node(listeners="PLAINTEXT://elsewhere.example:9092")
-        assert "another running broker has node.id=1" in await refusal(node)
-        assert not fenced(site)
-
-
 @pytest.mark.parametrize(
     ("name", "code", "text"),
     [
@@ -327,7 +228,7 @@ async def test_a_broker_waits_to_be_unfenced_while_the_controllers_disk_is_full(
     node = Member(site.env.network).node()
     site.disk.inject(Fault(errno.ENOSPC, name="write", path="*.log", skip=1, times=-1))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_run, node)
+        nursery.start_soon(run, node)
         await trio.sleep(30)
         assert fenced(site), "only its registration was written"
         assert not node.is_serving
@@ -351,88 +252,6 @@ async def test_c7_an_unregistered_broker_registers_again(site: Site) -> None:
         await site.controller.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse, version=0)
         await until(lambda: 1 in site.image.brokers and not fenced(site))
         assert node.broker.lifecycle.epoch == site.image.brokers[1].epoch > epoch
-
-
-async def test_c7_a_broker_that_was_replaced_stops_with_one_line(site: Site) -> None:
-    node = Member(site.env.network).node()
-    lines: list[str] = []
-
-    async def run(*, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            await node.run(on_ready=lambda _host, _port: task_status.started())
-        except NodeFailed as failure:
-            lines.append(str(failure))
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(run)
-        other = registration(1, incarnation=7)
-        site.controller.sessions.own_incarnation = other.incarnation_id  # it need not wait for the session to expire
-        await site.controller.ask(other, BrokerRegistrationResponse, version=4)
-    assert lines == [
-        "DUPLICATE_BROKER_REGISTRATION: another process has registered as broker 1: give each broker its own node.id"
-    ]
-
-
-async def test_a_directory_of_another_cluster_is_refused(site: Site) -> None:
-    member = Member(site.env.network)
-    async with member.running():
-        pass
-    path = f"{DATA}/meta.properties"
-    file = member.disk.open(path)
-    text = file.pread(file.size(), 0).replace(CLUSTER_ID.encode(), b"AAAAAAAAAAAAAAAAAAAAAA")
-    file.pwrite(text, 0)
-    file.close()
-    line = await refusal(member.node())
-    assert f"the controller at {HOST}:{PORT} belongs to another cluster than this data directory" in line
-
-
-async def silence(stream: Stream) -> None:
-    await stream.receive(1_000)
-    await trio.sleep_forever()
-
-
-async def garbage(stream: Stream) -> None:
-    await stream.receive(1_000)
-    await stream.send([b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20])
-
-
-async def close(stream: Stream) -> None:
-    stream.close()
-
-
-@pytest.mark.parametrize("answer", [silence, garbage, close])
-@pytest.mark.parametrize("has_directory", [False, True])
-async def test_controllers_that_do_not_answer_end_the_start_with_one_line(
-    answer: Callable[[Stream], Awaitable[None]], *, has_directory: bool
-) -> None:
-    network = MemoryNetwork()
-    member = Member(network)
-    if has_directory:
-        async with controller_site(network=network), member.running():
-            pass
-    listener = await network.listen(HOST, PORT)
-
-    async def serve() -> None:
-        async with trio.open_nursery() as connections:
-            while True:
-                connections.start_soon(_serve_one, await listener.accept())
-
-    async def _serve_one(stream: Stream) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await answer(stream)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
-        before = trio.current_time()
-        line = await refusal(member.node())
-        assert 59 < trio.current_time() - before < 80
-        nursery.cancel_scope.cancel()
-    assert "no controller has answered within 60000 ms" in line
-    assert f"{HOST}:{PORT}" in line
-
-
-async def test_no_controller_at_all_ends_the_start_with_one_line() -> None:
-    assert "Check controller.quorum.bootstrap.servers" in await refusal(Member(MemoryNetwork()).node())
 
 
 async def test_wrong_clocks_do_not_matter(site: Site) -> None:
