@@ -3,7 +3,7 @@
 Theory of operation: partitions are read in the order of the request (or session). The first one with data may exceed
 both limits by one whole batch, so that a consumer always makes progress. Later ones return nothing if their next batch
 does not fit. A Fetch that found too little waits. It then checks only those partitions whose readable end or leadership
-changed, and reads everything again when the wait ends.
+changed. When the wait ends, it reads the partitions again, except those that still have nothing to read.
 
 The positions of records at the tail of a log and of continued reads are known in memory. Other positions take 1.5 to
 5 ms to find if the index is not in the page cache, and 0.04 to 0.1 ms if it is, so such reads run in a thread.
@@ -170,7 +170,7 @@ class FetchRound:
         if self.remote:
             self.remote = []
         for answer in self.answers:
-            if answer.is_unknown:
+            if answer.is_unknown or self._is_unchanged(answer):
                 continue
             size = self._read_one(answer, budget, first=not self.size and not self.remote, may_block=may_block)
             if size:
@@ -178,6 +178,14 @@ class FetchRound:
                 budget = max(0, budget - size)
             elif answer.read is not None and answer.read.is_remote:
                 budget -= self._leave(answer, budget)
+
+    def _is_unchanged(self, answer: PartitionAnswer) -> bool:
+        """Whether the last read found nothing to read, and another one would find the same offsets."""
+        partition, read = answer.partition, answer.read
+        if partition is None or read is None or self._prefer is not None:
+            return False
+        is_idle = read.diverging is None and answer.asked.fetch_offset == read.readable_end
+        return is_idle and partition.is_unchanged_since(read, self._fetcher)
 
     def _leave(self, answer: PartitionAnswer, budget: int) -> int:
         """Leave a partition to be read from the tier; returns how many bytes it may return."""

@@ -457,6 +457,18 @@ class Partition:
             found.place = self.log.place_of(fetch_offset)
         return found
 
+    def is_unchanged_since(self, read: PartitionRead, fetcher: Fetcher) -> bool:
+        """Whether `look_up` would return the offsets of an earlier read again."""
+        log, high_watermark = self.log, self.known_high_watermark
+        return (
+            high_watermark == read.high_watermark
+            and self.leader_epoch == read.leader_epoch
+            and log.log_start_offset == read.log_start_offset
+            and log.state.failure is None
+            and self.serves(fetcher)
+            and self._end_for(fetcher.reads_to, high_watermark) == read.readable_end
+        )
+
     def look_up(
         self, fetch_offset: int, *, fetcher: Fetcher, current_leader_epoch: int, last_fetched_epoch: int
     ) -> PartitionRead:

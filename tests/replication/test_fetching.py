@@ -104,6 +104,24 @@ def test_asking_whether_a_fetch_is_due_changes_nothing() -> None:
     assert (waiting.size, waiting.answers[0].size, waiting.answers[0].read) == before
 
 
+def test_the_second_read_finds_changed_offsets_without_records() -> None:
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    append(held, 2)
+    waiting = round_over([held], asking(offset=2), fetcher=FOLLOWER)
+    first = waiting.answers[0].read
+    assert waiting.read()
+    assert waiting.answers[0].read is first, "nothing has changed"
+    round_over([held], asking(offset=2), fetcher=FOLLOWER).note_follower()
+    assert waiting.read()
+    assert waiting.answers[0].high_watermark == 2
+    held.log.raise_log_start_offset(1)
+    assert waiting.read()
+    assert waiting.answers[0].log_start_offset == 1
+    held.apply(None)
+    assert waiting.read()
+    assert waiting.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_case_h_a_new_divergence_ends_the_wait() -> None:
     held = partition()
     append(held, 2)
