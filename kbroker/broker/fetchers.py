@@ -1,9 +1,7 @@
 """Copies the partitions that this broker follows from their leaders.
 
-Theory of operation: there is one task for each source broker, `num.replica.fetchers` if that is more than one. A task
-sends one Fetch at a time (see `kbroker.replication.follower`), and carries out what the answer means for each
-partition, under the partition's lock: small appends inline, large ones and truncations in a thread. Records are written
-as they came, with one write for each partition and answer.
+Theory of operation: there are `num.replica.fetchers` tasks for each source broker. A task sends one Fetch at a time
+(`kbroker.replication.follower`), and changes the logs as the answer requires (`kbroker.broker.follower_logs`).
 
 A change of the metadata comes first: `release` ends the copying of the partitions whose leader changes, and waits for
 appends in threads. So a new leader begins its epoch at the end of its log, and nothing of an older epoch follows.
@@ -12,58 +10,33 @@ A leader lets an idle follower wait for `replica.fetch.wait.max.ms`. A new parti
 closes the connection and sends a new request. Bursts of changes are collected, so this happens at most once in
 INTERRUPT_MS, and less often with many partitions, because each new session names all of them.
 
-A follower may learn of a new leader epoch before the leader does. Therefore the pause after an error begins at
-FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms`.
-
 Source: AbstractFetcherThread and AbstractFetcherManager of Apache Kafka 4.3.1.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from kbroker.broker.follower_logs import FollowerLogs, SourceFailed, delay_ms
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.metadata.delta import Delta
-from kbroker.replication.follower import (
-    FetchLimits,
-    Followed,
-    PartitionId,
-    ReplicaFetcher,
-    Step,
-    fetch_version,
-    list_offsets_version,
-    step_for,
-    step_for_code,
-    truncation_offset,
-)
-from kbroker.replication.offset_lookup import EARLIEST, LATEST
+from kbroker.replication.follower import FetchLimits, Followed, PartitionId, ReplicaFetcher, fetch_version
 from kbroker.replication.partition import Partition
-from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
-from wire.errors import ErrorCode, KafkaError, Malformed
-from wire.messages.fetch import FetchResponse, PartitionData
-from wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from wire.errors import ErrorCode, Malformed
+from wire.messages.fetch import FetchResponse
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
-FIRST_DELAY_MS: Final = 10
 INTERRUPT_MS: Final = 50
 INTERRUPT_MS_PER_PARTITION: Final = 0.2
 COLLECTING_MS: Final = 10
 """After a change, a request in flight is given this time to end by itself."""
-BASE_OFFSET: Final = struct.Struct(">q")
 
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -71,10 +44,6 @@ _SESSION_ERRORS: Final = (
 )
 
 logger = get_logger(__name__)
-
-
-class SourceFailed(Exception):
-    """A source broker cannot be reached or answers nonsense; the task connects again later."""
 
 
 class Fetchers:
@@ -100,8 +69,8 @@ class Fetchers:
                 self._nursery = None
 
     async def release(self, delta: Delta, locks: AsyncExitStack) -> None:
-        """Copy partitions no more whose leader epoch changes or that leave this broker, and hold the locks of those
-        that a thread writes to, until `locks` closes.
+        """Stop copying the partitions whose leader epoch changes or that leave this broker. If a thread writes to one,
+        wait for the thread, and hold the partition's lock until `locks` closes.
         """
         leaving = []
         own_id = self.broker.node_id
@@ -140,7 +109,7 @@ class Fetchers:
         self.follow([held[key] for key in keys if key in held])
 
     def drop(self, partition_id: PartitionId) -> None:
-        """Copy a partition no more."""
+        """Stop copying a partition."""
         source = self._copied.pop(partition_id, None)
         if source is not None and not source.drop(partition_id):
             source.scope.cancel()
@@ -175,7 +144,7 @@ class Source:
         self.scope = trio.CancelScope()
         broker = self._broker = fetchers.broker
         self.fetcher = ReplicaFetcher(broker.node_id)
-        self._fetchers = fetchers
+        self._logs = FollowerLogs(broker, self.fetcher, source_id=key[0])
         self._news = trio.Event()
         self._wait: trio.CancelScope | None = None  # around the wait for an answer
         self._is_interrupted = False
@@ -194,7 +163,7 @@ class Source:
             wait.deadline = min(wait.deadline, trio.current_time() + max(COLLECTING_MS, pause_ms - since_ms) / 1000)
 
     def drop(self, partition_id: PartitionId) -> bool:
-        """Copy a partition no more; returns whether others are left."""
+        """Stop copying a partition; returns whether others are left."""
         self.fetcher.drop(partition_id)
         return bool(self.fetcher.partitions)
 
@@ -214,15 +183,13 @@ class Source:
                         why = str(error) or "the connection was closed"
                         logger.warning("cannot fetch from a broker", source=self.key[0], why=why)
                     self._failures += 1
-                    await self._pause(self._delay_ms(self._failures))
+                    backoff_ms = self._broker.settings.replication.replica_fetch_backoff_ms
+                    await self._pause(delay_ms(self._failures, backoff_ms))
 
-    def _delay_ms(self, failures: int) -> int:
-        return min(FIRST_DELAY_MS << min(failures - 1, 20), self._broker.settings.replication.replica_fetch_backoff_ms)
-
-    async def _pause(self, delay_ms: float) -> None:
+    async def _pause(self, longest_ms: float) -> None:
         """Wait, but not longer than until a partition is added."""
         self._news = trio.Event()
-        with trio.move_on_after(delay_ms / 1000):
+        with trio.move_on_after(longest_ms / 1000):
             await self._news.wait()
 
     async def _connect(self) -> Connection:
@@ -263,243 +230,19 @@ class Source:
             if self._failures:
                 logger.info("fetching from a broker again", source=self.key[0])
                 self._failures = 0
-            await self._carry_out(fetcher.take(response), connection)
+            await self._logs.take(fetcher.take(response), connection)
 
     async def _receive(self, connection: Connection, timeout_ms: int) -> FetchResponse | None:
         """The answer, or None if a new partition ends the wait for it."""
         self._is_interrupted = False
-        with trio.move_on_after(timeout_ms / 1000) as self._wait:
-            response: FetchResponse = await connection.receive()
+        with trio.move_on_after(timeout_ms / 1000) as wait:
+            self._wait = wait
+            try:
+                response: FetchResponse = await connection.receive()
+            finally:
+                self._wait = None
             return response
-        self._wait = None
         if not self._is_interrupted:
             raise SourceFailed(f"no answer in {timeout_ms} ms")
         self._interrupted_ms = self._broker.env.now_ms()
         return None
-
-    # What an answer means
-
-    async def _carry_out(self, answers: list[tuple[Followed, PartitionData]], connection: Connection) -> None:
-        self._wait = None
-        out_of_range: list[Followed] = []
-        for followed, data in answers:
-            if not followed.is_current:
-                self.fetcher.stop(followed)  # newer metadata replace it
-                continue
-            step = step_for(data)
-            try:
-                if step is Step.APPEND:
-                    await self._append(followed, data)
-                elif step is Step.TRUNCATE:
-                    await self._truncate(followed, data)
-                elif step is Step.LOOK_UP:
-                    out_of_range.append(followed)
-                else:
-                    self._wait_with(followed, step, data.error_code)
-            except KafkaError as error:
-                self._fail(followed, error)
-            if self._broker.turns.due():
-                await self._broker.turns.next()
-        if out_of_range:
-            await self._return_into_range(out_of_range, connection)
-
-    async def _append(self, followed: Followed, data: PartitionData) -> None:
-        """Append the records of an answer and take the leader's offsets.
-
-        Errors  CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
-        """
-        partition, records, size = followed.partition, data.records, 0
-        if records:
-            assert isinstance(records, memoryview), "decoded records are a view"
-            size = len(records)
-            await self._start_inside_batch(followed, records)
-            await self._broker.appender.append_as_follower(followed, records)
-            self._fetchers.bytes_in += size
-            if not followed.is_current:
-                return
-            if partition.log.log_end_offset == followed.fetch_offset:
-                # Not one whole batch, or one of a leader epoch that is unknown here: do not ask again at once.
-                self._delay(followed, ErrorCode.CORRUPT_MESSAGE)
-                return
-        followed.failures = 0
-        if partition.on_leaders_offsets(data.high_watermark, data.log_start_offset):
-            self._broker.wake(partition.key)
-        followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
-        self.fetcher.note_position(followed)
-        self._hold_back(followed, size)
-
-    def _hold_back(self, followed: Followed, size: int) -> None:
-        """Count throttled traffic; if there is too much, a partition that lags waits."""
-        broker, partition = self._broker, followed.partition
-        throttle = broker.followers_throttle
-        replicas = partition.log.config.follower_replication_throttled_replicas
-        if throttle.rate == UNLIMITED or not is_throttled(replicas, partition.index, broker.node_id):
-            return
-        now_ms = broker.env.now_ms()
-        if size:
-            throttle.record(size, now_ms)
-        if followed.lag and (wait_ms := throttle.wait_ms(now_ms)):
-            self.fetcher.delay(followed, now_ms + wait_ms)
-
-    async def _start_inside_batch(self, followed: Followed, records: memoryview) -> None:
-        """If the leader's log starts inside a batch, and this one is still empty, start it at the batch's offset."""
-        log = followed.partition.log
-        if len(records) < BASE_OFFSET.size or log.log_start_offset != log.log_end_offset:
-            return
-        base_offset = BASE_OFFSET.unpack_from(records)[0]
-        if 0 <= base_offset < followed.fetch_offset == log.log_end_offset:
-            await self._start_at(followed, base_offset, "the leader's log starts inside a batch")
-
-    async def _truncate(self, followed: Followed, data: PartitionData) -> None:
-        """Truncate to where the history agrees with the leader's. Errors: KAFKA_STORAGE_ERROR."""
-        diverging, log = data.diverging_epoch, followed.partition.log
-        assert diverging is not None
-        offset = truncation_offset(
-            diverging.epoch, diverging.end_offset, log.leader_epochs, log_end_offset=log.log_end_offset
-        )
-        await self._truncate_to(followed, offset, f"the leader ended epoch {diverging.epoch} at {diverging.end_offset}")
-
-    async def _truncate_to(self, followed: Followed, offset: int, why: str) -> None:
-        broker, partition = self._broker, followed.partition
-        log = partition.log
-        async with broker.appender.locks.holding(partition.key):
-            if not followed.is_current:
-                return
-            if offset < log.log_end_offset:  # otherwise only the leader epochs of the log change
-                below = " below the high watermark" if offset < partition.known_high_watermark else ""
-                logger.info(
-                    f"truncating a partition{below}",
-                    partition=partition.name,
-                    from_offset=log.log_end_offset,
-                    to_offset=offset,
-                    high_watermark=partition.known_high_watermark,
-                    why=why,
-                )
-            await broker.env.run_blocking(log.truncate_to, offset)
-            partition.on_truncated()
-        self.fetcher.note_position(followed)
-
-    def _wait_with(self, followed: Followed, step: Step, code: int) -> None:
-        name = followed.partition.name
-        if step is Step.DELAY:
-            self._delay(followed, code)
-            return
-        if step is Step.AWAIT_TIER:
-            logger.warning(
-                "a follower cannot be built from the tier yet; the partition is not copied",
-                partition=name,
-                fetch_offset=followed.fetch_offset,
-            )
-        else:
-            logger.info(
-                "the leader has a newer leader epoch; waiting for the metadata",
-                partition=name,
-                leader_epoch=followed.leader_epoch,
-            )
-        self.fetcher.stop(followed)
-
-    def _delay(self, followed: Followed, code: int) -> None:
-        followed.failures += 1
-        delay_ms = self._delay_ms(followed.failures)
-        if delay_ms >= self._broker.settings.replication.replica_fetch_backoff_ms:
-            # Shorter delays are normal: the leader does not know the newest metadata yet.
-            logger.warning(
-                "the leader refuses to serve a partition",
-                partition=followed.partition.name,
-                source=self.key[0],
-                code=code,
-            )
-        self.fetcher.delay(followed, self._broker.env.now_ms() + delay_ms)
-
-    def _fail(self, followed: Followed, error: KafkaError) -> None:
-        """A record is damaged: try again later. The log cannot be written: stop."""
-        logger.error("cannot copy a partition", partition=followed.partition.name, why=error.message)
-        if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self._broker.replicas.directory.state.failure is not None:
-            self.fetcher.stop(followed)
-        else:
-            followed.failures = 20
-            self.fetcher.delay(followed, self._broker.env.now_ms() + self._delay_ms(followed.failures))
-
-    # Offsets out of range
-
-    async def _return_into_range(self, out_of_range: list[Followed], connection: Connection) -> None:
-        """Continue at offsets that the leader has.
-
-        If the leader's log ends earlier, an unclean election has lost records: truncate to its end. If it starts later,
-        retention has deleted what is missing here: start again at its start.
-        """
-        after = []
-        for followed, found in await self._look_up(out_of_range, LATEST, connection):
-            end = followed.partition.log.log_end_offset
-            if found.offset < end:
-                await self._changing(followed, found.offset, f"the leader's log ends at {found.offset}")
-            else:
-                after.append(followed)
-        if not after:
-            return
-        for followed, found in await self._look_up(after, EARLIEST, connection):
-            if found.offset > followed.partition.log.log_end_offset:
-                await self._changing(followed, found.offset, "retention has deleted the leader's records", anew=True)
-            else:
-                self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE)
-
-    async def _changing(self, followed: Followed, offset: int, why: str, *, anew: bool = False) -> None:
-        try:
-            if anew:
-                await self._start_at(followed, offset, why)
-            else:
-                await self._truncate_to(followed, offset, why)
-        except KafkaError as error:
-            self._fail(followed, error)
-
-    async def _start_at(self, followed: Followed, offset: int, why: str) -> None:
-        broker, partition = self._broker, followed.partition
-        async with broker.appender.locks.holding(partition.key):
-            if not followed.is_current:
-                return
-            logger.warning(
-                "starting a partition again at the leader's log start offset",
-                partition=partition.name,
-                log_end_offset=partition.log.log_end_offset,
-                log_start_offset=offset,
-                why=why,
-            )
-            await broker.env.run_blocking(partition.log.truncate_fully_and_start_at, offset)
-            partition.on_truncated()
-        self.fetcher.note_position(followed)
-
-    async def _look_up(
-        self, asked: list[Followed], name: int, connection: Connection
-    ) -> list[tuple[Followed, ListOffsetsPartitionResponse]]:
-        """The leader's offsets for partitions; those that it refuses to look up are delayed."""
-        broker = self._broker
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for followed in asked:
-            topics.setdefault(followed.partition.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=followed.partition.index,
-                    current_leader_epoch=followed.leader_epoch,
-                    timestamp=name,
-                )
-            )
-        request = ListOffsetsRequest(
-            replica_id=broker.node_id,
-            topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
-        )
-        version = list_offsets_version(broker.image.metadata_version)
-        timeout_ms = broker.settings.replication.replica_socket_timeout_ms
-        response: ListOffsetsResponse | None = None
-        with trio.move_on_after(timeout_ms / 1000):
-            response = await connection.ask(request, version=version)
-        if response is None:
-            raise SourceFailed(f"no answer to ListOffsets in {timeout_ms} ms")
-        by_key = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
-        found = []
-        for followed in asked:
-            answer = by_key.get(followed.partition.key)
-            if answer is None or answer.error_code != ErrorCode.NONE:
-                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-                self._wait_with(followed, step_for_code(code), code)
-            elif followed.is_current:
-                found.append((followed, answer))
-        return found

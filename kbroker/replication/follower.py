@@ -11,7 +11,8 @@ thousands. There is one request in flight. If a partition is removed, or gets an
 arrives, its object is dropped, and the answer for a dropped object is ignored. A partition with an error leaves the
 session for `replica.fetch.backoff.ms`, because the leader answers errors at once.
 
-Everything here is pure; `kbroker/broker/fetchers.py` sends the requests and changes the logs.
+Everything here is pure; `kbroker/broker/fetchers.py` sends the requests, `kbroker/broker/follower_logs.py` changes the
+logs.
 
 Source: KIP-101, KIP-227, KIP-279, KIP-320, KIP-595, KIP-903; AbstractFetcherThread, ReplicaFetcherThread and
 RemoteLeaderEndPoint of Apache Kafka 4.3.1.

@@ -1,0 +1,297 @@
+"""What the answers of a leader mean for the logs of a follower: append, truncate, start elsewhere, wait.
+
+Theory of operation: a step changes one partition, under its lock: small appends inline, large ones and truncations in a
+thread. A failure concerns only its partition. Records are written as they came, with one write for each partition and
+answer.
+
+A follower may learn of a new leader epoch before the leader does. Therefore the pause after an error begins at
+FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms`.
+
+Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from kbroker.client.streaming import Connection
+from kbroker.replication.follower import (
+    Followed,
+    ReplicaFetcher,
+    Step,
+    list_offsets_version,
+    step_for,
+    step_for_code,
+    truncation_offset,
+)
+from kbroker.replication.offset_lookup import EARLIEST, LATEST
+from kbroker.replication.throttle import UNLIMITED, is_throttled
+from kbroker.runtime.event_log import get_logger
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import PartitionData
+from wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from kbroker.broker.broker import Broker
+
+FIRST_DELAY_MS: Final = 10
+BASE_OFFSET: Final = struct.Struct(">q")
+
+logger = get_logger(__name__)
+
+
+class SourceFailed(Exception):
+    """A source broker cannot be reached or answers nonsense; the task connects again later."""
+
+
+def delay_ms(failures: int, backoff_ms: int) -> int:
+    """The pause after so many failures in a row; backoff_ms is the longest."""
+    return min(FIRST_DELAY_MS << min(failures - 1, 20), backoff_ms)
+
+
+class FollowerLogs:
+    """The logs that follow one source broker; `fetcher` decides what is fetched from it."""
+
+    def __init__(self, broker: Broker, fetcher: ReplicaFetcher, *, source_id: int) -> None:
+        self._broker = broker
+        self._fetcher = fetcher
+        self._source_id = source_id
+
+    async def take(self, answers: list[tuple[Followed, PartitionData]], connection: Connection) -> None:
+        """Do what each answer means; `connection` is free for further requests."""
+        out_of_range: list[Followed] = []
+        for followed, data in answers:
+            if not followed.is_current:
+                self._fetcher.stop(followed)  # newer metadata replace it
+                continue
+            step = step_for(data)
+            try:
+                if step is Step.APPEND:
+                    await self._append(followed, data)
+                elif step is Step.TRUNCATE:
+                    await self._truncate(followed, data)
+                elif step is Step.LOOK_UP:
+                    out_of_range.append(followed)
+                else:
+                    self._wait_with(followed, step, data.error_code)
+            except KafkaError as error:
+                self._fail(followed, error)
+            if self._broker.turns.due():
+                await self._broker.turns.next()
+        if out_of_range:
+            await self._return_into_range(out_of_range, connection)
+
+    async def _append(self, followed: Followed, data: PartitionData) -> None:
+        """Append the records of an answer and take the leader's offsets.
+
+        Errors  CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR
+        """
+        partition, records, size = followed.partition, data.records, 0
+        if records:
+            assert isinstance(records, memoryview), "decoded records are a view"
+            size = len(records)
+            await self._start_inside_batch(followed, records)
+            await self._broker.appender.append_as_follower(followed, records)
+            self._broker.fetchers.bytes_in += size
+            if not followed.is_current:
+                return
+            if partition.log.log_end_offset == followed.fetch_offset:
+                # Not one whole batch, or one of a leader epoch that is unknown here: do not ask again at once.
+                self._delay(followed, ErrorCode.CORRUPT_MESSAGE)
+                return
+        followed.failures = 0
+        if partition.on_leaders_offsets(data.high_watermark, data.log_start_offset):
+            self._broker.wake(partition.key)
+        followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
+        self._fetcher.note_position(followed)
+        self._hold_back(followed, size)
+
+    def _hold_back(self, followed: Followed, size: int) -> None:
+        """Count throttled traffic; if there is too much, a partition that lags waits."""
+        broker, partition = self._broker, followed.partition
+        throttle = broker.followers_throttle
+        replicas = partition.log.config.follower_replication_throttled_replicas
+        if throttle.rate == UNLIMITED or not is_throttled(replicas, partition.index, broker.node_id):
+            return
+        now_ms = broker.env.now_ms()
+        if size:
+            throttle.record(size, now_ms)
+        if followed.lag and (wait_ms := throttle.wait_ms(now_ms)):
+            self._fetcher.delay(followed, now_ms + wait_ms)
+
+    async def _start_inside_batch(self, followed: Followed, records: memoryview) -> None:
+        """If the leader's log starts inside a batch, and this one is still empty, start it at the batch's offset."""
+        log = followed.partition.log
+        if len(records) < BASE_OFFSET.size or log.log_start_offset != log.log_end_offset:
+            return
+        base_offset = BASE_OFFSET.unpack_from(records)[0]
+        if 0 <= base_offset < followed.fetch_offset == log.log_end_offset:
+            await self._start_at(followed, base_offset, "the leader's log starts inside a batch")
+
+    async def _truncate(self, followed: Followed, data: PartitionData) -> None:
+        """Truncate to where the history agrees with the leader's. Errors: KAFKA_STORAGE_ERROR."""
+        diverging, log = data.diverging_epoch, followed.partition.log
+        assert diverging is not None
+        offset = truncation_offset(
+            diverging.epoch, diverging.end_offset, log.leader_epochs, log_end_offset=log.log_end_offset
+        )
+        await self._truncate_to(followed, offset, f"the leader ended epoch {diverging.epoch} at {diverging.end_offset}")
+
+    async def _truncate_to(self, followed: Followed, offset: int, why: str) -> None:
+        broker, partition = self._broker, followed.partition
+        log = partition.log
+        async with broker.appender.locks.holding(partition.key):
+            if not followed.is_current:
+                return
+            if offset < log.log_end_offset:  # otherwise only the leader epochs of the log change
+                below = " below the high watermark" if offset < partition.known_high_watermark else ""
+                logger.info(
+                    f"truncating a partition{below}",
+                    partition=partition.name,
+                    from_offset=log.log_end_offset,
+                    to_offset=offset,
+                    high_watermark=partition.known_high_watermark,
+                    why=why,
+                )
+            await broker.env.run_blocking(log.truncate_to, offset)
+            partition.on_truncated()
+        self._fetcher.note_position(followed)
+
+    def _wait_with(self, followed: Followed, step: Step, code: int) -> None:
+        name = followed.partition.name
+        if step is Step.DELAY:
+            self._delay(followed, code)
+            return
+        if step is Step.AWAIT_TIER:
+            logger.warning(
+                "a follower cannot be built from the tier yet; the partition is not copied",
+                partition=name,
+                fetch_offset=followed.fetch_offset,
+            )
+        else:
+            logger.info(
+                "the leader has a newer leader epoch; waiting for the metadata",
+                partition=name,
+                leader_epoch=followed.leader_epoch,
+            )
+        self._fetcher.stop(followed)
+
+    def _delay(self, followed: Followed, code: int) -> None:
+        followed.failures += 1
+        pause_ms = self._pause_ms(followed)
+        if pause_ms >= self._broker.settings.replication.replica_fetch_backoff_ms:
+            # Shorter delays are normal: the leader does not know the newest metadata yet.
+            logger.warning(
+                "the leader refuses to serve a partition",
+                partition=followed.partition.name,
+                source=self._source_id,
+                code=code,
+            )
+        self._fetcher.delay(followed, self._broker.env.now_ms() + pause_ms)
+
+    def _pause_ms(self, followed: Followed) -> int:
+        return delay_ms(followed.failures, self._broker.settings.replication.replica_fetch_backoff_ms)
+
+    def _fail(self, followed: Followed, error: KafkaError) -> None:
+        """A record is damaged: try again later. The log cannot be written: stop."""
+        logger.error("cannot copy a partition", partition=followed.partition.name, why=error.message)
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self._broker.replicas.directory.state.failure is not None:
+            self._fetcher.stop(followed)
+        else:
+            followed.failures = 20
+            self._fetcher.delay(followed, self._broker.env.now_ms() + self._pause_ms(followed))
+
+    # Offsets out of range
+
+    async def _return_into_range(self, out_of_range: list[Followed], connection: Connection) -> None:
+        """Continue at offsets that the leader has.
+
+        If the leader's log ends earlier, an unclean election has lost records: truncate to its end. If it starts later,
+        retention has deleted what is missing here: start again at its start.
+        """
+        after = []
+        for followed, found in await self._look_up(out_of_range, LATEST, connection):
+            end = followed.partition.log.log_end_offset
+            if found.offset < end:
+                await self._move(followed, found.offset, f"the leader's log ends at {found.offset}")
+            else:
+                after.append(followed)
+        if not after:
+            return
+        for followed, found in await self._look_up(after, EARLIEST, connection):
+            if found.offset > followed.partition.log.log_end_offset:
+                why = "retention has deleted the leader's records"
+                await self._move(followed, found.offset, why, truncates_fully=True)
+            else:
+                self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    async def _move(self, followed: Followed, offset: int, why: str, *, truncates_fully: bool = False) -> None:
+        """Continue at another offset."""
+        try:
+            if truncates_fully:
+                await self._start_at(followed, offset, why)
+            else:
+                await self._truncate_to(followed, offset, why)
+        except KafkaError as error:
+            self._fail(followed, error)
+
+    async def _start_at(self, followed: Followed, offset: int, why: str) -> None:
+        broker, partition = self._broker, followed.partition
+        async with broker.appender.locks.holding(partition.key):
+            if not followed.is_current:
+                return
+            logger.warning(
+                "starting a partition again at the leader's log start offset",
+                partition=partition.name,
+                log_end_offset=partition.log.log_end_offset,
+                log_start_offset=offset,
+                why=why,
+            )
+            await broker.env.run_blocking(partition.log.truncate_fully_and_start_at, offset)
+            partition.on_truncated()
+        self._fetcher.note_position(followed)
+
+    async def _look_up(
+        self, asked: list[Followed], name: int, connection: Connection
+    ) -> list[tuple[Followed, ListOffsetsPartitionResponse]]:
+        """The leader's offsets for partitions; those that it refuses to look up are delayed."""
+        broker = self._broker
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for followed in asked:
+            topics.setdefault(followed.partition.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=followed.partition.index,
+                    current_leader_epoch=followed.leader_epoch,
+                    timestamp=name,
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=broker.node_id,
+            topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
+        )
+        version = list_offsets_version(broker.image.metadata_version)
+        timeout_ms = broker.settings.replication.replica_socket_timeout_ms
+        response: ListOffsetsResponse | None = None
+        with trio.move_on_after(timeout_ms / 1000):
+            response = await connection.ask(request, version=version)
+        if response is None:
+            raise SourceFailed(f"no answer to ListOffsets in {timeout_ms} ms")
+        by_key = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
+        found = []
+        for followed in asked:
+            answer = by_key.get(followed.partition.key)
+            if answer is None or answer.error_code != ErrorCode.NONE:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+                self._wait_with(followed, step_for_code(code), code)
+            elif followed.is_current:
+                found.append((followed, answer))
+        return found
