@@ -137,7 +137,11 @@ class Node:
 
     def log_tail(self) -> str:
         """The end of its log."""
-        return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
+        return self.log()[-4000:]
+
+    def log(self) -> str:
+        """Its log of all starts."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
 
 class ProcessCluster:

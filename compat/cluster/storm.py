@@ -1,7 +1,8 @@
 """A cluster under load and faults: `python -m compat.cluster.storm`.
 
 Idempotent producers and readers of librdkafka run while a scenario kills, pauses or cuts off nodes. Then everything is
-healed; the cluster must come back to full ISRs. K1-K4 judge the history, and all replicas must be equal byte for byte.
+healed; the cluster must come back to full ISRs. An observer records what the nodes answer and store. K1-K4, K6-K8 and
+K11 judge the history, and all replicas must be equal byte for byte.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from compat.cluster.main_job import PATIENCE_S, QUICK_SESSIONS
 from compat.cluster.namespaces import Network
 from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, ProcessCluster
+from compat.cluster.observing import Observer, note_disks
 from compat.oracle.raw import connected
 from compat.torture.load import Plan, Recorder, create_topic, read_back, run_load
 from compat.waiting import until
 from kbroker.testing.checkers import Finding, check_history
+from kbroker.testing.cluster_checker import check_cluster
 
 TOPIC: Final = "storm"
 LAG_S: Final = 5
@@ -34,6 +37,7 @@ SETTINGS: Final = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.request.timeout.ms": "1000",
 }
+LOAD: Final = Plan(TOPIC, partitions=3, producers=3, readers=2, pause_s=0.02)
 QUIET_S: Final = 2.0
 """The load runs this long before the first fault and after each."""
 
@@ -44,6 +48,7 @@ class Stage:
 
     cluster: ProcessCluster
     network: Network | None
+    observer: Observer | None = None
 
     def leader(self, partition: int = 0, *, but: int | None = None) -> int:
         """The leader of a partition, as a running broker sees it; waits until it is known, and is not `but`."""
@@ -80,7 +85,9 @@ class Stage:
         return set()
 
     def await_full(self) -> None:
-        """Wait until every partition has all replicas in sync."""
+        """All faults are over: wait until every partition has all replicas in sync."""
+        if self.observer is not None:
+            self.observer.heal()
         self.cluster.await_brokers(*self.cluster.brokers)
         until(lambda: self.isr_sizes() == {len(self.cluster.brokers)}, patience_s=PATIENCE_S)
 
@@ -193,7 +200,7 @@ def storm(
     controllers: Sequence[str] = (KBROKER,),
     brokers: Sequence[str] = (KBROKER,) * 3,
     recorder: Recorder,
-    seed: int = 0,
+    load: Plan = LOAD,
 ) -> list[Finding]:
     """Run one scenario on a new cluster and judge it. Errors: AssertionError if the cluster does not come back."""
     with ExitStack() as stack:
@@ -203,8 +210,7 @@ def storm(
             ProcessCluster(directory, controllers=controllers, brokers=brokers, settings=SETTINGS, network=network)
         )
         cluster.start()
-        replicas = len(brokers)
-        plan = Plan(TOPIC, partitions=3, producers=3, readers=2, pause_s=0.02, seed=seed, replicas=replicas)
+        plan = replace(load, replicas=len(brokers))
         create_topic(cluster.bootstrap_servers, plan)
         stage = Stage(cluster, network)
         stage.await_full()
@@ -222,11 +228,13 @@ def storm(
                 over.set()
 
         actor = threading.Thread(target=act)
-        actor.start()
-        try:
-            run_load(cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=300)
-        finally:
-            actor.join()
+        with Observer(cluster, TOPIC, plan.partitions, recorder) as stage.observer:
+            actor.start()
+            try:
+                run_load(cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=300)
+            finally:
+                actor.join()
+        stage.observer = None
         if failures:
             logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in cluster.nodes)
             raise AssertionError(f"{scenario}: {failures[0]}\n{logs}") from failures[0]
@@ -237,7 +245,11 @@ def storm(
         for partition in range(plan.partitions):
             if not equal(cluster, partition):
                 findings.append(Finding("K7", "replicas", f"{TOPIC}-{partition}", -1, "the replicas differ"))
-        assert recorder.acknowledged() > 1_000, f"only {recorder.acknowledged()} sends were acknowledged"
+        for node in cluster.brokers.values():
+            node.stop()  # which writes the leader-epoch checkpoints of a kbroker broker
+        note_disks(cluster, TOPIC, plan.partitions, recorder)
+        findings += check_cluster(recorder.history())
+        assert recorder.acknowledged() > 100, f"only {recorder.acknowledged()} sends were acknowledged"
         return findings
 
 
@@ -258,7 +270,10 @@ def main() -> int:
     parser.add_argument("--brokers", default=",".join([KBROKER] * 3), help="likewise, three brokers")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="default: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause-s", type=float, default=LOAD.pause_s, help="between two sends of a producer")
+    parser.add_argument("--out", type=Path, help="write the history of the last scenario to this file")
     options = parser.parse_args()
+    load = replace(LOAD, seed=options.seed, pause_s=options.pause_s)
     total = 0
     for scenario in options.scenarios.split(","):
         recorder = Recorder()
@@ -266,8 +281,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="kbroker-storm-") as directory:
             findings = storm(
                 Path(directory), scenario, controllers=options.controllers.split(","),
-                brokers=options.brokers.split(","), recorder=recorder, seed=options.seed,
+                brokers=options.brokers.split(","), recorder=recorder, load=load,
             )  # fmt: skip
+        if options.out is not None:
+            options.out.write_text(recorder.file.getvalue())
         for finding in findings[:20]:
             print(finding)
         took = time.monotonic() - began

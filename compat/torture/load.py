@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,32 +57,34 @@ class Plan:
 
 
 class Recorder:
-    """Records events as they happen, and counts them."""
+    """Records events as they happen, and counts them. Threads may share it."""
 
     def __init__(self, file: StringIO | None = None) -> None:
         self.file = StringIO() if file is None else file
         self.counts: dict[tuple[Function, Type], int] = {}
         self.complaints: list[str] = []  # of clients that had to give up, which a correct broker never causes
         self._began = time.monotonic()
+        self._lock = threading.Lock()
 
     def note(
         self, process: str, function: Function, kind: Type, key: str, *,
         value: str | None = None, offset: int | None = None, epoch: int | None = None, error: str | None = None,
     ) -> None:  # fmt: skip
-        at_ms = int((time.monotonic() - self._began) * 1000)
-        self.counts[function, kind] = self.counts.get((function, kind), 0) + 1
-        event = Event(
-            at_ms=at_ms,
-            process=process,
-            function=function,
-            type=kind,
-            key=key,
-            value=value,
-            offset=offset,
-            epoch=epoch,
-            error=error,
-        )
-        write_event(self.file, event)
+        with self._lock:
+            at_ms = int((time.monotonic() - self._began) * 1000)
+            self.counts[function, kind] = self.counts.get((function, kind), 0) + 1
+            event = Event(
+                at_ms=at_ms,
+                process=process,
+                function=function,
+                type=kind,
+                key=key,
+                value=value,
+                offset=offset,
+                epoch=epoch,
+                error=error,
+            )
+            write_event(self.file, event)
 
     def acknowledged(self) -> int:
         return self.counts.get((Function.SEND, Type.OK), 0)

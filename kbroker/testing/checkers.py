@@ -33,7 +33,7 @@ from kbroker.testing.history import BadHistory, Event, Function, Type
 class Finding:
     """One broken promise.
 
-    Shape   check is K1..K4 or K10; kind is one word for the sort of damage; text is a sentence with the evidence
+    Shape   check is the checker's id; kind is one word for the sort of damage; text is a sentence with the evidence
     """
 
     check: str

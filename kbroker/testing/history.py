@@ -22,6 +22,18 @@ Groups: the lines of `commit` (stores an offset), `committed` (reads it; -1 is n
 partition, always `ok`) have the group as value and, except for reads, the generation as epoch; -1 is a commit without a
 member.
 
+Clusters: an observer asks all nodes again and again, and reads their disks at the end. All its lines are `ok`; proc is
+the node that answered, or whose disk or log was read:
+
+    leads       it answered as the leader of the partition: the leader epoch, and the high watermark as offset
+    controller  it named the active controller (value) and its epoch; offset is the committed end, -1 if unknown
+    isr         it named the replicas that are not in sync, as value: "2,3", or "" if all are
+    heal        the harness has ended all faults; every node runs or is starting
+    truncate    it logged a truncation to the offset; value is the high watermark that it knew, err its reason
+    batch       one batch of a log on its disk: first offset, leader epoch, and a digest of all bytes as value
+    epoch       one line of its leader-epoch checkpoint: the epoch and its first offset
+    end         the log on its disk: log end offset as offset, log start offset as value
+
 Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redpanda tests.
 """
 
@@ -47,6 +59,14 @@ class Function(StrEnum):
     OWN = "own"
     FINAL = "final"
     BOUNDS = "bounds"
+    LEADS = "leads"
+    CONTROLLER = "controller"
+    ISR = "isr"
+    HEAL = "heal"
+    TRUNCATE = "truncate"
+    BATCH = "batch"
+    EPOCH = "epoch"
+    END = "end"
 
 
 class Type(StrEnum):

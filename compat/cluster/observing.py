@@ -1,0 +1,146 @@
+"""Observes a running cluster for the checkers of `kbroker/testing/cluster_checker.py`: what its nodes answer to
+clients at each moment, and what is on their disks at the end.
+
+One thread asks each broker, so a paused broker delays only its own answers and these stay in order. An answer that
+equals the node's last one is not recorded again until the next `heal`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import threading
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Self
+
+from compat.cluster.nodes import Node, ProcessCluster
+from compat.oracle.raw import RawConnection
+from compat.tiered.records import base_offset, last_offset, leader_epoch
+from compat.torture.load import Recorder
+from kbroker.testing.cluster_checker import BY_EPOCH, METADATA
+from kbroker.testing.history import Function, Type
+
+EACH_S: Final = 0.2
+ANSWER_S: Final = 2.0
+_CONTROLLER: Final = {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
+_TRUNCATION: Final = re.compile(
+    r"truncating a partition.* partition=(\S+) from_offset=\d+ to_offset=(\d+) high_watermark=(-?\d+) why=(.*)"
+)
+
+
+class Observer:
+    """A context manager: it asks every broker about one topic until the end of the block."""
+
+    def __init__(self, cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
+        self._cluster, self._topic, self._partitions, self._recorder = cluster, topic, partitions, recorder
+        self._over = threading.Event()
+        self._last: dict[tuple[str, Function, str], tuple[Any, ...]] = {}
+        self._threads = [threading.Thread(target=self._watch, args=(node,)) for node in cluster.brokers.values()]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def heal(self) -> None:
+        """Note that the harness has ended all faults."""
+        self._recorder.note("harness", Function.HEAL, Type.OK, "")
+        self._last.clear()
+
+    def _watch(self, node: Node) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(OSError, AssertionError):
+                connection = RawConnection(node.address, timeout_s=ANSWER_S)
+                try:
+                    while not self._over.wait(EACH_S):
+                        self._ask(f"broker-{node.node_id}", connection)
+                finally:
+                    connection.close()
+            self._over.wait(EACH_S)
+
+    def _ask(self, process: str, connection: RawConnection) -> None:
+        latest = [{"PartitionIndex": index, "Timestamp": -1} for index in range(self._partitions)]
+        asked = {"ReplicaId": -1, "Topics": [{"Name": self._topic, "Partitions": latest}]}
+        for part in connection.call("ListOffsets", 6, asked)["Topics"][0]["Partitions"]:
+            if not part["ErrorCode"]:
+                key = f"{self._topic}-{part['PartitionIndex']}"
+                self._note(process, Function.LEADS, key, epoch=part["LeaderEpoch"], offset=part["Offset"])
+        named = {"Topics": [{"Name": self._topic}], "AllowAutoTopicCreation": False}
+        for part in connection.call("Metadata", 7, named)["Topics"][0]["Partitions"]:
+            out = sorted(set(part["ReplicaNodes"]) - set(part["IsrNodes"]))
+            key = f"{self._topic}-{part['PartitionIndex']}"
+            self._note(process, Function.ISR, key, value=",".join(map(str, out)), epoch=part["LeaderEpoch"])
+        quorum = connection.call("DescribeQuorum", 0, _CONTROLLER)
+        for part in [] if quorum["ErrorCode"] else quorum["Topics"][0]["Partitions"]:
+            if not part["ErrorCode"] and part["LeaderId"] >= 0:
+                self._note(
+                    process, Function.CONTROLLER, METADATA, value=str(part["LeaderId"]), epoch=part["LeaderEpoch"],
+                    offset=part["HighWatermark"],
+                )  # fmt: skip
+
+    def _note(self, process: str, function: Function, key: str, **fields: Any) -> None:
+        answer = tuple(fields.values())
+        if self._last.get((process, function, key)) != answer:
+            self._last[process, function, key] = answer
+            self._recorder.note(process, function, Type.OK, key, **fields)
+
+
+def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
+    """Record the logs and checkpoints of all nodes, and the truncations that kbroker brokers have logged.
+
+    A running node may append to its metadata log meanwhile; an incomplete last batch is left out.
+    """
+    for node in cluster.nodes:
+        _note_log(node, METADATA, recorder)
+    for node in cluster.brokers.values():
+        for index in range(partitions):
+            _note_log(node, f"{topic}-{index}", recorder)
+        for partition, offset, known, why in _TRUNCATION.findall(node.log()):
+            reason = BY_EPOCH if "the leader ended epoch" in why else why
+            if partition.startswith(f"{topic}-"):
+                recorder.note(
+                    f"broker-{node.node_id}", Function.TRUNCATE, Type.OK, partition, offset=int(offset), value=known,
+                    error=reason,
+                )  # fmt: skip
+
+
+def _note_log(node: Node, key: str, recorder: Recorder) -> None:
+    directory, process = node.data / key, f"node-{node.node_id}"
+    start = end = -1
+    for segment in sorted(directory.glob("*.log")):
+        start = int(segment.stem) if start < 0 else start
+        end = max(end, int(segment.stem))
+        for batch in _batches(segment):
+            recorder.note(
+                process, Function.BATCH, Type.OK, key, offset=base_offset(batch), epoch=leader_epoch(batch),
+                value=blake2b(batch, digest_size=6).hexdigest(),
+            )  # fmt: skip
+            end = last_offset(batch) + 1
+    for epoch, offset in _checkpoint(directory / "leader-epoch-checkpoint"):
+        recorder.note(process, Function.EPOCH, Type.OK, key, epoch=epoch, offset=offset)
+    recorder.note(process, Function.END, Type.OK, key, offset=end, value=str(start))
+
+
+def _batches(segment: Path) -> list[bytes]:
+    """The whole batches of a file, which Kafka fills with zeros at its end."""
+    data, position, found = segment.read_bytes(), 0, []
+    while position + 12 <= len(data):
+        size = 12 + int(struct.unpack_from(">i", data, position + 8)[0])
+        if size == 12 or position + size > len(data):
+            break
+        found.append(data[position : position + size])
+        position += size
+    return found
+
+
+def _checkpoint(path: Path) -> list[tuple[int, int]]:
+    """(epoch, first offset) of each line."""
+    lines = path.read_text().split("\n")[2:] if path.exists() else []
+    return [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines if line)]
