@@ -35,7 +35,8 @@ from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.fetching import FetchRound
 from kbroker.replication.leader import LeaderProgress
-from kbroker.replication.partition import CONSUMER, Fetcher, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import CONSUMER, Fetcher
 from kbroker.replication.replica_selector import preferred_replica
 from kbroker.replication.replicas import Replicas
 from kbroker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled

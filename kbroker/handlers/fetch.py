@@ -10,7 +10,7 @@ from kbroker.broker.remote_fetching import read_remote
 from kbroker.handlers import Context, handles
 from kbroker.replication.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, FetchedPartition
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
-from kbroker.replication.partition import NO_EPOCH
+from kbroker.replication.partition_reads import NO_EPOCH
 from wire.errors import ErrorCode
 from wire.messages.fetch import (
     AbortedTransaction,

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.leader import LeaderProgress
-from kbroker.replication.partition import Fetcher, Partition, PartitionRead, ReadsTo
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import Fetcher, PartitionRead, ReadsTo
 from kbroker.replication.replica_selector import NO_PREFERENCE
 from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Pieces

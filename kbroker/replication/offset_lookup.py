@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kbroker.replication.partition import CONSUMER, NO_EPOCH, Partition, ReadsTo
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import CONSUMER, NO_EPOCH, ReadsTo
 from wire.errors import ErrorCode, KafkaError
 
 LATEST = -1

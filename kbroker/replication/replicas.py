@@ -29,7 +29,8 @@ from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC, is_tierable
 from kbroker.metadata.parts import TopicImage
 from kbroker.replication.isr import LiveBrokers
-from kbroker.replication.partition import Partition, Traffic
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_state import Traffic
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.checkpoint import TopicPartition

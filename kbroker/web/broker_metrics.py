@@ -8,7 +8,8 @@ from kbroker.broker import Broker
 from kbroker.coordinator.common.led import State
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
-from kbroker.replication.partition import Partition, Traffic
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_state import Traffic
 from kbroker.runtime.metrics import Metrics
 from kbroker.storage.log import Log
 from kbroker.web.groups import committed, count, groups, shards

@@ -9,7 +9,8 @@ from uuid import UUID
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.fetching import FetchRound
-from kbroker.replication.partition import Fetcher, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import Fetcher
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.testing.disk import SimulatedDisk

@@ -10,7 +10,8 @@ import pytest
 from kbroker.metadata.image import PartitionImage
 from kbroker.replication.fetching import FetchRound
 from kbroker.replication.follower import Followed, truncation_offset
-from kbroker.replication.partition import Fetcher, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import Fetcher
 from tests.replication.partitions import append, asking, partition, placed
 from wire.record_batch import RecordBatch
 

@@ -1,7 +1,7 @@
 """When a waiting Fetch is due: cases A to H of Kafka's delayed fetch."""
 
 from kbroker.replication.fetching import FetchRound
-from kbroker.replication.partition import Fetcher
+from kbroker.replication.partition_reads import Fetcher
 from kbroker.storage.log_config import LogConfig
 from tests.replication.partitions import ONE, append, asking, partition, placed, round_over
 from wire.errors import ErrorCode

@@ -7,7 +7,8 @@ import pytest
 from kbroker.metadata.image import BrokerImage, Image
 from kbroker.replication.isr import LiveBrokers, Verdict
 from kbroker.replication.leader import LeaderProgress
-from kbroker.replication.partition import Fetcher, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import Fetcher
 from kbroker.storage.log_config import LogConfig
 from tests.replication.partitions import append, asking, partition, placed, round_over
 from wire.errors import ErrorCode

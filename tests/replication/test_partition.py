@@ -1,7 +1,8 @@
 import pytest
 
 from kbroker.replication.offset_lookup import OffsetAsked, look_up
-from kbroker.replication.partition import Fetcher, Role
+from kbroker.replication.partition_reads import Fetcher
+from kbroker.replication.partition_state import Role
 from kbroker.storage.log_config import LogConfig
 from tests.replication.partitions import append, asking, partition, placed, round_over
 from wire.errors import ErrorCode, KafkaError

@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.replication.partition import FUTURE_REPLICA, Fetcher, Partition
+from kbroker.replication.partition import Partition
+from kbroker.replication.partition_reads import FUTURE_REPLICA, Fetcher
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.retention import RetentionPlan
 from kbroker.tiered.api import TopicIdPartition
