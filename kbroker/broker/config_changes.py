@@ -27,6 +27,7 @@ from kbroker.controller.port import ControllerPort, Sender
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime import event_log as logs
+from kbroker.runtime.turns import Turns
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.incremental_alter_configs import (
@@ -43,11 +44,14 @@ R = TypeVar("R", AlterConfigsResponse, IncrementalAlterConfigsResponse)
 class ConfigChanges:
     """See the module docstring."""
 
-    def __init__(self, controller: ControllerPort, metadata: MetadataPublisher, settings: Settings) -> None:
+    def __init__(
+        self, controller: ControllerPort, metadata: MetadataPublisher, settings: Settings, turns: Turns
+    ) -> None:
         self._controller = controller
         self._metadata = metadata
         self._node_id = settings.node_id
         self._rules = ConfigRules(settings)
+        self._turns = turns
 
     async def alter(
         self, request: AlterConfigsRequest | IncrementalAlterConfigsRequest, response: type[R], sender: Sender
@@ -56,27 +60,45 @@ class ConfigChanges:
 
         Per resource: INVALID_REQUEST, INVALID_CONFIG; and what the controller answers
         """
-        loggers = [one for one in request.resources if _is_logger(one)]
-        answers = _alter_loggers(loggers, node_id=self._node_id, validate_only=request.validate_only)
+        times = Counter((one.resource_type, one.resource_name) for one in request.resources)
+        answers: list[AlterConfigsResourceResponse] = []
         accepted: list[Any] = []
         for resource in request.resources:
-            if not _is_logger(resource):
-                try:
-                    self._check(resource)
-                except KafkaError as error:
-                    answers.append(_answer(resource, error))
+            if self._turns.due():
+                await self._turns.next()
+            try:
+                if times[resource.resource_type, resource.resource_name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                check_keys(resource.configs)
+                if _is_logger(resource):
+                    self._alter_logger(resource, validate_only=request.validate_only)
+                    answers.append(_answer(resource))
                 else:
+                    self._check(resource)
                     accepted.append(resource)
+            except KafkaError as error:
+                answers.append(_answer(resource, error))
         if accepted:
             rest = type(request)(resources=accepted, validate_only=request.validate_only)
             answers += (await self._controller.ask(rest, response, sender=sender)).responses
         return response(responses=_in_order(request.resources, answers))
 
+    def _alter_logger(self, resource: AlterConfigsResource, *, validate_only: bool) -> None:
+        """Apply all changes, or none."""
+        name = resource.resource_name
+        if parse_node_id(name) != self._node_id:
+            text = f"Unexpected node id. Expected {self._node_id}, but received {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, text)
+        known = logs.levels()
+        levels = {change.name: _wanted_level(change, known) for change in resource.configs}
+        if not validate_only:
+            for logger, level in levels.items():
+                logs.set_level(logger, level)
+
     def _check(self, resource: Any) -> None:
-        check_keys(resource.configs)
         if isinstance(resource, AlterConfigsResource):
-            for config in resource.configs:
-                known_operation(config.config_operation)
+            for unknown in {config.config_operation for config in resource.configs}.difference(Operation):
+                known_operation(unknown)
         if resource.resource_type != BROKER_RESOURCE:
             return
         name = resource.resource_name
@@ -112,38 +134,8 @@ def _answer(resource: Any, error: KafkaError | None = None) -> AlterConfigsResou
     return answer
 
 
-def _alter_loggers(
-    resources: Sequence[AlterConfigsResource], *, node_id: int, validate_only: bool
-) -> list[AlterConfigsResourceResponse]:
-    """Change the levels of loggers; all changes of one resource are applied, or none."""
-    times = Counter(resource.resource_name for resource in resources)
-    answers = []
-    for resource in resources:
-        try:
-            if times[resource.resource_name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            levels = _wanted_levels(resource, node_id)
-        except KafkaError as error:
-            answers.append(_answer(resource, error))
-        else:
-            if not validate_only:
-                for name, level in levels.items():
-                    logs.set_level(name, level)
-            answers.append(_answer(resource))
-    return answers
-
-
-def _wanted_levels(resource: AlterConfigsResource, node_id: int) -> dict[str, str | None]:
-    """Logger -> level that a resource requests; None means the parent logger's level."""
-    name, changes = resource.resource_name, resource.configs
-    check_keys(changes)
-    if parse_node_id(name) != node_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")
-    known = logs.levels()
-    return {change.name: _wanted_level(change, known) for change in changes}
-
-
 def _wanted_level(change: AlterableConfig, known: Collection[str]) -> str | None:
+    """The level that a logger is to have; None means the parent logger's level."""
     name, operation, level = change.name, known_operation(change.config_operation), change.value
     if operation in (Operation.APPEND, Operation.SUBTRACT):
         text = f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"

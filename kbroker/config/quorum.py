@@ -42,7 +42,7 @@ def quorum_of(server: ServerSettings, listeners: Listeners) -> tuple[ControllerA
         _parse(text, "controller.quorum.bootstrap.servers") for text in server.controller_quorum_bootstrap_servers
     ]
     if server.is_controller:
-        own_ports = [one.port for one in listeners.advertised_controllers]
+        own_ports = [one.port for one in (*listeners.controllers, *listeners.advertised_controllers)]
         for voter in voters:
             if voter.id != server.node_id:
                 raise ConfigError(

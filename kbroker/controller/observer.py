@@ -1,9 +1,8 @@
 """The observer of a quorum: a broker without a controller of its own follows the metadata log of the controllers.
 
 One task finds the leader, fetches from it, stores and applies what it sends (metadata_follower.py), and publishes the
-images. It asks the leader as long as that answers, and otherwise all known controllers by turns; every answer names the
-leader (quorum_view.py). A Fetch waits at the leader until there are records, so an idle cluster costs two Fetches a
-second.
+images. If the leader does not answer, the task asks one known controller after another; every answer names the leader
+(quorum_view.py). A Fetch waits at the leader until there are records, so an idle cluster costs two Fetches a second.
 
 If the leader no longer has the records that the observer needs, it names a snapshot. The observer fetches its file and
 continues after it.

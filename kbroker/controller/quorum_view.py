@@ -45,7 +45,7 @@ class QuorumView:
         self._next = 0
 
     def next_address(self) -> Address:
-        """The controller to ask: the leader, or else all known ones by turns."""
+        """The controller to ask next: the leader, or without a known leader one after another."""
         if self.leader is not None:
             return self.leader
         known = list(dict.fromkeys([*self._voters.values(), *self._configured]))

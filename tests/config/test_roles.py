@@ -67,6 +67,13 @@ def test_a_combined_node_advertises_its_controller_listener() -> None:
     assert [str(one) for one in named.advertised_controllers] == ["CONTROLLER://b:9093"]
 
 
+@pytest.mark.parametrize("port", [9093, 19093])
+def test_a_controller_may_name_its_bound_or_its_advertised_port(port: int) -> None:
+    lines = ("advertised.listeners=PLAINTEXT://a:9092,CONTROLLER://b:19093",)
+    settings = load(*COMBINED, *lines, f"controller.quorum.bootstrap.servers=localhost:{port}")
+    assert quorum_of(settings.server, settings.listeners) == (ControllerAddress("localhost", port),)
+
+
 def test_a_broker_of_several_has_kafkas_defaults_for_internal_topics() -> None:
     assert load(*BROKER).value("offsets.topic.replication.factor") == 3
     assert load(*COMBINED).value("offsets.topic.replication.factor") == 1

@@ -114,7 +114,7 @@ async def test_r1_a_silent_broker_is_fenced_when_its_session_ends(autojump_clock
         assert (site.fenced(), site.leaders()) == ([2], [3])
 
 
-async def test_r2_a_controller_that_was_stopped_fences_nobody_at_once(autojump_clock: MockClock) -> None:
+async def test_r2_a_controller_that_was_suspended_fences_no_broker_at_once(autojump_clock: MockClock) -> None:
     async with running(1, 2) as site:
         await wait_all_tasks_blocked()
         autojump_clock.jump(20)  # SIGSTOP of the controller's process, while heartbeats arrive in its sockets

@@ -30,6 +30,12 @@ from wire.messages.create_topics import CreatableReplicaAssignment, CreatableTop
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 NODE_ID = 3000
 HOST, PORT = "controller.example", 9093
+SETTINGS = (
+    "process.roles=controller",
+    f"node.id={NODE_ID}",
+    "controller.listener.names=CONTROLLER",
+    f"listeners=CONTROLLER://{HOST}:{PORT}",
+)
 LISTENER = Endpoint(name="CONTROLLER", host=HOST, port=PORT, security_protocol=0)
 
 
@@ -118,15 +124,8 @@ async def controller_site(
         disk.sync_directory("/")
     env = MemoryEnv(disk)
     env.network = network or env.network
-    settings = Settings.load(
-        overrides=[
-            "process.roles=controller",
-            f"node.id={NODE_ID}",
-            "controller.listener.names=CONTROLLER",
-            f"listeners=CONTROLLER://{HOST}:{PORT}",
-            *(f"{key.replace('_', '.')}={value}" for key, value in overrides.items()),
-        ]
-    )
+    more = (f"{key.replace('_', '.')}={value}" for key, value in overrides.items())
+    settings = Settings.load(overrides=[*SETTINGS, *more])
     controller = await open_controller(
         env,
         "/data",

@@ -17,7 +17,7 @@ from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.web import exposition, health
 from tests.handlers.asking import create_topic
-from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, creation, registration
+from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, SETTINGS, creation, registration
 from tests.quorum.test_fetch import Copy
 from wire.errors import ErrorCode
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -35,16 +35,7 @@ COMBINED = {
 async def controller_node(disk: SimulatedDisk, *, stops_cleanly: bool = True) -> AsyncIterator[tuple[Node, MemoryEnv]]:
     """A node with process.roles=controller."""
     env = MemoryEnv(disk)
-    settings = Settings.load(
-        overrides=[
-            "process.roles=controller",
-            f"node.id={NODE_ID}",
-            "controller.listener.names=CONTROLLER",
-            f"listeners=CONTROLLER://{HOST}:{PORT}",
-            "log.dirs=/data",
-            "kbroker.metadata.reserve.bytes=65536",
-        ]
-    )
+    settings = Settings.load(overrides=[*SETTINGS, "log.dirs=/data", "kbroker.metadata.reserve.bytes=65536"])
     node = Node(env, settings, cluster_id=CLUSTER_ID)
 
     async def run(*, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
