@@ -14,32 +14,27 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Final, ParamSpec
 
 import trio
 
-from kbroker import handlers
 from kbroker.broker import Broker
 from kbroker.broker.closing import close_logs
 from kbroker.broker.directory_assignments import report_directories
+from kbroker.broker.log_tasks import start_log_tasks
 from kbroker.broker.membership import Membership, OwnController, find_cluster_id, join_quorum, with_own_controller
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import Settings
 from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
-from kbroker.config.listeners import Listener as Address
-from kbroker.config.listeners import is_loopback
-from kbroker.config.rules import resource_warnings
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.image import CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
-from kbroker.metadata.names import is_internal
+from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import event_log as logs
@@ -48,28 +43,20 @@ from kbroker.runtime.env import RealEnv
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
-from kbroker.runtime.net_ports import Env, Listener, SocketOptions
+from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
+from kbroker.server.binding import BoundListener, bind, listen
+from kbroker.server.broker_listener import server_of
 from kbroker.server.controller_listener import serve_controller
 from kbroker.server.controller_role import run_controller
-from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.storage.durable import lacks_space
 from kbroker.storage.formatting import META_PROPERTIES
-from kbroker.storage.housekeeping import apply_retention, flush_logs, remove_deleted, watch_space
 from kbroker.storage.log_directory import LogDirectory
 from wire.errors import KafkaError
-from wire.messages.broker_registration import Endpoint
-
-LOCALHOST = "localhost"
-EVERY_INTERFACE = (None, "", "0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 
 STOP_GRACE_MS = 2_000
 FAILURE_NOTICE_MS = 1_000
-FLUSH_INTERVAL_MS = 1_000
-REMOVAL_INTERVAL_MS = 10_000
-REOPEN_INTERVAL_MS = 5_000
-SPACE_INTERVAL_MS = 1_000
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -77,21 +64,11 @@ OnReady = Callable[[str, int], None]
 OnStarted = Callable[[int, str, int], None]
 OnImage = Callable[[Image, Delta], None]
 
-P = ParamSpec("P")
-
 logger = get_logger(__name__)
 
 
 class NodeFailed(Exception):
     """The node cannot start or continue; the message is for the operator."""
-
-
-_WARNED_OF: Final = {TOPIC_RESOURCE: "topic", GROUP_RESOURCE: "group", CLIENT_METRICS_RESOURCE: "subscription"}
-"""Resource types whose changed settings can cause a warning -> field of the log line that names the resource."""
-
-
-BoundListener = tuple[Endpoint, list[Listener]]
-"""The address that is advertised to clients, and the bound addresses for which it stands."""
 
 
 def run_node(
@@ -205,8 +182,9 @@ class Node:
         try:
             with ExitStack() as cleanup:
                 addresses = self.settings.listeners
-                controllers = await self._bind(cleanup, addresses.controllers, addresses.advertised_controllers)
-                bound = await self._bind(cleanup, addresses.bound, addresses.advertised)
+                bind_all = partial(bind, self.env, self.settings, cleanup)
+                controllers = await bind_all(addresses.controllers, addresses.advertised_controllers)
+                bound = await bind_all(addresses.bound, addresses.advertised)
                 async with self._pages() as on_image:
                     if self._new_cluster_id is None and not self.settings.server.is_controller:
                         await self._find_cluster_id()
@@ -261,7 +239,7 @@ class Node:
             return nullcontext()
         from kbroker.web.pages import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
 
-        return serving_pages(self, self._listen)
+        return serving_pages(self, partial(listen, self.env, self.settings))
 
     async def _run_controller(self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -315,7 +293,9 @@ class Node:
                 if not settings.server.is_controller:
                     report_directories(nursery, broker)
                     nursery.start_soon(broker.producer_ids.keep)
-                server = self.server = self._server(broker, on_page_image)
+                server = self.server = server_of(broker, self.metrics)
+                if on_page_image is not None:
+                    member.metadata.add_listener(on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)
             await nursery.start(broker.fetchers.run)
@@ -335,7 +315,7 @@ class Node:
                 )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
-            self._start_log_tasks(nursery, directory, broker)
+            start_log_tasks(nursery, directory, broker)
             await nursery.start(server.run)
             for endpoint, listeners in bound:
                 for listener in listeners:
@@ -399,92 +379,6 @@ class Node:
         metadata.add_listener(broker.on_image)
         return broker
 
-    def _server(self, broker: Broker, on_page_image: OnImage | None) -> Server:
-        env, metadata = self.env, broker.metadata
-        dispatcher = Dispatcher(
-            handlers.discover(),
-            broker,
-            metrics=self.metrics,
-            env=env,
-            turns=self.turns,
-            limits=self.settings.limits,
-        )
-        server = Server(env, dispatcher, metrics=self.metrics, settings=broker.settings)
-
-        def on_image(image: Image, delta: Delta) -> None:
-            if delta.changed_configs:
-                server.apply(broker.settings)
-            for kind, name in delta.changed_configs:
-                what = _WARNED_OF.get(kind)
-                if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):
-                    for warning in resource_warnings(kind, image.configs.get((kind, name), {})):
-                        logger.warning(warning, **{what: name})
-
-        metadata.add_listener(on_image)
-        if on_page_image is not None:
-            metadata.add_listener(on_page_image)
-        return server
-
-    def _start_log_tasks(self, nursery: trio.Nursery, directory: LogDirectory, broker: Broker) -> None:
-        def start(task: Callable[P, Awaitable[None]], *arguments: P.args, **options: P.kwargs) -> None:
-            nursery.start_soon(partial(task, *arguments, **options))
-
-        env, log, report = self.env, self.settings.log, logger.warning
-        start(flush_logs, env, directory, broker, interval_ms=FLUSH_INTERVAL_MS, report=report)
-        check_ms, floor_bytes = log.log_retention_check_interval_ms, self.settings.limits.kbroker_min_free_bytes
-        start(apply_retention, env, directory, broker, interval_ms=check_ms, report=report)
-        start(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report)
-        start(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS)
-        start(watch_space, env, directory, floor_bytes=floor_bytes, interval_ms=SPACE_INTERVAL_MS, report=report)
-        replication = self.settings.replication
-        for write, interval_ms in (
-            (directory.checkpoints.write_recovery_points, log.log_flush_offset_checkpoint_interval_ms),
-            (directory.checkpoints.write_log_starts, log.log_flush_start_offset_checkpoint_interval_ms),
-            (broker.replicas.write_high_watermarks, replication.replica_high_watermark_checkpoint_interval_ms),
-        ):
-            start(broker.keep_checkpoint, write, interval_ms=interval_ms)
-
-    async def _bind(
-        self, cleanup: ExitStack, addresses: Sequence[Address], advertised_addresses: Sequence[Address]
-    ) -> list[BoundListener]:
-        advertised = {one.name: one for one in advertised_addresses}
-        bound: list[BoundListener] = []
-        try:
-            for one in addresses:
-                listeners = await self._listen(one.host, one.port, accepts=False)
-                for listener in listeners:
-                    cleanup.callback(listener.close)
-                endpoint = advertised.get(one.name, one)
-                port = endpoint.port or listeners[0].port
-                host = _advertised_host(endpoint.host)
-                bound.append((Endpoint(name=one.name, host=host, port=port, security_protocol=0), listeners))
-        except OSError as error:
-            raise NodeFailed(f"cannot listen on {one}: {error}") from error
-        if any(not is_loopback(listeners[0].host) for _, listeners in bound):
-            logger.warning(
-                "clients on other machines can connect without authentication: TLS and SASL are not supported"
-            )
-        return bound
-
-    async def _listen(self, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:
-        """Listen on one address; for localhost on 127.0.0.1 and, if possible, ::1. Without `accepts` only bind."""
-        server = self.settings.server
-        options = SocketOptions(
-            server.socket_listen_backlog_size,
-            server.socket_send_buffer_bytes,
-            server.socket_receive_buffer_bytes,
-            self.settings.limits.kbroker_busy_poll_us,
-        )
-        listen = partial(self.env.listen, options=options, accepts=accepts)
-        if host != LOCALHOST:
-            return [await listen(host or "", port)]
-        listeners: list[Listener] = [await listen("127.0.0.1", port)]
-        try:
-            listeners.append(await listen("::1", listeners[0].port))
-        except OSError as error:
-            logger.debug("localhost is served over IPv4 only", error=error)
-        return listeners
-
 
 @contextmanager
 def _ignoring_full_disk(consequence: str) -> Iterator[None]:
@@ -501,11 +395,6 @@ def _refuse_failed(directory: LogDirectory) -> None:
     """Raise NodeFailed if the data directory has failed."""
     if directory.state.failure is not None:
         raise NodeFailed(f"the data directory {directory.path} has failed: {directory.state.failure}")
-
-
-def _advertised_host(host: str | None) -> str:
-    """The host to advertise: clients cannot connect to an address that means "every interface"."""
-    return LOCALHOST if host in EVERY_INTERFACE else str(host)
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
