@@ -259,10 +259,10 @@ SEEN_ELSEWHERE = {
         ),
         "tests/broker/test_tier_lifecycle.py",
     ),
-    "num.replica.fetchers": "tests/broker/test_replication.py",
+    "num.replica.fetchers": "tests/broker/test_fetchers.py",
     **dict.fromkeys(
         ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
-        "tests/broker/test_replication.py",
+        "tests/broker/test_fetchers.py",
     ),
     "num.recovery.threads.per.data.dir": "tests/test_recovery_processes.py: the next start uses it",
     "segment.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
