@@ -86,7 +86,7 @@ class ConfigChanges:
     def _alter_logger(self, resource: AlterConfigsResource, *, validate_only: bool) -> None:
         """Apply all changes, or none."""
         name = resource.resource_name
-        if parse_node_id(name) != self._node_id:
+        if _node_id(name) != self._node_id:
             text = f"Unexpected node id. Expected {self._node_id}, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         known = logs.levels()
@@ -102,7 +102,7 @@ class ConfigChanges:
         if resource.resource_type != BROKER_RESOURCE:
             return
         name = resource.resource_name
-        if name and parse_node_id(name) != self._node_id:
+        if name and _node_id(name) != self._node_id:
             text = f"Unexpected broker id, expected {self._node_id}, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
         image = self._metadata.image
@@ -132,6 +132,10 @@ def _answer(resource: Any, error: KafkaError | None = None) -> AlterConfigsResou
     if error is not None:
         answer.error_code, answer.error_message = error.code, error.message
     return answer
+
+
+def _node_id(name: str) -> int:
+    return parse_node_id(name, fault=f"Node id must be an integer, but it is: {name}")
 
 
 def _wanted_level(change: AlterableConfig, known: Collection[str]) -> str | None:

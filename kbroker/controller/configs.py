@@ -196,14 +196,14 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
 
 def _check_broker(context: Context, name: str, configs: Mapping[str, str], current: Mapping[str, str]) -> None:
     if name:
-        node_id = parse_node_id(name)
+        node_id = parse_node_id(name, fault="Unable to parse broker name as a base 10 number.")
         if node_id not in context.image.brokers and node_id not in context.image.controllers:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {node_id} found.")
     context.rules.validate_broker(configs, current, per_broker=bool(name))
 
 
-def parse_node_id(name: str) -> int:
-    """The node that a broker resource names. Raises INVALID_REQUEST."""
+def parse_node_id(name: str, *, fault: str) -> int:
+    """The node that a broker resource names. Raises INVALID_REQUEST with the text `fault`."""
     if not (name.isascii() and name.isdigit() and len(name) <= NODE_ID_DIGITS):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
     return int(name)

@@ -84,7 +84,7 @@ def test_each_operation_does_what_kafka_does(changes: list[Change], expected: di
             42,
             "Error due to duplicate config keys",
         ),
-        (resource(BROKER, "x", ("log.retention.ms", 0, "1")), 42, "Node id must be an integer, but it is: x"),
+        (resource(BROKER, "x", ("log.retention.ms", 0, "1")), 42, "Unable to parse broker name as a base 10 number."),
         (resource(BROKER, "9", ("log.retention.ms", 0, "1")), 102, "No node with id 9 found."),
         (resource(BROKER, "", ("nonsense", 0, "1")), 42, "Unknown broker config name nonsense"),
         (resource(8, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 8"),
