@@ -17,11 +17,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
@@ -42,6 +42,15 @@ CANDIDATES = (
 Broker = KbrokerProcess | KafkaNode
 
 
+class Differences(NamedTuple):
+    """How many records differ between the input and the output."""
+
+    missing: int
+    duplicates: int
+    foreign: int
+    out_of_order: int
+
+
 @dataclass(frozen=True)
 class Result:
     """What was sent and read, and when the kill happened."""
@@ -50,17 +59,13 @@ class Result:
     lines: int
     kills: int
     written_before_kill: int
-    duplicates: int
-    missing: int
-    out_of_order: int
-    foreign: int
+    differences: Differences
     seconds: float
 
     @property
     def good(self) -> bool:
         """Complete, in order, without duplicates, and really interrupted."""
-        lost = self.duplicates + self.missing + self.out_of_order + self.foreign
-        return lost == 0 and self.kills > 0 and 0 < self.written_before_kill < self.lines
+        return not any(self.differences) and self.kills > 0 and 0 < self.written_before_kill < self.lines
 
 
 def source_file() -> Path:
@@ -81,15 +86,47 @@ def input_lines(source: Path, count: int) -> list[bytes]:
     ]
 
 
+@contextmanager
+def kcat_writes(
+    lines: Sequence[bytes], servers: str, *, pause_at: dict[int, threading.Event], records_in_batch: int
+) -> Iterator[None]:
+    """Let kcat write the lines while the block runs, and wait for its end; pauses as `feed`."""
+    with tempfile.TemporaryFile() as complaints:
+        producer = subprocess.Popen(
+            [
+                executable("kcat", hint="install kcat 1.7.1"),
+                *("-b", servers, "-P", "-t", TOPIC, "-E", "-K", "|", "-z", "zstd"),
+                *("-X", "enable.idempotence=true", "-X", f"batch.num.messages={records_in_batch}"),
+                *("-X", "linger.ms=5", "-X", "reconnect.backoff.ms=50", "-X", "reconnect.backoff.max.ms=500"),
+            ],
+            stdin=subprocess.PIPE,
+            stderr=complaints,
+        )
+        feeder = threading.Thread(target=feed, args=(lines, producer, pause_at))
+        feeder.start()
+        try:
+            yield
+        except BaseException:
+            producer.kill()
+            for gate in pause_at.values():
+                gate.set()
+            raise
+        feeder.join()
+        producer.wait(120)
+        complaints.seek(0)
+        said = complaints.read()[-2000:].decode(errors="replace")
+        assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {said}"
+
+
 def feed(pipe: Iterable[bytes], kcat: subprocess.Popen[bytes], pause_at: dict[int, threading.Event]) -> None:
     """Pass the lines to kcat; at the given lines wait until the event is set."""
     assert kcat.stdin is not None
-    for number, line in enumerate(pipe):
-        if number in pause_at:
-            kcat.stdin.flush()
-            pause_at[number].wait()
-        kcat.stdin.write(line + b"\n")
-    kcat.stdin.close()
+    with suppress(BrokenPipeError), kcat.stdin as stdin:  # a kcat that ends early says why
+        for number, line in enumerate(pipe):
+            if number in pause_at:
+                stdin.flush()
+                pause_at[number].wait()
+            stdin.write(line + b"\n")
 
 
 def written(servers: str) -> int:
@@ -133,42 +170,39 @@ def run(broker: Broker, *, count: int = LEAST_LINES, kills: int = 1) -> Result:
     broker.start()
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.create_topics({TOPIC: {"num_partitions": PARTITIONS, "replication_factor": 1}}, wait_for_metadata=True)
-    with tempfile.TemporaryFile() as complaints:
-        before = _produce_and_kill(broker, lines, kills, complaints)
+    before = _produce_and_kill(broker, lines, kills)
     found = read_all(broker.bootstrap_servers)
     broker.stop()
     return judge(source, lines, found, kills=kills, written=before, seconds=time.perf_counter() - began)
 
 
-def _produce_and_kill(broker: Broker, lines: list[bytes], kills: int, complaints: IO[bytes]) -> int:
+def _produce_and_kill(broker: Broker, lines: list[bytes], kills: int) -> int:
     """Let kcat write all lines and kill the broker in between. Returns the number of records before the last kill."""
-    producer = subprocess.Popen(
-        [
-            executable("kcat", hint="install kcat 1.7.1"),
-            *("-b", broker.bootstrap_servers, "-P", "-t", TOPIC, "-E", "-K", "|", "-z", "zstd"),
-            *("-X", "enable.idempotence=true", "-X", "batch.num.messages=500", "-X", "linger.ms=5"),
-            *("-X", "reconnect.backoff.ms=50", "-X", "reconnect.backoff.max.ms=500"),
-        ],
-        stdin=subprocess.PIPE,
-        stderr=complaints,
-    )
-    gates = {len(lines) * (number + 1) // (kills + 1): threading.Event() for number in range(kills)}
-    feeder = threading.Thread(target=feed, args=(lines, producer, gates))
-    feeder.start()
     before = 0
-    for place, gate in gates.items():
-        settled = wait_until_written(broker.bootstrap_servers, place - 2_000)
-        gate.set()
-        # At full load: some of the following records are acknowledged, some on the wire, some in kcat's queue.
-        before = wait_until_written(broker.bootstrap_servers, settled + 500)
-        broker.kill()
-        broker.start()
-    feeder.join()
-    producer.wait(120)
-    complaints.seek(0)
-    said = complaints.read()[-2000:].decode(errors="replace")
-    assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {said}"
+    gates = {len(lines) * (number + 1) // (kills + 1): threading.Event() for number in range(kills)}
+    with kcat_writes(lines, broker.bootstrap_servers, pause_at=gates, records_in_batch=500):
+        for place, gate in gates.items():
+            settled = wait_until_written(broker.bootstrap_servers, place - 2_000)
+            gate.set()
+            # At full load: some of the following records are acknowledged, some on the wire, some in kcat's queue.
+            before = wait_until_written(broker.bootstrap_servers, settled + 500)
+            broker.kill()
+            broker.start()
     return before
+
+
+def compare(lines: Iterable[bytes], found: Iterable[Sequence[tuple[bytes, bytes]]]) -> Differences:
+    """Compare the input with the keys and values of each partition, in the order of its log."""
+    sent, got, disorder = Counter(lines), Counter[bytes](), 0
+    for part in found:
+        got.update(key + b"|" + value for key, value in part)
+        disorder += sum(later[:8] <= earlier[:8] for (_, earlier), (_, later) in itertools.pairwise(part))
+    return Differences(
+        missing=sum((sent - got).values()),
+        duplicates=sum(times - 1 for times in got.values()),
+        foreign=sum(times for line, times in got.items() if line not in sent),
+        out_of_order=disorder,
+    )
 
 
 def judge(
@@ -181,12 +215,6 @@ def judge(
     seconds: float,
 ) -> Result:
     """Compare the output with the input."""
-    sent = Counter(lines)
-    got = Counter(key + b"|" + value for part in found.values() for key, value in part)
-    disorder = 0
-    for part in found.values():
-        numbers = [int(value[:8]) for _, value in part]
-        disorder += sum(later <= earlier for earlier, later in itertools.pairwise(numbers))
     homes: dict[bytes, set[int]] = {}
     for index, part in found.items():
         for key, _ in part:
@@ -198,10 +226,7 @@ def judge(
         lines=len(lines),
         kills=kills,
         written_before_kill=written,
-        duplicates=sum(max(times - 1, 0) for times in got.values()),
-        missing=sum((sent - got).values()),
-        out_of_order=disorder,
-        foreign=sum(times for line, times in got.items() if line not in sent),
+        differences=compare(lines, found.values()),
         seconds=seconds,
     )
 

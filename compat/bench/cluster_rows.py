@@ -1,4 +1,4 @@
-"""Three brokers beside three brokers: one controller, replication factor 3, min.insync.replicas 2."""
+"""Clusters of three brokers and one controller: three replicas, min.insync.replicas=2."""
 
 from __future__ import annotations
 

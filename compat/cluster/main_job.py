@@ -1,25 +1,21 @@
 """The main job of a cluster on real input: `python -m compat.cluster.main_job`.
 
-kcat writes a log file of this machine, numbered and repeated to at least 100,000 lines, line by line with an idempotent
-producer to a topic of six partitions and three replicas. Meanwhile the leader of partition 0 is killed with `kill -9`
-five times in a row: each time its successor is next. A group of librdkafka reads at the same time. The judge:
+kcat writes the numbered lines of `compat.main_job` with an idempotent producer to six partitions with three replicas
+each, and a consumer group of librdkafka reads them at the same time. While both run, the leader of partition 0 is
+killed with `kill -9`, then the next leader, and so on, five times; each killed broker starts again.
 
-    the lines read are the lines of the file, once each, in order by key
-    the replicas of each partition are equal byte for byte
-
-A reader may receive a record again after a rebalance, but then it must be the same one at the same offset.
+The job has succeeded if the group has read each line exactly once and in the order of the log, and if all replicas of
+each partition have the same bytes. After a rebalance the group may read a record again, but it must be the same record
+at the same offset.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +25,11 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat.cluster.nodes import KAFKA, KBROKER, ProcessCluster
-from compat.kafka.libraries import executable
-from compat.main_job import LEAST_LINES, PARTITIONS, input_lines, source_file
+from compat.main_job import LEAST_LINES, PARTITIONS, TOPIC, Differences, compare, input_lines, kcat_writes, source_file
 from compat.oracle.raw import connected
 from compat.waiting import until
 
-TOPIC, GROUP, REPLICAS, KILLS = "main-job", "readers", 3, 5
+GROUP, REPLICAS, KILLS = "readers", 3, 5
 PATIENCE_S = 120.0
 QUICK_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """A dead broker is noticed after 3 s, so that five deaths take less time."""
@@ -79,26 +74,26 @@ class Reader:
     def count(self) -> int:
         return sum(map(len, self.found.values()))
 
+    def in_order(self) -> list[list[tuple[bytes, bytes]]]:
+        """The records of each partition in the order of its log."""
+        return [[record for _, record in sorted(part.items())] for part in self.found.values()]
+
 
 @dataclass(frozen=True)
 class Result:
-    """The findings; all counts but lines, kills and seconds are to be 0."""
+    """The findings. `changed` counts records that were different when they were read again."""
 
     source: str
     lines: int
     kills: int
-    missing: int
-    duplicates: int
-    foreign: int
-    out_of_order: int
+    differences: Differences
     changed: int
-    unequal_replicas: int
+    has_equal_replicas: bool
     seconds: float
 
     @property
     def good(self) -> bool:
-        lost = self.missing + self.duplicates + self.foreign + self.out_of_order + self.changed + self.unequal_replicas
-        return lost == 0 and self.kills == KILLS
+        return not any(self.differences) and not self.changed and self.has_equal_replicas and self.kills == KILLS
 
 
 def run(cluster: ProcessCluster, *, count: int = LEAST_LINES) -> Result:
@@ -110,7 +105,7 @@ def run(cluster: ProcessCluster, *, count: int = LEAST_LINES) -> Result:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     new = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=REPLICAS, config={"min.insync.replicas": "2"})
     admin.create_topics([new])[TOPIC].result(30)
-    until(lambda: in_sync(cluster) == {REPLICAS}, patience_s=PATIENCE_S)
+    cluster.await_isrs(TOPIC, *cluster.brokers, patience_s=PATIENCE_S)
     reader = Reader()
     reading = threading.Thread(target=reader.run, args=(cluster.bootstrap_servers,))
     reading.start()
@@ -120,30 +115,16 @@ def run(cluster: ProcessCluster, *, count: int = LEAST_LINES) -> Result:
     finally:
         reader.done.set()
         reading.join()
-    until(lambda: in_sync(cluster) == {REPLICAS}, patience_s=PATIENCE_S)
-    unequal = [index for index in range(PARTITIONS) if not replicas_equal(cluster, TOPIC, index)]
-    took = time.perf_counter() - began
-    return _judge(source, lines, reader, kills=kills, unequal=len(unequal), seconds=took)
-
-
-def in_sync(cluster: ProcessCluster) -> set[int]:
-    """The different sizes of the ISRs of the topic's partitions; empty while no broker answers."""
-    try:
-        asked = next(each for each, node in cluster.brokers.items() if node.is_running)
-        topics = cluster.metadata(asked, [TOPIC])["Topics"]
-    except (OSError, StopIteration, AssertionError):
-        return set()
-    return {len(part["IsrNodes"]) for topic in topics for part in topic["Partitions"]} or {0}
-
-
-def replicas_equal(cluster: ProcessCluster, topic: str, partition: int) -> bool:
-    """Wait a moment until all replicas have all bytes; return whether they are equal."""
-    for _ in range(100):
-        logs = [cluster.log_bytes(broker, topic, partition) for broker in cluster.brokers]
-        if all(log == logs[0] for log in logs):
-            return True
-        time.sleep(0.1)
-    return False
+    cluster.await_isrs(TOPIC, *cluster.brokers, patience_s=PATIENCE_S)
+    return Result(
+        source=source.name,
+        lines=len(lines),
+        kills=kills,
+        differences=compare(lines, reader.in_order()),
+        changed=len(reader.changed),
+        has_equal_replicas=cluster.replicas_become_equal(TOPIC, range(PARTITIONS)),
+        seconds=time.perf_counter() - began,
+    )
 
 
 def _written(cluster: ProcessCluster) -> int:
@@ -169,22 +150,10 @@ def _written(cluster: ProcessCluster) -> int:
 
 
 def _produce_and_kill(cluster: ProcessCluster, lines: Sequence[bytes]) -> int:
-    """Let kcat write all lines and chase the leader of partition 0. Returns the number of kills."""
-    with tempfile.TemporaryFile() as complaints:
-        producer = subprocess.Popen(
-            [
-                executable("kcat", hint="install kcat 1.7.1"),
-                *("-b", cluster.bootstrap_servers, "-P", "-t", TOPIC, "-E", "-K", "|", "-z", "zstd"),
-                *("-X", "enable.idempotence=true", "-X", "batch.num.messages=200", "-X", "linger.ms=5"),
-                *("-X", "reconnect.backoff.ms=50", "-X", "reconnect.backoff.max.ms=500"),
-            ],
-            stdin=subprocess.PIPE,
-            stderr=complaints,
-        )
-        gates = {len(lines) * (number + 1) // (KILLS + 2): threading.Event() for number in range(KILLS)}
-        feeder = threading.Thread(target=_feed, args=(lines, producer, gates))
-        feeder.start()
-        kills = 0
+    """Let kcat write all lines, and kill one leader of partition 0 after another. Returns the number of kills."""
+    gates = {len(lines) * (number + 1) // (KILLS + 2): threading.Event() for number in range(KILLS)}
+    kills = 0
+    with kcat_writes(lines, cluster.bootstrap_servers, pause_at=gates, records_in_batch=200):
         for place, gate in gates.items():
             until(lambda place=place: _written(cluster) > place - 5_000, patience_s=PATIENCE_S)
             gate.set()
@@ -195,46 +164,7 @@ def _produce_and_kill(cluster: ProcessCluster, lines: Sequence[bytes]) -> int:
             until(lambda leader=leader: cluster.leader(TOPIC) not in (-1, leader), patience_s=PATIENCE_S)
             node.start()
             cluster.await_brokers(*cluster.brokers)
-        feeder.join()
-        producer.wait(PATIENCE_S)
-        complaints.seek(0)
-        said = complaints.read()[-2000:].decode(errors="replace")
-        assert producer.returncode == 0, f"kcat ended with {producer.returncode}: {said}"
     return kills
-
-
-def _feed(lines: Sequence[bytes], kcat: subprocess.Popen[bytes], pause_at: dict[int, threading.Event]) -> None:
-    assert kcat.stdin is not None
-    for number, line in enumerate(lines):
-        if number in pause_at:
-            kcat.stdin.flush()
-            pause_at[number].wait()
-        kcat.stdin.write(line + b"\n")
-    kcat.stdin.close()
-
-
-def _judge(source: Path, lines: Sequence[bytes], reader: Reader, *, kills: int, unequal: int, seconds: float) -> Result:
-    sent = Counter(lines)
-    parts = [[record for _, record in sorted(part.items())] for part in reader.found.values()]
-    got = Counter(key + b"|" + value for part in parts for key, value in part)
-    disorder = 0
-    last: dict[bytes, int] = {}
-    for key, value in itertools.chain.from_iterable(parts):
-        number = int(value[:8])
-        disorder += number <= last.get(key, -1)
-        last[key] = number
-    return Result(
-        source=source.name,
-        lines=len(lines),
-        kills=kills,
-        missing=sum((sent - got).values()),
-        duplicates=sum(max(times - 1, 0) for times in got.values()),
-        foreign=sum(times for line, times in got.items() if line not in sent),
-        out_of_order=disorder,
-        changed=len(reader.changed),
-        unequal_replicas=unequal,
-        seconds=seconds,
-    )
 
 
 def main() -> int:

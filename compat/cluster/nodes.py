@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from compat.cluster.namespaces import Network
 from compat.kafka.node import CLUSTER_ID, FOR_COMPARING
 from compat.kafka.tools import java_command, java_environment, run_tool
 from compat.oracle.raw import connected
+from compat.waiting import until
 
 KBROKER, KAFKA = "kbroker", "kafka"
 FIRST_CONTROLLER: Final = 100
@@ -37,8 +38,8 @@ COMMON: Final = {
 class Node:
     """One node: `kind` runs it, KBROKER or KAFKA, and may be changed while it is stopped.
 
-    Shape   data is its log directory, which survives `kill` and `stop`; format_flags are more arguments of Kafka's
-            formatting tool
+    Shape   data is its log directory, which survives `kill` and `stop`. Kafka's is formatted for a `release` (None
+            means the newest), with the levels of single `features`; format_flags are more arguments of the tool
     Note    `ip netns exec` replaces itself by the node, so the process id is the node's
     """
 
@@ -147,8 +148,8 @@ class Node:
 class ProcessCluster:
     """Controllers (ids from 100) and brokers (ids from 1), all of them processes on loopback addresses.
 
-    Kafka's directories are formatted for a `release` (None means the newest), with the levels of single `features`.
-    Use it as a context manager: at the end all processes are killed. With `network` each node is in its namespace.
+    Use it as a context manager: at the end all processes are killed. With `network` each node is in its namespace;
+    `how` has more arguments for each Node.
     """
 
     def __init__(
@@ -158,11 +159,8 @@ class ProcessCluster:
         controllers: Sequence[str] = (KBROKER,),
         brokers: Sequence[str] = (KBROKER,) * 3,
         settings: Mapping[str, str] | None = None,
-        release: str | None = "3.9",
-        features: Sequence[str] = (),
-        options: Sequence[str] = FOR_COMPARING,
-        checkout: Path = CHECKOUT,
         network: Network | None = None,
+        **how: Any,
     ) -> None:
         def host(node_id: int) -> str:
             return "127.0.0.1" if network is None else network.address(node_id)
@@ -185,10 +183,7 @@ class ProcessCluster:
         def node(node_id: int, kind: str, role: str, listener: str) -> Node:
             own = {**common, "process.roles": role, "listeners": listener}
             place = directory / f"{role}-{node_id}"
-            return Node(
-                place, kind=kind, node_id=node_id, settings=own, release=release, features=features, options=options,
-                checkout=checkout, network=network,
-            )  # fmt: skip
+            return Node(place, kind=kind, node_id=node_id, settings=own, network=network, **how)
 
         self.controllers = {
             each: node(each, kind, "controller", f"CONTROLLER://{host(each)}:{port}")
@@ -256,6 +251,46 @@ class ProcessCluster:
                 if part["PartitionIndex"] == partition:
                     return int(part["LeaderId"])
         return -1
+
+    def isrs(self, topic: str | None = None) -> dict[tuple[str, int], set[int]]:
+        """The ISR of each partition of a topic, or of all topics, as the first broker that answers sees it; empty while
+        no broker answers.
+        """
+        for broker, node in self.brokers.items():
+            if node.is_running:
+                try:
+                    found = self.metadata(broker, None if topic is None else [topic])["Topics"]
+                except (OSError, AssertionError):
+                    continue
+                return {
+                    (one["Name"], part["PartitionIndex"]): set(part["IsrNodes"])
+                    for one in found
+                    for part in one["Partitions"]
+                }
+        return {}
+
+    def await_isrs(self, topic: str | None, *brokers: int, patience_s: float = 60) -> None:
+        """Wait until these brokers are the ISR of each partition of a topic, or of all topics."""
+
+        def reached() -> bool:
+            isrs = self.isrs(topic).values()
+            return bool(isrs) and all(isr == set(brokers) for isr in isrs)
+
+        until(reached, each_s=0.1, patience_s=patience_s)
+
+    def replicas_become_equal(self, topic: str, partitions: Iterable[int], *, patience_s: float = 10) -> bool:
+        """Whether all brokers have the same bytes of these partitions; waits a moment for the last ones."""
+
+        def equal() -> bool:
+            return all(
+                len({self.log_bytes(broker, topic, index) for broker in self.brokers}) == 1 for index in partitions
+            )
+
+        try:
+            until(equal, each_s=0.1, patience_s=patience_s)
+        except AssertionError:
+            return False
+        return True
 
     def log_bytes(self, broker: int, topic: str, partition: int) -> bytes:
         """The concatenated segments of a replica."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from compat.cluster.main_job import PATIENCE_S, QUICK_SESSIONS
 from compat.cluster.namespaces import Network
-from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, ProcessCluster
+from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, Node, ProcessCluster
 from compat.cluster.observing import Observer, note_disks
 from compat.oracle.raw import connected
 from compat.torture.load import Plan, Recorder, create_topic, read_back, run_load
@@ -73,23 +73,12 @@ class Stage:
         """The other brokers."""
         return [each for each in self.cluster.brokers if each != broker]
 
-    def isr_sizes(self) -> set[int]:
-        """The sizes of the ISRs of all partitions of all topics, as the first broker that answers sees them."""
-        for broker, node in self.cluster.brokers.items():
-            if node.is_running:
-                try:
-                    topics = self.cluster.metadata(broker, None)["Topics"]
-                except (OSError, AssertionError):
-                    continue
-                return {len(part["IsrNodes"]) for topic in topics for part in topic["Partitions"]}
-        return set()
-
     def await_full(self) -> None:
         """All faults are over: wait until every partition has all replicas in sync."""
         if self.observer is not None:
             self.observer.heal()
         self.cluster.await_brokers(*self.cluster.brokers)
-        until(lambda: self.isr_sizes() == {len(self.cluster.brokers)}, patience_s=PATIENCE_S)
+        self.cluster.await_isrs(None, *self.cluster.brokers, patience_s=PATIENCE_S)
 
     def active_controller(self) -> int:
         """The id of the quorum's leader, from DescribeQuorum."""
@@ -99,26 +88,27 @@ class Stage:
         return int(answer["Topics"][0]["Partitions"][0]["LeaderId"])
 
 
+def _replace_leader(stage: Stage, disable: Callable[[Node], None], enable: Callable[[Node], None]) -> None:
+    """Disable the leader until another one leads and some time has passed."""
+    leader = stage.leader()
+    node = stage.cluster.brokers[leader]
+    disable(node)
+    stage.leader(but=leader)
+    time.sleep(QUIET_S)
+    enable(node)
+    stage.await_full()
+
+
 def killed_leaders(stage: Stage) -> None:
     """R1: kill -9 of the leader, three times in a row."""
     for _ in range(3):
-        leader = stage.leader()
-        stage.cluster.brokers[leader].kill()
-        stage.leader(but=leader)
-        time.sleep(QUIET_S)
-        stage.cluster.brokers[leader].start()
-        stage.await_full()
+        _replace_leader(stage, Node.kill, Node.start)
 
 
 def paused_leaders(stage: Stage) -> None:
     """R2: SIGSTOP of the leader until another one leads, then SIGCONT: a zombie."""
     for _ in range(2):
-        leader = stage.leader()
-        stage.cluster.brokers[leader].pause()
-        stage.leader(but=leader)
-        time.sleep(QUIET_S)
-        stage.cluster.brokers[leader].resume()
-        stage.await_full()
+        _replace_leader(stage, Node.pause, Node.resume)
 
 
 def lonely_leader(stage: Stage) -> None:
@@ -170,7 +160,7 @@ def rolling_restart(stage: Stage) -> None:
 
 
 def killed_controllers(stage: Stage) -> None:
-    """C1: kill -9 of the active controller, twice, and of a broker's leader while none is active."""
+    """C1: kill -9 of the active controller, and of a leader as soon as that controller starts again; twice."""
     for _ in range(2):
         active = stage.active_controller()
         stage.cluster.controllers[active].kill()
@@ -243,7 +233,7 @@ def storm(
         findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
         findings += check_history(recorder.history())
         for partition in range(plan.partitions):
-            if not equal(cluster, partition):
+            if not cluster.replicas_become_equal(TOPIC, [partition]):
                 findings.append(Finding("K7", "replicas", f"{TOPIC}-{partition}", -1, "the replicas differ"))
         for node in cluster.brokers.values():
             node.stop()  # which writes the leader-epoch checkpoints of a kbroker broker
@@ -251,16 +241,6 @@ def storm(
         findings += check_cluster(recorder.history())
         assert recorder.acknowledged() > 100, f"only {recorder.acknowledged()} sends were acknowledged"
         return findings
-
-
-def equal(cluster: ProcessCluster, partition: int) -> bool:
-    """Whether all replicas have the same bytes; waits a moment for the last ones."""
-    deadline = time.monotonic() + 10
-    while len({cluster.log_bytes(broker, TOPIC, partition) for broker in cluster.brokers}) > 1:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def main() -> int:

@@ -12,10 +12,10 @@ import pytest
 from compat.brokers import free_port
 from compat.cluster import KAFKA, KBROKER
 from compat.cluster.nodes import COMMON, Node
-from compat.cluster.test_quorum_member import await_true, tool
 from compat.kafka import libraries
-from compat.kafka.tools import start_tool
+from compat.kafka.tools import start_tool, tool
 from compat.oracle.raw import connected
+from compat.waiting import until
 
 TOPIC = "orders"
 RECORDS = 20_000
@@ -59,7 +59,7 @@ def test_r10_a_single_node_grows_while_clients_write(tmp_path: Path, kind: str) 
     libraries()
     with nodes(tmp_path, kind) as (one, two, controller):
         one.start()
-        await_true(lambda: brokers_seen(one.address) == {1})
+        until(lambda: brokers_seen(one.address) == {1}, patience_s=30)
         address = one.address
         servers = ("--bootstrap-server", address)
         tool("TopicCommand", *servers, "--create", "--topic", TOPIC, "--partitions", "4", "--replication-factor", "1")
@@ -71,7 +71,7 @@ def test_r10_a_single_node_grows_while_clients_write(tmp_path: Path, kind: str) 
         one.settings.update({"listeners": listeners, "controller.listener.names": "CONTROLLER"})
         one.start()
         two.start()
-        await_true(lambda: brokers_seen(address) == {1, 2}, timeout_s=60)
+        until(lambda: brokers_seen(address) == {1, 2}, patience_s=60)
         writing = start_tool(
             f"org.apache.kafka.tools.{produce[0]}", *produce[1:], str(RECORDS), "--throughput", "2000",
             "--command-property", "acks=all",
@@ -82,7 +82,7 @@ def test_r10_a_single_node_grows_while_clients_write(tmp_path: Path, kind: str) 
         plan.write_text(json.dumps({"version": 1, "partitions": moved}))
         run = ("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan))
         tool(*run, "--execute")
-        await_true(lambda: "in progress" not in tool(*run, "--verify"), timeout_s=60)
+        until(lambda: "in progress" not in tool(*run, "--verify"), patience_s=60)
         out, error = writing.communicate(timeout=60)
         assert writing.returncode == 0, out + error
         assert f"{RECORDS} records sent" in out

@@ -8,22 +8,13 @@ from pathlib import Path
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.test_quorum_member import RECORDS, await_true, create, produce_and_consume, tool
+from compat.cluster.test_quorum_member import RECORDS, create, produce_and_consume
 from compat.kafka import libraries
+from compat.kafka.tools import tool
+from compat.waiting import until
 
 TOPIC = "orders"
 QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-
-
-def replicas_in_sync(cluster: ProcessCluster) -> dict[int, set[int]]:
-    """The ISR of each partition."""
-    asked = next(broker for broker, node in cluster.brokers.items() if node.is_running)
-    (topic,) = cluster.metadata(asked, [TOPIC])["Topics"]
-    return {one["PartitionIndex"]: set(one["IsrNodes"]) for one in topic["Partitions"]}
-
-
-def await_isr(cluster: ProcessCluster, *brokers: int) -> None:
-    await_true(lambda: set(map(frozenset, replicas_in_sync(cluster).values())) == {frozenset(brokers)}, timeout_s=60)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +30,11 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         assert [cluster.leader(TOPIC, index) for index in range(6)] == [1, 2, 3, 1, 2, 3], "spread evenly"
 
         cluster.brokers[1].kill()
-        await_true(lambda: cluster.leader(TOPIC, ask=2) in (2, 3))
-        await_isr(cluster, 2, 3)
+        until(lambda: cluster.leader(TOPIC, ask=2) in (2, 3), patience_s=60)
+        cluster.await_isrs(TOPIC, 2, 3)
         cluster.brokers[1].start()
         cluster.await_brokers(1, 2, 3)
-        await_isr(cluster, 1, 2, 3)
+        cluster.await_isrs(TOPIC, 1, 2, 3)
         tool("LeaderElectionCommand", *servers, "--election-type", "PREFERRED", "--all-topic-partitions")
         assert cluster.leader(TOPIC) == 1
 
@@ -52,10 +43,10 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         controller.start()
         produce_and_consume(cluster, TOPIC, "second", total=2 * RECORDS)
         cluster.brokers[2].stop()
-        await_isr(cluster, 1, 3)
+        cluster.await_isrs(TOPIC, 1, 3)
         cluster.brokers[2].start()
         cluster.await_brokers(1, 2, 3)
-        await_isr(cluster, 1, 2, 3)
+        cluster.await_isrs(TOPIC, 1, 2, 3)
         assert controller.stop() == 0
         controller.start()
 
@@ -65,7 +56,7 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         plan.write_text(json.dumps({"version": 1, "partitions": moved}))
         run = ("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan))
         tool(*run, "--execute")
-        await_true(lambda: "in progress" not in tool(*run, "--verify"))
+        until(lambda: "in progress" not in tool(*run, "--verify"), patience_s=60)
         assert (cluster.leader(TOPIC, 0), cluster.leader(TOPIC, 1)) == (3, 1)
         produce_and_consume(cluster, TOPIC, "third", total=3 * RECORDS)
 
@@ -76,6 +67,4 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         assert status[status.index("LeaderId:") + 1] == "100"
         for broker in (1, 2, 3):
             cluster.brokers[broker].stop()
-        for index in range(2, 6):
-            copies = {cluster.log_bytes(broker, TOPIC, index) for broker in (1, 2, 3)}
-            assert len(copies) == 1, f"the replicas of {TOPIC}-{index} differ"
+        assert cluster.replicas_become_equal(TOPIC, range(2, 6), patience_s=0)

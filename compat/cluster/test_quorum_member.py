@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -13,23 +13,20 @@ import pytest
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import Node
 from compat.kafka import libraries
-from compat.kafka.tools import run_tool
+from compat.kafka.tools import run_tool, tool
+from compat.oracle.raw import connected
+from compat.waiting import until
 from wire.types import uuid_to_text
 
 WITHOUT_TRANSACTIONS = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
 
 RECORDS = 500
+INVALID_REQUEST = 42
 
 
 @pytest.fixture(autouse=True)
 def _java() -> None:
     libraries()
-
-
-def tool(name: str, *arguments: str) -> str:
-    done = run_tool(f"org.apache.kafka.tools.{name}", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def create(cluster: ProcessCluster, topic: str, *how: str) -> None:
@@ -49,13 +46,6 @@ def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, *, tota
         "--group", group, "--timeout", "30000",
     )  # fmt: skip
     assert f", {total}, " in consumed
-
-
-def await_true(what: Callable[[], bool], *, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def await_end(node: Node, *, timeout_s: float = 30) -> str:
@@ -101,7 +91,7 @@ def test_both_kinds_of_brokers_know_each_other(tmp_path: Path) -> None:
         assert {cluster.leader("mine", index, ask=ask) for index in (0, 2) for ask in (1, 2)} == {1}
         assert {cluster.leader("mine", index, ask=ask) for index in (1, 3) for ask in (1, 2)} == {2}
         cluster.brokers[1].kill()
-        await_true(lambda: cluster.seen_by(2) == {2})
+        until(lambda: cluster.seen_by(2) == {2}, patience_s=30)
 
 
 def test_c1_the_broker_follows_the_next_controller_when_the_active_one_dies_or_hangs(tmp_path: Path) -> None:
@@ -121,7 +111,7 @@ def test_c1_the_broker_follows_the_next_controller_when_the_active_one_dies_or_h
                 active.resume()
             else:
                 active.start()
-            await_true(lambda: _active_controller(cluster) >= 0)
+            until(lambda: _active_controller(cluster) >= 0, patience_s=30)
         log = cluster.brokers[1].log_tail()
         assert "the controller has fenced this broker" not in log
         assert cluster.brokers[1].stop() == 0
@@ -240,7 +230,7 @@ def test_a_dynamic_quorum_of_three_is_found_by_one_address(tmp_path: Path) -> No
         cluster.controllers[100].kill()  # the only one that the broker's settings name
         create(cluster, "first", "--partitions", "1", "--replication-factor", "1")
         cluster.controllers[100].start()
-        await_true(lambda: _active_controller(cluster) >= 0)
+        until(lambda: _active_controller(cluster) >= 0, patience_s=30)
         cluster.controllers[_active_controller(cluster)].kill()
         create(cluster, "second", "--partitions", "1", "--replication-factor", "1")
         produce_and_consume(cluster, "second", "readers")
@@ -256,7 +246,7 @@ def test_a_broker_that_lost_its_data_leads_only_when_the_loss_is_accepted(small:
     shutil.rmtree(broker.data)
     broker.start()
     small.await_brokers(1)
-    await_true(lambda: "the last in-sync replica was in another data directory" in broker.log_tail())
+    until(lambda: "the last in-sync replica was in another data directory" in broker.log_tail(), patience_s=30)
     assert {small.leader("orders", index) for index in range(3)} == {-1}
     servers = ("--bootstrap-server", small.bootstrap_servers)
     accepting = (
@@ -281,7 +271,7 @@ def test_a_broker_that_lost_its_data_leads_only_when_the_loss_is_accepted(small:
         )
         return {small.leader("orders", index) for index in range(3)} == {1}
 
-    await_true(leads_again, timeout_s=60)
+    until(leads_again, patience_s=60)
     assert {small.leader("__consumer_offsets", index) for index in range(3)} == {-1}
 
 
@@ -290,10 +280,10 @@ def test_a_suspended_broker_is_fenced_and_comes_back(tmp_path: Path) -> None:
         cluster.start()
         create(cluster, "orders", "--replica-assignment", "1")
         cluster.brokers[1].pause()
-        await_true(lambda: cluster.seen_by(2) == {2})
+        until(lambda: cluster.seen_by(2) == {2}, patience_s=30)
         cluster.brokers[1].resume()
-        await_true(lambda: cluster.seen_by(2) == {1, 2})
-        await_true(lambda: cluster.leader("orders", ask=2) == 1)
+        until(lambda: cluster.seen_by(2) == {1, 2}, patience_s=30)
+        until(lambda: cluster.leader("orders", ask=2) == 1, patience_s=30)
         assert "the controller has fenced this broker" in cluster.brokers[1].log_tail()
 
 
@@ -320,3 +310,28 @@ def test_java_takes_over_the_directory_of_a_kbroker_broker_and_gives_it_back(sma
         broker.start()
         small.await_brokers(1)
         produce_and_consume(small, "orders", f"after-{kind}", total=expected)
+
+
+def test_a_broker_checks_changes_of_settings_before_it_forwards_them(tmp_path: Path) -> None:
+    """Kafka's controllers store what a broker forwards. Kafka's brokers give the same answers."""
+    key = "log.retention.ms"
+
+    def alter(asked: int, name: str, change: tuple[str, int, str | None]) -> int:
+        config = dict(zip(("Name", "ConfigOperation", "Value"), change, strict=True))
+        resource = {"ResourceType": 4, "ResourceName": name, "Configs": [config]}
+        with connected(cluster.brokers[asked].address) as connection:
+            answer = connection.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+        return int(answer["Responses"][0]["ErrorCode"])
+
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER, KAFKA]) as cluster:
+        cluster.start()
+        for asked, other in ((1, "2"), (2, "1")):
+            assert alter(asked, str(asked), (key, 0, "9000")) == 0
+            for name, change in (
+                (other, (key, 0, "9000")),
+                (str(asked), (key, 0, "x")),
+                (str(asked), (key, 0, None)),
+                (str(asked), (key, 9, "9000")),
+                ("", ("listeners", 0, "PLAINTEXT://:1")),
+            ):
+                assert alter(asked, name, change) == INVALID_REQUEST, (asked, name, change)

@@ -4,15 +4,13 @@ acknowledged survives the death of a leader of either kind.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.kafka import libraries
-from compat.kafka.tools import run_tool
+from compat.kafka.tools import tool
 
 PARTITIONS = 3
 
@@ -20,19 +18,6 @@ PARTITIONS = 3
 @pytest.fixture(autouse=True)
 def _java() -> None:
     libraries()
-
-
-def tool(name: str, *arguments: str) -> str:
-    done = run_tool(f"org.apache.kafka.tools.{name}", *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def await_true(what: Callable[[], bool], *, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def create(cluster: ProcessCluster, topic: str) -> None:
@@ -51,21 +36,10 @@ def produce(cluster: ProcessCluster, topic: str, records: int) -> None:
     assert f"{records} records sent" in out
 
 
-def in_sync(cluster: ProcessCluster, topic: str) -> list[set[int]]:
-    broker = next(each for each, node in cluster.brokers.items() if node.is_running)
-    found = cluster.metadata(broker, [topic])["Topics"][0]["Partitions"]
-    return [set(part["IsrNodes"]) for part in found]
-
-
 def await_equal_replicas(cluster: ProcessCluster, topic: str, records: int) -> None:
     """Wait until all brokers are in every ISR and hold the same bytes, and count the records."""
-    ids = set(cluster.brokers)
-    await_true(lambda: in_sync(cluster, topic) == [ids] * PARTITIONS)
-
-    def equal() -> bool:
-        return all(len({cluster.log_bytes(one, topic, index) for one in ids}) == 1 for index in range(PARTITIONS))
-
-    await_true(equal)
+    cluster.await_isrs(topic, *cluster.brokers)
+    assert cluster.replicas_become_equal(topic, range(PARTITIONS))
     consumed = tool(
         "ConsumerPerformance", "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic,
         "--num-records", str(records), "--group", f"readers-of-{records}", "--timeout", "30000",

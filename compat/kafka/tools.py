@@ -49,6 +49,13 @@ def run_tool(
     )
 
 
+def tool(name: str, *arguments: str) -> str:
+    """Run a class of org.apache.kafka.tools; returns its output. Errors: AssertionError if it fails."""
+    done = run_tool(f"org.apache.kafka.tools.{name}", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def start_tool(main_class: str, *arguments: str) -> subprocess.Popen[str]:
     """Start a tool with pipes for its standard output and error."""
     return subprocess.Popen(
