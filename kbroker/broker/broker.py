@@ -36,7 +36,7 @@ from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
 from kbroker.replication.fetching import FetchRound
 from kbroker.replication.leader import LeaderProgress
 from kbroker.replication.partition import Partition
-from kbroker.replication.partition_reads import CONSUMER, Fetcher
+from kbroker.replication.partition_reads import FUTURE_REPLICA, Fetcher
 from kbroker.replication.replica_selector import preferred_replica
 from kbroker.replication.replicas import Replicas
 from kbroker.replication.throttle import UNLIMITED, ReplicationThrottle, is_throttled
@@ -313,9 +313,14 @@ class Broker:
     def fetcher(
         self, replica_id: int, *, replica_epoch: int, read_committed: bool, may_read_follower: bool = False
     ) -> Fetcher:
-        """The sender of a Fetch. A replica is stale if its broker id has been registered again with a newer epoch."""
+        """The sender of a Fetch. A replica is stale if its broker id has been registered again with a newer epoch.
+
+        As in Kafka, tools that give a negative replica id (-2 is kafka-replica-verification) are consumers.
+        """
+        if replica_id == FUTURE_REPLICA:
+            return Fetcher(replica_id)
         if replica_id < 0:
-            return _CONSUMERS[may_read_follower][read_committed] if replica_id == CONSUMER else Fetcher(replica_id)
+            return _CONSUMERS[may_read_follower][read_committed]
         broker = self.image.brokers.get(replica_id)
         is_stale = broker is not None and not broker.fenced and -1 < replica_epoch < broker.epoch
         return Fetcher(replica_id, replica_epoch=replica_epoch, is_stale=is_stale)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
+from kbroker.replication.offset_lookup import DEBUGGING
+from kbroker.replication.partition_reads import CONSUMER
 from tests.broker.several import memory_cluster, values
 from wire.errors import ErrorCode
 from wire.messages.alter_partition_reassignments import (
@@ -169,13 +171,14 @@ async def test_consumers_read_from_the_follower_in_their_rack() -> None:
         await cluster.produce([b"x"], to=1)
         await cluster.until(lambda: all(one.partition().known_high_watermark == 1 for one in cluster.brokers.values()))
 
-        async def fetch(broker: int, rack: str, offset: int = 0) -> PartitionData:
+        async def fetch(broker: int, rack: str, offset: int = 0, *, replica_id: int = CONSUMER) -> PartitionData:
             asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
             request = FetchRequest(
                 max_wait_ms=1_000,
                 min_bytes=1,
                 topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
                 rack_id=rack,
+                replica_state=ReplicaState(replica_id=replica_id),
             )
             async with cluster.client(broker) as client:
                 found: PartitionData = (await client.ask(request, version=16)).responses[0].partitions[0]
@@ -186,4 +189,5 @@ async def test_consumers_read_from_the_follower_in_their_rack() -> None:
             assert (data.preferred_read_replica, len(data.records or b"")) == (preferred, size), rack
         data = await fetch(2, "b")
         assert (data.error_code, data.high_watermark, len(data.records or b"")) == (0, 1, 69)
+        assert await fetch(2, "", replica_id=DEBUGGING) == data, "kafka-replica-verification reads every replica"
         assert (await fetch(2, "b", 5)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
