@@ -163,6 +163,7 @@ class MetadataObserver:
         self._client_id = f"raft-client-{node_id}"
         self._log_lock = trio.Lock()
         self._publishing = trio.Lock()
+        self._is_paused = False
         self._changed = trio.Event()
         self._followed = (-1, -1)
         self._last_failure: tuple[Address, str] | None = None
@@ -190,9 +191,14 @@ class MetadataObserver:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[Image]:
-        """Publish nothing inside the block. The observer fetches at most one more answer."""
+        """Publish nothing inside the block, and the newest image after it. The observer continues to fetch."""
         async with self._publishing:
+            self._is_paused = True
+        try:
             yield self.publisher.image
+        finally:
+            self._is_paused = False
+        await self._publish()
 
     async def close(self) -> None:
         """Sync and close the log; `run` must have ended."""
@@ -336,8 +342,8 @@ class MetadataObserver:
                 timestamp_ms=self._env.timestamp_ms(),
             )
             # An answer without records only moves the high watermark.
-            image = await self._changing_log(append) if data.records else append()
-            await self._publish(image)
+            await self._changing_log(append) if data.records else append()
+            await self._publish()
 
     async def _install(self, snapshot: SnapshotId, connection: Connection) -> None:
         """Fetch a snapshot, and continue after it. Returns without it if the leader has deleted it."""
@@ -376,9 +382,9 @@ class MetadataObserver:
                 if partial_snapshot.size >= parts[0].size:
                     break
             install = partial(follower.install, partial_snapshot, timestamp_ms=env.timestamp_ms(), now_ms=env.now_ms())
-            image = await self._changing_log(install)
+            await self._changing_log(install)
             logger.info("installed a metadata snapshot", end_offset=snapshot.end_offset, bytes=partial_snapshot.size)
-            await self._publish(image)
+            await self._publish()
         finally:
             partial_snapshot.abandon()
 
@@ -386,8 +392,12 @@ class MetadataObserver:
         async with self._log_lock:
             return await self._env.run_blocking(change)
 
-    async def _publish(self, image: Image) -> None:
+    async def _publish(self) -> None:
+        """Publish what is applied, unless publishing is paused."""
+        if self._is_paused:
+            return
         async with self._publishing:
+            image = self._follower.image
             if image.voters is not self.publisher.image.voters:
                 self.quorum.on_voters(image.voters)
             await self.publisher.publish(image)
