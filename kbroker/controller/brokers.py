@@ -209,7 +209,7 @@ def unregister_broker(context: Context, request: UnregisterBrokerRequest) -> Out
     return Outcome(records, UnregisterBrokerResponse(error_message=""))
 
 
-@decides(ControllerRegistrationRequest)
+@decides(ControllerRegistrationRequest, may_be_long=True)
 def register_controller(
     _context: Context, request: ControllerRegistrationRequest
 ) -> Outcome[ControllerRegistrationResponse]:

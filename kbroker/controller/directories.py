@@ -28,7 +28,7 @@ from wire.messages.assign_replicas_to_dirs import (
 from wire.stored.metadata import BrokerRegistrationChangeRecord
 
 
-@decides(AssignReplicasToDirsRequest)
+@decides(AssignReplicasToDirsRequest, may_be_long=True)
 def assign_replicas_to_dirs(
     context: Context, request: AssignReplicasToDirsRequest
 ) -> Outcome[AssignReplicasToDirsResponse]:

@@ -29,7 +29,7 @@ from wire.messages.alter_partition import (
 from wire.stored.metadata import PartitionChangeRecord
 
 
-@decides(AlterPartitionRequest)
+@decides(AlterPartitionRequest, may_be_long=True)
 def alter_partition(context: Context, request: AlterPartitionRequest) -> Outcome[AlterPartitionResponse]:
     """Decide each proposed ISR. Raises STALE_BROKER_EPOCH for the whole request.
 

@@ -6,6 +6,7 @@ far a request gets into the broker. No request creates or deletes anything perma
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -57,11 +58,12 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The broker's contents: a topic, with its id, and a group."""
+    """The broker's contents: a topic, with its id, and a group. `values` has values of single fields, by name."""
 
     topic: str
     topic_id: UUID
     group: str
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ def _value(field: Field, shape: Shape, number: int, world: World, version: int) 
         make: Callable[..., Any] = kind
         return make(**_values(kind, shape, number, world, version))
     name = field.name
+    if name in world.values:
+        return world.values[name]
     if kind.name == "string":
         if shape is Shape.EMPTY:
             return ""
