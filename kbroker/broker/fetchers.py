@@ -23,10 +23,12 @@ import trio
 
 from kbroker.broker.follower_logs import FollowerLogs, SourceFailed, delay_ms
 from kbroker.client.streaming import Connection, ConnectionClosed
+from kbroker.config import Settings
 from kbroker.metadata.delta import Delta
 from kbroker.replication.follower import FetchLimits, Followed, PartitionId, ReplicaFetcher, fetch_version
 from kbroker.replication.partition import Partition
 from kbroker.runtime.event_log import get_logger
+from wire.client import MAX_RESPONSE_BYTES
 from wire.errors import ErrorCode, Malformed
 from wire.messages.fetch import FetchResponse
 
@@ -44,6 +46,17 @@ _SESSION_ERRORS: Final = (
 )
 
 logger = get_logger(__name__)
+
+
+def longest_response(settings: Settings) -> int:
+    """The size of the largest answer in bytes: the records that a follower asks for, or one larger batch, which may be
+    as large as a request, and the offsets of many partitions.
+    """
+    return (
+        settings.replication.replica_fetch_response_max_bytes
+        + settings.server.socket_request_max_bytes
+        + MAX_RESPONSE_BYTES
+    )
 
 
 class Fetchers:
@@ -201,7 +214,11 @@ class Source:
             raise SourceFailed(f"broker {source_id} is not registered with a listener {name}")
         with trio.move_on_after(broker.settings.replication.replica_socket_timeout_ms / 1000):
             stream = await broker.env.connect(endpoint.host, endpoint.port)
-            return Connection(stream, client_id=f"broker-{broker.node_id}-fetcher-{number}")
+            return Connection(
+                stream,
+                client_id=f"broker-{broker.node_id}-fetcher-{number}",
+                max_response_bytes=longest_response(broker.settings),
+            )
         raise SourceFailed(f"no connection to {endpoint.host}:{endpoint.port} in time")
 
     async def _copy(self, connection: Connection) -> None:

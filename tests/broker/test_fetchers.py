@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
+from kbroker.broker.fetchers import longest_response
+from tests.broker.running_broker import settings_of
 from tests.broker.several import memory_cluster, values
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -49,6 +51,12 @@ async def test_changed_num_replica_fetchers_applies_to_partitions_that_are_copie
             assert not (await cluster.produce([b"y"], to=1)).error_code
         await cluster.agree()
         await cluster.agree(index=1)
+
+
+def test_an_answer_may_have_all_records_that_were_asked_for_or_one_larger_batch() -> None:
+    records, request = 200 << 20, 300 << 20
+    given = {"replica.fetch.response.max.bytes": records, "socket.request.max.bytes": request}
+    assert longest_response(settings_of(1, given)) > max(records, request)
 
 
 async def test_a_follower_that_is_removed_copies_no_more() -> None:
