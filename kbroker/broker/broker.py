@@ -47,14 +47,17 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.produce import NodeEndpoint
 
 HIGH_WATERMARK: Final = -1
 MAX_SESSION_ID: Final = 2**31 - 1
 LOG_INTERVAL_MS: Final = 60_000
+CREATION_PATIENCE_S: Final = 3
+"""Longer than a controller needs for a creation, and than a broker needs to notice that its controller hangs."""
 
+_CREATED: Final = (0, ErrorCode.TOPIC_ALREADY_EXISTS)
 _CONSUMERS: Final = tuple(
     (Fetcher(may_read_follower=may), Fetcher(read_committed=True, may_read_follower=may)) for may in (False, True)
 )
@@ -234,18 +237,31 @@ class Broker:
         return may_create(name, self.settings)
 
     async def create_automatically(self, names: list[str]) -> None:
-        """Create topics that a client named, with the defaults. Failures are logged; the client asks again."""
-        try:
-            request = auto_creation_request(names, self.settings)
-            is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
-            answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
-        except KafkaError as error:
-            logger.warning("automatic creation failed", topics=names, code=error.code.name, why=error.message)
-            return
-        failed = [one for one in answer.topics if one.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)]
-        if failed:  # one log line, because a request can name thousands of topics
-            codes = sorted({ErrorCode(one.error_code).name for one in failed})
-            logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
+        """Create topics that a client named, with the defaults. Failures are logged; the client asks again.
+
+        The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
+        """
+        request = auto_creation_request(names, self.settings)
+        is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
+        why = "no controller is active"
+        if self.controller.active_id >= 0:
+            why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
+            with trio.move_on_after(CREATION_PATIENCE_S):
+                try:
+                    answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
+                except KafkaError as error:
+                    why = str(error)
+                else:
+                    failed = [one for one in answer.topics if one.error_code not in _CREATED]
+                    if failed:  # one log line, because a request can name thousands of topics
+                        codes = sorted({code_of(one.error_code).name for one in failed})
+                        logger.warning(
+                            "automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes
+                        )
+                    return
+        left_out = self.log_limit.admit("automatic creation", now_ms=self.env.now_ms())
+        if left_out is not None:
+            logger.warning("automatic creation failed", topic=names[0], topics=len(names), why=why, left_out=left_out)
 
     # Groups
 

@@ -27,6 +27,7 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
@@ -96,6 +97,26 @@ async def test_c2_a_broker_serves_clients_without_a_controller_and_follows_it_ag
             assert not fenced(site)
         assert fenced(site)
         ended.set()
+
+
+@pytest.mark.parametrize("after_s", [0, 30])
+async def test_c2_an_unknown_topic_does_not_hold_up_a_client_without_a_controller(after_s: int) -> None:
+    network, disk = MemoryNetwork(), SimulatedDisk(timestamp_ms=lambda: 0)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    member = Member(network)
+    async with trio.open_nursery() as nursery:
+        ended = trio.Event()
+        await nursery.start(_control, disk, network, ended)
+        async with member.running():
+            client = await member.connect()
+            ended.set()
+            await trio.sleep(after_s)
+            before = trio.current_time()
+            answer = await client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="new")]))
+            assert trio.current_time() - before < 5
+            assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            client.close()
 
 
 def _controllers_seen(node: Node) -> tuple[int, list[str]]:
