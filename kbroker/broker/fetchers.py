@@ -30,7 +30,7 @@ from kbroker.replication.partition import Partition
 from kbroker.runtime.event_log import get_logger
 from wire.client import MAX_RESPONSE_BYTES
 from wire.errors import ErrorCode, Malformed
-from wire.messages.fetch import FetchResponse
+from wire.messages.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
@@ -238,8 +238,8 @@ class Source:
                 ready_ms = fetcher.next_ready_ms()
                 await self._pause(limits.max_wait_ms if ready_ms is None else ready_ms - now_ms)
                 continue
-            await connection.send(request, version=version)
-            response = await self._receive(connection, limits.max_wait_ms + settings.replica_socket_timeout_ms)
+            timeout_ms = limits.max_wait_ms + settings.replica_socket_timeout_ms
+            response = await self._ask(connection, request, version=version, timeout_ms=timeout_ms)
             if response is None:
                 return
             if response.error_code not in (ErrorCode.NONE, *_SESSION_ERRORS):
@@ -249,13 +249,15 @@ class Source:
                 self._failures = 0
             await self._logs.take(fetcher.take(response), connection)
 
-    async def _receive(self, connection: Connection, timeout_ms: int) -> FetchResponse | None:
+    async def _ask(
+        self, connection: Connection, request: FetchRequest, *, version: int, timeout_ms: int
+    ) -> FetchResponse | None:
         """The answer, or None if a new partition ends the wait for it."""
         self._is_interrupted = False
         with trio.move_on_after(timeout_ms / 1000) as wait:
             self._wait = wait
             try:
-                response: FetchResponse = await connection.receive()
+                response: FetchResponse = await connection.ask(request, version=version)
             finally:
                 self._wait = None
             return response

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from kbroker.broker.fetchers import longest_response
+from kbroker.testing.net import MemoryListener
 from tests.broker.running_broker import settings_of
 from tests.broker.several import memory_cluster, values
 from wire.messages.alter_partition_reassignments import (
@@ -51,6 +52,19 @@ async def test_changed_num_replica_fetchers_applies_to_partitions_that_are_copie
             assert not (await cluster.produce([b"y"], to=1)).error_code
         await cluster.agree()
         await cluster.agree(index=1)
+
+
+async def test_a_leader_that_reads_nothing_is_left_after_a_timeout() -> None:
+    async with memory_cluster(2, settings={"replica.socket.timeout.ms": 5_000}) as cluster:
+        await cluster.create(replicas=((1, 2),) * 2_000)  # a Fetch of all of them is larger than the socket's buffer
+        silent = MemoryListener(cluster.network, "broker-1", 9092)
+        silent.listen()
+        cluster.network.listeners["broker-1", 9092] = silent
+        cluster.cut(2, 1)
+        cluster.mend(2)
+        with trio.fail_after(30):
+            for _ in range(3):
+                await silent.accept()
 
 
 def test_an_answer_may_have_all_records_that_were_asked_for_or_one_larger_batch() -> None:
