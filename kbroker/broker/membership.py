@@ -1,8 +1,8 @@
 """How a broker belongs to its cluster: with a controller in its own process, or as a member of a quorum elsewhere.
 
-The node sees the same interface. What differs is the order of a start. A broker with its own controller loads its logs
-and then registers. A member of a quorum first follows the metadata and registers, because the controllers say what is
-in the cluster; it sends heartbeats while it loads its logs, and is fenced until then.
+Both have the same interface. Only the order of a start differs. A broker with its own controller loads its logs and
+then registers. A member of a quorum first follows the metadata and registers, because the controllers say what it has
+to load; it sends heartbeats while it loads its logs, and stays fenced until then.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class ReplicationThrottle:
         self._expire(now_ms // self._window_ms)
         if not self._samples:
             return 0
-        # A young rate counts as if it were almost all windows old, so that it begins with a burst.
+        # The first rate is that of almost all windows, although fewer have passed: this allows a burst at the start.
         elapsed_ms = max(now_ms - self._samples[0][0] * self._window_ms, (self._windows - 1) * self._window_ms)
         if self._total * 1_000 <= self.rate * elapsed_ms:
             return 0
