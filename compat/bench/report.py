@@ -101,8 +101,9 @@ What the rows mean:
   run. In the rows with five requests in one call, a client sends five requests on a connection and receives their
   replies before it sends the next five, so the client is not the bottleneck. Each connection has a partition.
 - Fetch is version 11 without a session, with one request in flight. Each request asks for up to 1 MiB of one of four
-  partitions of 64 MB. With four connections, each has a thread of the client. The CPU time of a broker is user and
-  system time of its process and child processes. Its memory includes child processes too.
+  partitions of 64 MB. With four connections, each has a thread of the client. "Threads that only call sendfile" are a
+  server in Python without a broker, on the same files: no broker in Python can be quicker than that. The CPU time of a
+  broker is user and system time of its process and child processes. Its memory includes child processes too.
 - End to end is the time of one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to
   `poll` of its consumer in the same process.
 - ProducerPerformance is Kafka's tool with its defaults (idempotent, `acks=all`).

@@ -13,10 +13,11 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from compat.bench.bare_sender import FRAME_BYTES, bare_sender
 from compat.bench.frames import (
     FETCH_VERSION,
     PRODUCE_VERSION,
@@ -177,11 +178,27 @@ def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float, connec
             offset += sum(struct.unpack_from(">i", records, at + 23)[0] + 1 for at in batch_starts(records))
     assert frames, f"{found} bytes were found in {partitions} partitions, too few for one complete fetch"
     sockets = [connection, *(RawConnection(servers, timeout_s=60).socket for _ in range(connections - 1))]
-    wanted = gigabytes * 1e9 / connections
+    got, took = _fetch_on(sockets, frames, gigabytes)
+    return {"mb_s": got / took / 1e6, "bytes": found + got}
+
+
+def bare_fetch(
+    servers: str, topic: str, *, segments: list[str], gigabytes: float, connections: int
+) -> dict[str, float]:
+    """The same from `bare_sender` instead of a broker, which sends the same segments."""
+    del servers, topic
+    with bare_sender(segments, connections) as sockets:
+        got, took = _fetch_on(sockets, [bytes(FRAME_BYTES)], gigabytes)
+    return {"mb_s": got / took / 1e6}
+
+
+def _fetch_on(sockets: Sequence[socket.socket], frames: list[bytes], gigabytes: float) -> tuple[int, float]:
+    """Fetch this much over all connections. Returns the bytes, and the seconds that it took."""
+    wanted = gigabytes * 1e9 / len(sockets)
     began = time.perf_counter()
-    with ThreadPoolExecutor(connections) as threads:
-        got = sum(threads.map(lambda number: _fetch_all(sockets[number], frames, number, wanted), range(connections)))
-    return {"mb_s": got / (time.perf_counter() - began) / 1e6, "bytes": found + got}
+    with ThreadPoolExecutor(len(sockets)) as threads:
+        got = sum(threads.map(lambda number: _fetch_all(sockets[number], frames, number, wanted), range(len(sockets))))
+    return got, time.perf_counter() - began
 
 
 def _fetch_all(connection: socket.socket, frames: list[bytes], place: int, wanted: float) -> int:
@@ -226,7 +243,7 @@ def end_to_end(servers: str, topic: str, *, count: int) -> dict[str, float]:
 MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each
     for each in (
-        *(latency, throughput, bursts, fill, fetch, end_to_end, rebalance, commits, fill_groups),
+        *(latency, throughput, bursts, fill, fetch, bare_fetch, end_to_end, rebalance, commits, fill_groups),
         *(cold_read, first_bytes, latency_while_copied),
         *(put_files, read_objects, read_partitions, fill_day),
     )

@@ -12,6 +12,7 @@ from compat.brokers import Broker
 from compat.kafka import KafkaNode
 from compat.oracle.raw import Answer, Closed, RawConnection, Reply, Silent, ask, connected
 from compat.oracle.schema import Message, decode_response, encode_request
+from compat.waiting import until
 
 if TYPE_CHECKING:
     from compat.oracle.groups import NewGroup, NewSeat, Seat
@@ -99,13 +100,14 @@ def await_leaders(address: str, name: str, partitions: int) -> None:
     """Wait until the broker serves reads of every partition: KRaft creates a topic before its broker applies it."""
     probes = [{"PartitionIndex": index, "Timestamp": -1} for index in range(partitions)]
     request = encode_request("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": name, "Partitions": probes}]})
-    for _ in range(1000):
+
+    def have_leaders() -> bool:
         got = ask(address, request)
         assert isinstance(got, Reply)
         found = decode_response("ListOffsets", 1, got.payload)["Topics"][0]["Partitions"]
-        if all(partition["ErrorCode"] == 0 for partition in found):
-            return
-    raise AssertionError(f"{name} has no leaders on {address}: {found}")
+        return all(partition["ErrorCode"] == 0 for partition in found)
+
+    until(have_leaders, each_s=0.002)
 
 
 def kind(answer: Answer) -> str:
