@@ -16,13 +16,13 @@ from kbroker.web.groups import committed, count, groups, shards
 from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_image, of_node
 from kbroker.web.ports import Observed
 
-_SHRINKS, _EXPANDS = "isr.shrinks", "isr.expands"
+_SHRINKS, _EXPANDS, _UNCLEAN = "isr.shrinks", "isr.expands", "unclean.elections"
 _RUNNING, _STARTING, _STOPPING = 3, 1, 6  # Kafka's BrokerState
 
 
 def count_isr_changes(metrics: Metrics, broker_id: int) -> Callable[[Image, Delta], None]:
-    """An image listener that counts ISR shrinks and expansions of the partitions that this broker leads."""
-    shrinks, expands = metrics.counter(_SHRINKS), metrics.counter(_EXPANDS)
+    """An image listener that counts ISR changes and unclean elections of the partitions that this broker leads."""
+    shrinks, expands, unclean = metrics.counter(_SHRINKS), metrics.counter(_EXPANDS), metrics.counter(_UNCLEAN)
 
     def on_image(_image: Image, delta: Delta) -> None:
         for change in delta.changed_partitions:
@@ -30,6 +30,7 @@ def count_isr_changes(metrics: Metrics, broker_id: int) -> Callable[[Image, Delt
             if before is not None and after is not None and after.leader == broker_id:
                 shrinks.add(len(after.isr) < len(before.isr))
                 expands.add(len(after.isr) > len(before.isr))
+                unclean.add(before.leader != broker_id not in before.isr)
 
     return on_image
 
@@ -135,6 +136,12 @@ def _isr_shrinks(node: Observed) -> float:
 def _isr_expands(node: Observed) -> float:
     """Times that a partition led by this broker gained an in-sync replica."""
     return node.metrics.counter(_EXPANDS).value
+
+
+@of_node(COUNTER, "kafka_controller_controllerstats_uncleanleaderelections_total")
+def _unclean_elections(node: Observed) -> float:
+    """Times that this broker was elected as a leader although it was not in sync. Records may be lost."""
+    return node.metrics.counter(_UNCLEAN).value
 
 
 @of_broker(COUNTER, "kafka_server_replicamanager_failedisrupdates_total")

@@ -381,21 +381,25 @@ def _partition(*isr: int, leader: int = 1) -> PartitionImage:
 @pytest.mark.parametrize(
     ("before", "after", "counted"),
     [
-        (_partition(1, 2, 3), _partition(1, 2), (1, 0)),
-        (_partition(1), _partition(1, 2, 3), (0, 1)),
-        (_partition(1, 2), _partition(1, 2), (0, 0)),
-        (_partition(1, 2, leader=2), _partition(2, leader=2), (0, 0)),
-        (None, _partition(1, 2, 3), (0, 0)),
-        (_partition(1, 2, 3), None, (0, 0)),
+        (_partition(1, 2, 3), _partition(1, 2), (1, 0, 0)),
+        (_partition(1), _partition(1, 2, 3), (0, 1, 0)),
+        (_partition(1, 2), _partition(1, 2), (0, 0, 0)),
+        (_partition(1, 2, leader=2), _partition(2, leader=2), (0, 0, 0)),
+        (_partition(1, 2, leader=2), _partition(1), (1, 0, 0)),
+        (_partition(2, leader=-1), _partition(1), (0, 0, 1)),
+        (_partition(2, leader=-1), _partition(3, leader=3), (0, 0, 0)),
+        (None, _partition(1, 2, 3), (0, 0, 0)),
+        (_partition(1, 2, 3), None, (0, 0, 0)),
     ],
 )
-def test_isr_changes_are_counted_on_the_leader(
-    before: PartitionImage | None, after: PartitionImage | None, counted: tuple[int, int]
+def test_isr_changes_and_unclean_elections_are_counted_on_the_leader(
+    before: PartitionImage | None, after: PartitionImage | None, counted: tuple[int, int, int]
 ) -> None:
     metrics = Metrics()
     images = [_image({} if partition is None else {0: partition}) for partition in (before, after)]
     count_isr_changes(metrics, 1)(images[1], Delta(*images))
-    assert (metrics.counter("isr.shrinks").value, metrics.counter("isr.expands").value) == counted
+    names = ("isr.shrinks", "isr.expands", "unclean.elections")
+    assert tuple(metrics.counter(name).value for name in names) == counted
 
 
 def test_no_metric_is_declared_twice() -> None:
