@@ -80,6 +80,15 @@ def test_a_raw_snappy_block_is_read_as_librdkafka_sends_it() -> None:
         decompress(Codec.SNAPPY, packed, max_bytes=len(TEXT) - 1)
 
 
+def test_two_zstd_blocks_can_be_decoded_in_turns() -> None:
+    whole = [bytes([value]) * (3 * PIECE_BYTES) for value in (1, 2)]
+    blocks = [compress(Codec.ZSTD, data) for data in (b"before", *whole)]
+    assert decompress(Codec.ZSTD, blocks[0], max_bytes=10) == b"before"
+    turns = [decompress_pieces(Codec.ZSTD, block, max_bytes=4 * PIECE_BYTES) for block in blocks[1:]]
+    pairs = list(zip(*turns, strict=True))
+    assert [b"".join(pieces) for pieces in zip(*pairs, strict=True)] == whole
+
+
 def test_zstd_is_read_with_and_without_its_optional_fields() -> None:
     for size in (True, False):
         for checksum in (True, False):
