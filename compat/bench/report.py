@@ -124,6 +124,8 @@ What the rows mean:
   Kafka has it in its log, kbroker in a directory as the tier. Bytes through the broker are those of the topic in the
   broker's metrics. Bytes read from the store are counted by a storage plug-in, indexes included. The 2,048,000
   records of 100 B have a quarter of the bytes of the 819,000. These rows are from separate runs.
+- A rate of the second query is that of one topic with one or four partitions, whose data is in the page cache. The CPU
+  time is that of Spark's JVM, its Python workers and the broker during this query.
 - Starts use a formatted directory, with one broker at a time on the machine. Memory is measured two seconds later.
 
 The lowest and highest round:

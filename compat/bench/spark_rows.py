@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compat.bench.counting_storage import counted
 from compat.bench.rivals import Rival, rivals
-from compat.bench.sizes import Figures, Row, at_most, at_most_times
+from compat.bench.sizes import Figures, Row, at_least_times, at_most, at_most_times
 from compat.bench.spark_filling import DAY_MS, HOUR_MS, Day
 from compat.bench.tier_rows import HURRIED, LATEST, LATEST_TIERED, offset
 from compat.brokers import free_port
@@ -33,6 +33,7 @@ COUNTING = "compat.bench.counting_storage:CountingStorage"
 TIERED = {"remote.storage.enable": "true", "segment.bytes": str(64 << 20), "retention.ms": "-1"}
 PLAIN = {"segment.bytes": str(64 << 20), "retention.ms": "-1"}
 CHUNK_MIB = 8
+READY = 2_047_500  # about as many ready-made rows as records in 2 GB; 25 batches in each task of spark_ready
 LOADED = "with kbroker.spark.load"
 
 SPARK_ROWS = [
@@ -69,6 +70,31 @@ SPARK_ROWS = [
         at_most(8 * CHUNK_MIB),
     ),
     Row("spark-memory-all", "the same: total resident memory", "MiB", "none", lambda *_: True),
+    Row(
+        "spark-rate-1k",
+        "Spark, the second query of a session: 2,000,000 records of 1 KiB (2 GB) in one partition",
+        "records/s",
+        ">= 2.5 x",
+        at_least_times(2.5),
+    ),
+    Row("spark-rate-1k-cpu", "the same: CPU time of Spark and the broker", "s/GB", "none", lambda *_: True),
+    Row("spark-rate-1k-ready", "the same on ready-made Python rows", "records/s", "none", lambda *_: True),
+    Row("spark-rate-1k-4", "the same 2 GB in four partitions", "records/s", ">= 1.5 x", at_least_times(1.5)),
+    Row("spark-rate-1k-4-cpu", "the same: CPU time of Spark and the broker", "s/GB", "none", lambda *_: True),
+    Row(
+        "spark-rate-small",
+        "the second query: 6,000,000 records of 100 B (0.7 GB) in one partition",
+        "records/s",
+        ">= 2 x",
+        at_least_times(2),
+    ),
+    Row(
+        "spark-rate-zstd",
+        "the second query: 1,000,000 records of 1 KiB in one partition, zstd",
+        "records/s",
+        "> 1 x",
+        lambda ours, theirs, _: ours > theirs,
+    ),
 ]
 
 
@@ -88,16 +114,16 @@ class Bench:
         self.directory, self.started, self._http = directory, started, http
         self.python = spark_python()
 
-    def fill(self, record_bytes: int, records: int, *, codec: int = 0) -> Filled:
+    def fill(self, record_bytes: int, records: int, *, codec: int = 0, partitions: int = PARTITIONS) -> Filled:
         """A day of records that ended an hour ago, on each broker; on kbroker completely in the tier."""
         start_ms = int(time.time() * 1000) - DAY_MS - HOUR_MS
-        day = Day(record_bytes, records // PARTITIONS, PARTITIONS, codec, start_ms)
+        day = Day(record_bytes, records // partitions, partitions, codec, start_ms)
         topics, written = {}, 0.0
         for rival in self.started:
-            topics[rival.name] = topic = rival.topic("spark", partitions=PARTITIONS, configs=_configs(rival))
+            topics[rival.name] = topic = rival.topic("spark", partitions=partitions, configs=_configs(rival))
             written = rival.measure("fill_day", topic, day=asdict(day))["bytes"]
             if rival.name == "kbroker":
-                _flush(rival, topic)
+                _flush(rival, topic, partitions)
         return Filled(day, topics, int(written))
 
     def query(
@@ -111,7 +137,7 @@ class Bench:
         given = {key: value for key, value in more.items() if key not in {"small", "times"}}
         options |= {key: str(value) for key, value in given.items()}
         way = "kafka" if is_stock else "load" if loads else "kbroker"
-        job: dict[str, object] = {"format": way, "options": options}
+        job: dict[str, object] = {"format": way, "options": options, "broker": rival.broker.pid}
         job |= {key: more[key] for key in ("small", "times") if key in more}
         figures = run_spark(self.python, job)
         if not given.keys() & {"startingTimestamp"}:
@@ -119,12 +145,12 @@ class Bench:
             assert (figures["records"], figures["bytes"]) == wanted, figures
         return figures
 
-    def ready_made(self, filled: Filled) -> float:
-        """The seconds of the same query on as many ready-made rows."""
-        options = {"records": str(filled.day.count), "record_bytes": str(filled.day.record_bytes)}
+    def ready_made(self, record_bytes: int, records: int) -> dict[str, float]:
+        """The figures of the same query on ready-made rows."""
+        options = {"records": str(records), "record_bytes": str(record_bytes)}
         figures = run_spark(self.python, {"format": "ready-made", "options": options})
-        assert figures["records"] == filled.day.count
-        return figures["seconds"]
+        assert figures["records"] == records
+        return figures
 
     def through(self, rival: Rival, filled: Filled) -> float:
         """How many bytes of the topic clients have fetched, by the broker's metrics."""
@@ -156,17 +182,18 @@ def _configs(rival: Rival) -> dict[str, str]:
     return TIERED if rival.name == "kbroker" else PLAIN
 
 
-def _flush(rival: Rival, topic: str) -> None:
+def _flush(rival: Rival, topic: str, partitions: int) -> None:
     """Move the whole topic to the tier."""
     command = [sys.executable, "-m", "kbroker", "tier", "flush", "-b", rival.servers, "-t", topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    for partition in range(PARTITIONS):
+    for partition in range(partitions):
         end = offset(rival, topic, LATEST, partition=partition)
         until(lambda partition=partition, end=end: offset(rival, topic, LATEST_TIERED, partition=partition) == end - 1)
 
 
 Rounds = dict[str, list[Figures]]
+Measure = Callable[["Bench", int, Rounds], None]
 
 
 def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
@@ -180,14 +207,14 @@ def _whole(bench: Bench, rounds: int, found: Rounds) -> None:
             if rival.name == "kbroker":
                 figures["spark-1k-through"] = bench.through(rival, filled) - before
                 figures["spark-1k-load"] = bench.query(rival, filled, loads=True, times=1)["seconds"]
-                figures["spark-1k-ready"] = bench.ready_made(filled)
+                figures["spark-1k-ready"] = bench.ready_made(1024, filled.day.count)["seconds"]
                 figures["spark-1k-stock"] = bench.query(rival, filled, stock=True)["seconds"]
             else:
                 figures |= dict.fromkeys(("spark-1k-load", "spark-1k-stock"), query["seconds"])
             found.setdefault(rival.name, []).append(figures)
 
 
-def _one(key: str, record_bytes: int, records: int, codec: int) -> Callable[[Bench, int, Rounds], None]:
+def _one(key: str, record_bytes: int, records: int, codec: int) -> Measure:
     def measure(bench: Bench, rounds: int, found: Rounds) -> None:
         filled = bench.fill(record_bytes, records, codec=codec)
         for number in range(rounds):
@@ -196,6 +223,25 @@ def _one(key: str, record_bytes: int, records: int, codec: int) -> Callable[[Ben
                 if rival.name == "kbroker":
                     loaded = bench.query(rival, filled, loads=True, times=1)["seconds"]
                 found.setdefault(rival.name, []).append({key: seconds, f"{key}-load": loaded})
+
+    return measure
+
+
+def _rate(key: str, record_bytes: int, records: int, *, codec: int = 0, partitions: int = 1) -> Measure:
+    """The second query of a session: how many records it reads per second of its own time."""
+
+    def measure(bench: Bench, rounds: int, found: Rounds) -> None:
+        filled = bench.fill(record_bytes, records, codec=codec, partitions=partitions)
+        for number in range(rounds):
+            for rival in bench.started if number % 2 == 0 else reversed(bench.started):
+                query = bench.query(rival, filled)
+                figures = {
+                    key: filled.day.count / query["seconds_again"],
+                    f"{key}-cpu": query["cpu_again"] / filled.bytes * 1e9,
+                }
+                if rival.name == "kbroker" and key == "spark-rate-1k":
+                    figures[f"{key}-ready"] = READY / bench.ready_made(1024, READY)["seconds_again"]
+                found.setdefault(rival.name, []).append(figures)
 
     return measure
 
@@ -231,9 +277,7 @@ def _memory(bench: Bench, rounds: int, found: Rounds) -> None:
                 found.setdefault(rival.name, []).append({"spark-memory": over, "spark-memory-all": figures["peak_mib"]})
 
 
-def spark(
-    measure: Callable[[Bench, int, Rounds], None],
-) -> Callable[..., dict[str, list[Figures]]]:
+def spark(measure: Measure) -> Callable[..., dict[str, list[Figures]]]:
     """A measurement outside the rounds of the others."""
 
     def run(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[Figures]]:
@@ -265,4 +309,8 @@ SPARK_MEASURES = {
     "spark-small": spark(_one("spark-small", 100, 2_048_000, 0)),
     "spark-hour": spark(_hour),
     "spark-memory": spark(_memory),
+    "spark-rate": spark(_rate("spark-rate-1k", 1024, 2_000_000)),
+    "spark-rate-4": spark(_rate("spark-rate-1k-4", 1024, 2_000_000, partitions=4)),
+    "spark-rate-small": spark(_rate("spark-rate-small", 100, 6_000_000)),
+    "spark-rate-zstd": spark(_rate("spark-rate-zstd", 1024, 1_000_000, codec=ZSTD)),
 }

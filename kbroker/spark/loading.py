@@ -16,9 +16,8 @@ from pyspark.sql.types import StructType
 
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.planning import batch_pieces
-from kbroker.spark.reading import read_piece
+from kbroker.spark.reading import PieceReader
 from kbroker.spark.schema import columns_of, default_schema, parse_schema
-from kbroker.spark.worker import settle
 
 Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -33,16 +32,15 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | s
         return spark.createDataFrame([], chosen)
     # One row and one task for each piece. Rows from createDataFrame would be split by the number of cores.
     numbers = spark.range(0, len(pieces), 1, len(pieces))
-    return numbers.mapInArrow(_reader(source, [pickle.dumps(piece) for piece in pieces], columns), chosen)
+    return numbers.mapInArrow(_task(PieceReader(source, columns), [pickle.dumps(piece) for piece in pieces]), chosen)
 
 
-def _reader(options: SourceOptions, pieces: Sequence[bytes], columns: Sequence[str]) -> Read:
+def _task(reader: PieceReader, pieces: Sequence[bytes]) -> Read:
     """The function that a task runs. Every task gets all pieces, but as bytes, and unpickles only its own."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_piece(options, pickle.loads(pieces[number]), columns)  # noqa: S301  (pickled by us)
+                yield from reader.rows(pickle.loads(pieces[number]))  # noqa: S301  (pickled by us)
 
     return read

@@ -28,9 +28,8 @@ from kbroker.spark.admission import Pace, admitted
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, UnknownTopic, expired, same_topics
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
-from kbroker.spark.reading import read_piece
+from kbroker.spark.reading import PieceReader
 from kbroker.spark.schema import columns_of
-from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     from kbroker.spark.inventory import Extent
@@ -42,7 +41,7 @@ class KbrokerReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_batch()
-        self._columns = columns_of(schema)
+        self._reader = PieceReader(self._options, columns_of(schema))
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each piece."""
@@ -52,10 +51,7 @@ class KbrokerReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece; Spark passes None if there are no pieces."""
-        settle()
-        if partition is None:
-            return iter(())
-        return read_piece(self._options, partition.value, self._columns)
+        return iter(()) if partition is None else self._reader.rows(partition.value)
 
 
 class KbrokerStreamReader(DataSourceStreamReader):
@@ -63,7 +59,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_streaming()
-        self._columns = columns_of(schema)
+        self._reader = PieceReader(self._options, columns_of(schema))
         self._pace = Pace(least=self._options.min_offsets_per_trigger, max_delay_ms=self._options.max_trigger_delay_ms)
         self._planner: Planner | None = None
         self._position: Offsets | None = None  # where the next batch begins, None if Spark has not said it yet
@@ -109,8 +105,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""
-        settle()
-        return read_piece(self._options, partition.value, self._columns)
+        return self._reader.rows(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: Spark's checkpoint stores the offsets."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from kbroker.spark.errors import (
 from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
 from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.stores import open_store
+from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     from kbroker.spark.client import BrokerClient
@@ -37,6 +38,24 @@ logger = logging.getLogger("kbroker.spark")
 
 LOOKS: Final = 3
 """How often a piece is looked up. Segments that keep disappearing after that are being deleted on purpose."""
+
+
+@dataclass(frozen=True)
+class PieceReader:
+    """What Spark sends to a worker besides the piece. A worker that unpickles it is settled, see kbroker.spark.worker:
+    Spark sends the piece only afterwards.
+    """
+
+    options: SourceOptions
+    columns: Sequence[str]
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        settle()
+        self.__dict__.update(state)
+
+    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """See `read_piece`."""
+        return read_piece(self.options, piece, self.columns)
 
 
 def read_piece(options: SourceOptions, piece: Piece, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import fcntl
 import importlib
+import socket
+import struct
 import subprocess
 import sys
+import termios
 import zipfile
 from pathlib import Path
+
+import pytest
+
+from kbroker.spark.worker import acknowledge
 
 
 def test_zip_imports_work_without_rereading_the_directory(tmp_path: Path) -> None:
@@ -52,3 +60,24 @@ def test_only_objects_of_the_first_task_are_frozen() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("True True True", "")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has this option")
+def test_received_bytes_are_acknowledged_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as spark:
+        worker, _ = listener.accept()
+        with worker:
+            for _ in range(20):  # the kernel delays acknowledgements on connections that send in both directions
+                spark.sendall(b"task")
+                worker.recv(4)
+                worker.sendall(b"rows")
+                spark.recv(4)
+            spark.sendall(b"command")
+            worker.recv(7)
+            acknowledge()
+            assert unacknowledged(spark) == 0
+
+
+def unacknowledged(sender: socket.socket) -> int:
+    """The number of sent bytes that the receiver's kernel has not acknowledged."""
+    return int(struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0])
