@@ -203,15 +203,17 @@ class Settings:
     def log_config(self, configs: Mapping[str, str], make: Callable[..., L]) -> L:
         """The topic's configuration for the storage; `make` is LogConfig, which this layer must not import."""
         values = self.topic_values(configs)
-        given = {one.attribute: values[name] for name, one in TOPIC.items() if one.effect is Effect.ENFORCED}
-        policy = values["cleanup.policy"]
-        assert isinstance(policy, tuple)
+        # The order of a list has no meaning, and the list of throttled replicas may be long.
+        given = {
+            one.attribute: frozenset(value) if isinstance(value := values[name], tuple) else value
+            for name, one in TOPIC.items()
+            if one.effect is Effect.ENFORCED
+        }
         if (internal := given.pop("internal_segment_bytes")) is not None:
             given["segment_bytes"] = internal
         return make(
             **{
                 **given,
-                "cleanup_policy": frozenset(policy),
                 "producer_id_expiration_ms": self.fetch.producer_id_expiration_ms,
                 "max_producers": self.limits.kbroker_max_producers_per_partition,
             }

@@ -10,7 +10,6 @@ Source: KIP-73; ReplicationQuotaManager and Rate of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 UNLIMITED: Final = (1 << 63) - 1
@@ -63,6 +62,6 @@ class ReplicationThrottle:
             self._total -= self._samples.popleft()[1]
 
 
-def is_throttled(replicas: Sequence[str], index: int, broker_id: int) -> bool:
-    """Whether a topic's list of throttled replicas (`partition:broker`, or `*`) names this one."""
-    return bool(replicas) and (replicas[0] == ALL_REPLICAS or f"{index}:{broker_id}" in replicas)
+def is_throttled(replicas: frozenset[str], index: int, broker_id: int) -> bool:
+    """Whether a topic's throttled replicas (`partition:broker`, or `*`) include this one."""
+    return bool(replicas) and (ALL_REPLICAS in replicas or f"{index}:{broker_id}" in replicas)

@@ -49,8 +49,8 @@ class LogConfig:
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
     kbroker_remote_flush_timestamp_ms: int = -1
-    leader_replication_throttled_replicas: tuple[str, ...] = ()
-    follower_replication_throttled_replicas: tuple[str, ...] = ()
+    leader_replication_throttled_replicas: frozenset[str] = frozenset()
+    follower_replication_throttled_replicas: frozenset[str] = frozenset()
     producer_id_expiration_ms: int = 86_400_000
     max_producers: int = 100_000
 
