@@ -3,6 +3,8 @@
 Before v8 a request names one group, and its error code is at the top of the response; before v2 that field does not
 exist, and each partition has the error code. A request for all partitions of a group (topics is null) omits, from v10
 on, topics that no longer have an id.
+
+An answer waits until the offsets in it are on all in-sync replicas: the next coordinator must not contradict it.
 """
 
 from __future__ import annotations
@@ -94,6 +96,10 @@ async def _fetch(
             found.topics = [topic for topic in found.topics if _has_id(topic, image)]
         whole.topics += found.topics
         whole.error_code = found.error_code
+    try:
+        await broker.groups.runtime.await_committed(asked.group_id)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
     whole.topics += unknown
     return whole
 

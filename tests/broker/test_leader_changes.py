@@ -74,45 +74,59 @@ async def test_r4_a_leader_without_controllers_acknowledges_nothing() -> None:
         assert values(cluster.bytes_of(1)) == [b"kept", b"new"]
 
 
-async def test_committed_offsets_survive_the_death_of_their_coordinator() -> None:
+OFFSETS = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 3}
+
+
+def commit_of(offset: int) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    return OffsetCommitRequest(
+        group_id="readers", topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])], member_id=""
+    )
+
+
+async def committed(cluster: MemoryCluster, broker: int) -> tuple[int, int]:
+    """The error code and the offset that a broker answers."""
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    async with cluster.client(broker) as client:
+        answer = await client.ask(OffsetFetchRequest(group_id="readers", topics=topics), version=7)
+    return (answer.error_code, -1) if answer.error_code else (0, answer.topics[0].partitions[0].committed_offset)
+
+
+async def test_r11_committed_offsets_survive_the_death_of_their_coordinator() -> None:
     """The coordinator of a group moves with the leader of its partition of `__consumer_offsets`."""
-    settings = {"offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 3}
-    async with memory_cluster(settings=settings) as cluster:
+    async with memory_cluster(settings=OFFSETS) as cluster:
         await cluster.create()
         await cluster.create("__consumer_offsets", replicas=((1, 2, 3),), min_insync_replicas=2)
-        commit = OffsetCommitRequest(
-            group_id="readers",
-            topics=[
-                OffsetCommitRequestTopic(
-                    name="t",
-                    partitions=[
-                        OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="")
-                    ],
-                )
-            ],
-            member_id="",
-        )
-        fetch = OffsetFetchRequest(
-            group_id="readers", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        )
-
-        async def committed(broker: int) -> tuple[int, int]:
-            async with cluster.client(broker) as client:
-                answer = await client.ask(fetch, version=7)
-            if answer.error_code:
-                return answer.error_code, -1
-            return 0, answer.topics[0].partitions[0].committed_offset
-
         async with cluster.client(1) as client:
-            answer = await client.ask(commit, version=7)
+            answer = await client.ask(commit_of(7), version=7)
         assert not answer.topics[0].partitions[0].error_code
-        assert await committed(2) == (ErrorCode.NOT_COORDINATOR, -1)
+        assert await committed(cluster, 2) == (ErrorCode.NOT_COORDINATOR, -1)
         await cluster.kill(1)
         await cluster.until(lambda: cluster.leader("__consumer_offsets") == 2)
         await trio.sleep(5)  # until the coordinator has loaded its partition
-        assert await committed(2) == (0, 7)
+        assert await committed(cluster, 2) == (0, 7)
         await cluster.start(1)
-        assert (await committed(1))[0] == ErrorCode.NOT_COORDINATOR
+        assert (await committed(cluster, 1))[0] == ErrorCode.NOT_COORDINATOR
+
+
+async def test_r11_an_offset_is_not_shown_before_all_replicas_have_it() -> None:
+    """Otherwise the next coordinator, which may lack it, would show an earlier offset (K10)."""
+    async with memory_cluster(settings=OFFSETS) as cluster:
+        await cluster.create()
+        await cluster.create("__consumer_offsets", replicas=((1, 2, 3),), min_insync_replicas=2)
+        async with cluster.client(1) as client:
+            await client.ask(commit_of(7), version=7)
+            assert await committed(cluster, 1) == (0, 7)
+            for follower in (2, 3):
+                cluster.cut(follower, 1)
+            answer = await client.ask(commit_of(9), version=7)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await committed(cluster, 1) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+        for follower in (2, 3):
+            cluster.mend(follower)
+        await cluster.until(lambda: cluster.isr("__consumer_offsets") == {1, 2, 3})
+        await trio.sleep(5)
+        assert await committed(cluster, 1) == (0, 9)
 
 
 async def test_r13_a_new_leader_answers_offset_not_available_at_first() -> None:

@@ -150,6 +150,32 @@ class CoordinatorRuntime(Generic[S]):
             led.require_active()
             return await self._decide(led, decide, holds_lock=True)
 
+    async def await_committed(self, key: str) -> None:
+        """Wait until all that the shard of a key contains now is committed, so that no later coordinator contradicts an
+        answer that shows it. Returns at once if it already is.
+
+        Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: also if the wait takes too long
+        """
+        led = self.find(key)
+        code = await self._await_outcome(led, led.partition.log.log_end_offset)
+        if code is None:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{led.partition.name} is not replicated yet")
+        if code is not ErrorCode.NONE:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{led.partition.name} cannot be replicated: {code.name}")
+
+    async def _await_outcome(self, led: LedPartition[S], next_offset: int) -> ErrorCode | None:
+        """The outcome of an append, or None after the time for a commit."""
+        code = led.outcome(next_offset)
+        if code is None:
+            # A client that disconnects does not affect the records.
+            await self._purgatory.wait(
+                led.partition.key,
+                until=lambda: led.outcome(next_offset) is not None,
+                max_wait_ms=self.kind.commit_timeout_ms,
+            )
+            code = led.outcome(next_offset)
+        return code
+
     async def decide_everywhere(self, decide: Callable[[S], Decide]) -> None:
         """Make a decision in every active shard."""
         for led in self.active():
@@ -226,15 +252,7 @@ class CoordinatorRuntime(Generic[S]):
                 return decided.refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             led.shard.on_append_failed(decided, error.code, now_ms=env.now_ms(), timestamp_ms=env.timestamp_ms())
             return decided.refused(error.code)
-        code = led.outcome(plan.next_offset)
-        if code is None:
-            # A client that disconnects does not affect the records.
-            await self._purgatory.wait(
-                led.partition.key,
-                until=lambda: led.outcome(plan.next_offset) is not None,
-                max_wait_ms=self.kind.commit_timeout_ms,
-            )
-            code = led.outcome(plan.next_offset)
+        code = await self._await_outcome(led, plan.next_offset)
         if code is ErrorCode.NONE:
             return decided.response
         return decided.refused(ErrorCode.REQUEST_TIMED_OUT if code is None else code)
