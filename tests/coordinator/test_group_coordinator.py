@@ -96,7 +96,7 @@ async def test_power_loss_loses_no_synced_commit(autojump_clock: MockClock) -> N
 async def test_deleting_the_offsets_topic_fails_an_append_in_progress(
     autojump_clock: MockClock,
 ) -> None:
-    async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=1000) as broker:
+    async with memory_broker(settings={**ONE_PARTITION, "log.flush.interval.messages": 1}, latency_ms=300) as broker:
         client, other = await ready(broker, "t"), await broker.connect()
         codes: list[int] = []
 
