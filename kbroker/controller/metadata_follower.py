@@ -40,12 +40,14 @@ class MetadataFollower:
     log             the stored log
     image           the state after all applied records
     high_watermark  the end of the committed records as far as known, -1 before the first Fetch
+    written_ms      the wall time at which the controller wrote the last fetched batch, -1 before the first one
     """
 
     def __init__(self, log: MetadataLog, image: Image, unapplied: list[RecordBatch], *, disk: Disk) -> None:
         self.log = log
         self.image = image
         self.high_watermark = UNKNOWN
+        self.written_ms = UNKNOWN
         self._unapplied = deque(unapplied)
         self._disk = disk
 
@@ -76,6 +78,7 @@ class MetadataFollower:
             epoch = found[-1].partition_leader_epoch
             self.log.append_fetched(data[:size], epoch=epoch, timestamp_ms=timestamp_ms)
             self._unapplied += found
+            self.written_ms = found[-1].max_timestamp
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
         return self._apply()
 

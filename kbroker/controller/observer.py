@@ -22,6 +22,7 @@ import trio
 
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.config.metadata import MetadataSettings
+from kbroker.controller.clock_check import ClockCheck
 from kbroker.controller.metadata_follower import MetadataFollower
 from kbroker.controller.quorum_view import Address, QuorumView
 from kbroker.controller.snapshot_task import write_snapshots
@@ -164,6 +165,7 @@ class MetadataObserver:
         self._log_lock = trio.Lock()
         self._publishing = trio.Lock()
         self._is_paused = False
+        self._clock_check = ClockCheck()
         self._changed = trio.Event()
         self._followed = (-1, -1)
         self._last_failure: tuple[Address, str] | None = None
@@ -341,8 +343,11 @@ class MetadataObserver:
                 high_watermark=data.high_watermark,
                 timestamp_ms=self._env.timestamp_ms(),
             )
+            was_caught_up = follower.is_caught_up
             # An answer without records only moves the high watermark.
             await self._changing_log(append) if data.records else append()
+            if data.records and was_caught_up:  # then they were written just now
+                self._clock_check.compare(self._env.timestamp_ms(), follower.written_ms)
             await self._publish()
 
     async def _install(self, snapshot: SnapshotId, connection: Connection) -> None:

@@ -2,8 +2,7 @@
 
 Spark sends a task to its worker in two small parts: the command, then the input. Its TCP socket holds the second part
 back until the worker's kernel has acknowledged the first one (Nagle's algorithm), and that kernel waits 40 ms for data
-with which to send the acknowledgement. A task that reads 64 MiB takes little more than that, so the worker acknowledges
-the command while it unpickles it.
+with which to send the acknowledgement. So the worker acknowledges the command while it unpickles it.
 
 Before each task PySpark invalidates the caches of all import finders. PySpark itself is imported from a zip file, with
 one finder for each of its packages, and each finder then reads the file's directory again: 1500 entries, seventeen

@@ -275,9 +275,21 @@ async def test_c7_an_unregistered_broker_registers_again(site: Site) -> None:
         assert node.broker.lifecycle.epoch == site.image.brokers[1].epoch > epoch
 
 
-async def test_wrong_clocks_do_not_matter(site: Site) -> None:
+@pytest.mark.parametrize("days", [400, -400])
+async def test_t1_a_wrong_clock_is_named_and_changes_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture, days: int
+) -> None:
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "clocks of this machine" in record.getMessage()]
+
+    caplog.set_level("INFO")
     member = Member(site.env.network)
-    site.env.wall_jump_ms = -400 * 24 * 3_600_000
+    site.env.wall_jump_ms = -days * 24 * 3_600_000
     async with member.running():
         await trio.sleep(60)
         assert not fenced(site)
+        (line,) = lines()
+        assert "differ" in line
+        site.env.wall_jump_ms = 0
+        await site.controller.ask(creation("new", {0: [1]}), CreateTopicsResponse, version=7)
+        await until(lambda: "agree again" in lines()[-1])
