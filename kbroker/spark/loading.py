@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kbroker.spark.options import SourceOptions
-from kbroker.spark.planning import batch_pieces
-from kbroker.spark.reading import PieceReader
+from kbroker.spark.planning import batch_tasks
+from kbroker.spark.reading import TaskReader
 from kbroker.spark.schema import columns_of, default_schema, parse_schema
 
 Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -27,20 +27,20 @@ def load(spark: SparkSession, options: Mapping[str, str], schema: StructType | s
     source = SourceOptions.parse(options).for_batch()
     chosen = default_schema(source) if schema is None else parse_schema(schema)
     columns = columns_of(chosen)
-    pieces = batch_pieces(source)
-    if not pieces:
+    tasks = batch_tasks(source)
+    if not tasks:
         return spark.createDataFrame([], chosen)
-    # One row and one task for each piece. Rows from createDataFrame would be split by the number of cores.
-    numbers = spark.range(0, len(pieces), 1, len(pieces))
-    return numbers.mapInArrow(_task(PieceReader(source, columns), [pickle.dumps(piece) for piece in pieces]), chosen)
+    # One row for each task. Rows from createDataFrame would be split by the number of cores.
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    return numbers.mapInArrow(_reading(TaskReader(source, columns), [pickle.dumps(task) for task in tasks]), chosen)
 
 
-def _task(reader: PieceReader, pieces: Sequence[bytes]) -> Read:
-    """The function that a task runs. Every task gets all pieces, but as bytes, and unpickles only its own."""
+def _reading(reader: TaskReader, tasks: Sequence[bytes]) -> Read:
+    """The function that a task runs. Every task gets the pieces of all, but as bytes, and unpickles only its own."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from reader.rows(pickle.loads(pieces[number]))  # noqa: S301  (pickled by us)
+                yield from reader.rows(pickle.loads(tasks[number]))  # noqa: S301  (pickled by us)
 
     return read

@@ -1,4 +1,4 @@
-"""A piece is what one task of a Spark job reads: an offset range and where its bytes are.
+"""A piece is an offset range and where its bytes are; a task of a Spark job reads one or more pieces.
 
 The driver plans pieces (`kbroker.spark.plan`), executors read them. The pieces of a partition tile the planned range:
 each offset is in exactly one piece, and its record becomes a row of that piece.
@@ -63,3 +63,5 @@ class TailPiece:
 
 
 Piece = SegmentPiece | TailPiece
+Task = tuple[Piece, ...]
+"""What a task reads: pieces of one partition, in the order of their offsets."""

@@ -16,13 +16,17 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise, zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
-from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
+from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece, Task
 from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.plan import Lineage, clipped_epochs, without_empty_epochs
 
 SPLIT_BYTES: Final = 64 << 20
 """Segments are read in pieces of about this size, so that a few large segments can keep many cores busy."""
+TASK_BYTES: Final = 128 << 20
+"""Smaller pieces share a task up to this size, the default of Spark's file sources (spark.sql.files.maxPartitionBytes):
+a task costs tens of milliseconds of processor time besides its records.
+"""
 
 Epochs: TypeAlias = Sequence[tuple[int, int]]
 
@@ -197,3 +201,23 @@ def divided(
         smaller = cut(piece, parts) if parts > 1 else cut_by_bytes(piece, indexes, split_bytes)
         found += [placed(one, indexes) for one in smaller if isinstance(one, SegmentPiece)]
     return found
+
+
+def joined(pieces: Iterable[Piece], *, task_bytes: int = TASK_BYTES) -> list[Task]:
+    """The pieces of each task: neighbours in one partition that have at most `task_bytes` together."""
+    tasks: list[Task] = []
+    room, partition = 0, None
+    for piece in pieces:
+        size = task_bytes if isinstance(piece, TailPiece) else _size(piece)
+        if piece.topic_id_partition == partition and size <= room:
+            tasks[-1] += (piece,)
+            room -= size
+        else:
+            tasks.append((piece,))
+            room, partition = task_bytes - size, piece.topic_id_partition
+    return tasks
+
+
+def _size(piece: SegmentPiece) -> int:
+    end = piece.segment.segment_size_in_bytes if piece.end_position is None else piece.end_position
+    return end - piece.start_position

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from kbroker.spark.errors import InvalidOption, OffsetsNotCovered, OffsetsOutOfRange
 from kbroker.spark.inventory import Bounds, Extent, open_inventory
 from kbroker.spark.options import SourceOptions
-from kbroker.spark.pieces import Piece
-from kbroker.spark.plan import Hole, PartitionState, divided, tile
+from kbroker.spark.pieces import Piece, Task
+from kbroker.spark.plan import Hole, PartitionState, divided, joined, tile
 from kbroker.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge, Offsets, Partition, Position
 from kbroker.spark.remote_times import load_indexes
 from kbroker.spark.stores import open_store
@@ -120,17 +120,17 @@ class Planner:
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
-    def pieces(self, start: Mapping[Partition, int], end: Mapping[Partition, int], extent: Extent) -> list[Piece]:
-        """The pieces that tile the offset ranges from start to end, for the executors."""
+    def tasks(self, start: Mapping[Partition, int], end: Mapping[Partition, int], extent: Extent) -> list[Task]:
+        """The tasks for the executors. Their pieces tile the offset ranges from start to end."""
         wanted = [partition for partition in end if start[partition] < end[partition]]
         states = self._inventory.states(wanted, extent.bounds)
         tiled: list[Piece] = []
         for partition, state in zip(wanted, states, strict=True):
             tiled += self._covered(state, start[partition], end[partition])
         options = self.options
-        return divided(
-            tiled, self._indexes, at_least=options.min_partitions, most_records=options.max_records_per_partition
-        )
+        least, most = options.min_partitions, options.max_records_per_partition
+        pieces = divided(tiled, self._indexes, at_least=least, most_records=most)
+        return joined(pieces) if least is None and most is None else [(piece,) for piece in pieces]
 
     def _covered(self, state: PartitionState, start: int, end: int) -> list[Piece]:
         """The pieces of a partition. Errors: OffsetsNotCovered, unless failOnDataLoss=false."""
@@ -165,11 +165,11 @@ class Planner:
         return found
 
 
-def batch_pieces(options: SourceOptions) -> list[Piece]:
-    """The pieces of a batch query. `options` are those of `SourceOptions.for_batch`."""
+def batch_tasks(options: SourceOptions) -> list[Task]:
+    """The tasks of a batch query. `options` are those of `SourceOptions.for_batch`."""
     with closing(Planner(options)) as planner:
         wanted = planner.batch_range()
-        return planner.pieces(wanted.start, wanted.end, wanted.extent)
+        return planner.tasks(wanted.start, wanted.end, wanted.extent)
 
 
 def _edge(edge: Edge, there: Bounds) -> int:

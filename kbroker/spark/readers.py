@@ -28,7 +28,7 @@ from kbroker.spark.admission import Pace, admitted
 from kbroker.spark.errors import InvalidOption, OffsetsOutOfRange, UnknownTopic, expired, same_topics
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import MalformedPositions, Offsets, Partition, from_document, to_document
-from kbroker.spark.reading import PieceReader
+from kbroker.spark.reading import TaskReader
 from kbroker.spark.schema import columns_of
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ class KbrokerReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_batch()
-        self._reader = PieceReader(self._options, columns_of(schema))
+        self._reader = TaskReader(self._options, columns_of(schema))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each piece."""
-        from kbroker.spark.planning import batch_pieces  # noqa: PLC0415  (executors do not plan)
+        """One for each task."""
+        from kbroker.spark.planning import batch_tasks  # noqa: PLC0415  (executors do not plan)
 
-        return [InputPartition(piece) for piece in batch_pieces(self._options)]
+        return [InputPartition(task) for task in batch_tasks(self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece; Spark passes None if there are no pieces."""
+        """The rows of one task; Spark passes None if there are no tasks."""
         return iter(()) if partition is None else self._reader.rows(partition.value)
 
 
@@ -59,7 +59,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(options).for_streaming()
-        self._reader = PieceReader(self._options, columns_of(schema))
+        self._reader = TaskReader(self._options, columns_of(schema))
         self._pace = Pace(least=self._options.min_offsets_per_trigger, max_delay_ms=self._options.max_trigger_delay_ms)
         self._planner: Planner | None = None
         self._position: Offsets | None = None  # where the next batch begins, None if Spark has not said it yet
@@ -91,7 +91,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return to_document(admitted(start, end, most=self._options.max_offsets_per_trigger), self._ids)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One for each piece of a batch. With start == end, Spark only announces the stream's position."""
+        """One for each task of a batch. With start == end, Spark only announces the stream's position."""
         if start == end:
             if self._position is None and self._began is not None and not self._has_begun:
                 self._check_order()
@@ -101,10 +101,10 @@ class KbrokerStreamReader(DataSourceStreamReader):
         wanted = self._take(end)
         extent = self._extent()
         begin = self._start_of(begin, extent, only=wanted)
-        return [InputPartition(piece) for piece in self._plans().pieces(begin, self._end_of(wanted, extent), extent)]
+        return [InputPartition(task) for task in self._plans().tasks(begin, self._end_of(wanted, extent), extent)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece."""
+        """The rows of one task."""
         return self._reader.rows(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:

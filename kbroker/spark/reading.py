@@ -24,7 +24,7 @@ from kbroker.spark.errors import (
     expired,
     same_topics,
 )
-from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece
+from kbroker.spark.pieces import Piece, SegmentPiece, TailPiece, Task
 from kbroker.spark.segment_reading import read_segment
 from kbroker.spark.stores import open_store
 from kbroker.spark.worker import settle
@@ -41,9 +41,9 @@ LOOKS: Final = 3
 
 
 @dataclass(frozen=True)
-class PieceReader:
-    """What Spark sends to a worker besides the piece. A worker that unpickles it is settled, see kbroker.spark.worker:
-    Spark sends the piece only afterwards.
+class TaskReader:
+    """What Spark sends to a worker besides the task's pieces. A worker that unpickles it is settled, see
+    kbroker.spark.worker: Spark sends the pieces only afterwards.
     """
 
     options: SourceOptions
@@ -53,9 +53,10 @@ class PieceReader:
         settle()
         self.__dict__.update(state)
 
-    def rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """See `read_piece`."""
-        return read_piece(self.options, piece, self.columns)
+    def rows(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """The rows of each piece; see `read_piece`."""
+        for piece in task:
+            yield from read_piece(self.options, piece, self.columns)
 
 
 def read_piece(options: SourceOptions, piece: Piece, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:

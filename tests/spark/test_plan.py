@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from kbroker.spark.plan import (
     PartitionState,
     cut_by_bytes,
     divided,
+    joined,
     needs_index,
     parts_of,
     placed,
@@ -254,6 +255,41 @@ def test_divided_pieces_tile_the_original_pieces(
         assert all(one.end_offset - one.start_offset <= most for one in found)
     if at_least is not None and has_indexes:
         assert len(found) >= min(at_least, tail_end - start)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 120) | st.none()), max_size=30),
+    task_bytes=st.integers(1, 20_000),
+)
+def test_tasks_have_neighbouring_pieces_of_one_partition_up_to_a_size(
+    sizes: list[tuple[int, int | None]], task_bytes: int
+) -> None:
+    sizes.sort(key=lambda size: size[0])
+    pieces: list[Piece] = []
+    for index, records in sizes:
+        at = 1000 * len(pieces)
+        if records is None:
+            pieces.append(TailPiece("orders", PARTITION.topic_id, index, at, at + 10))
+        else:
+            there = replace(segment(at, at + records), remote_log_segment_id=_segment_id(index, at))
+            pieces.append(SegmentPiece(there, at, at + records))
+    tasks = joined(pieces, task_bytes=task_bytes)
+
+    def size(task: tuple[Piece, ...]) -> int:
+        return sum(
+            one.segment.segment_size_in_bytes if isinstance(one, SegmentPiece) else task_bytes + 1 for one in task
+        )
+
+    assert [piece for task in tasks for piece in task] == pieces
+    assert all(len({piece.topic_partition for piece in task}) == 1 for task in tasks)
+    assert all(len(task) == 1 or size(task) <= task_bytes for task in tasks)
+    for one, two in pairwise(tasks):
+        if one[0].topic_partition == two[0].topic_partition:
+            assert size(one) + size(two[:1]) > task_bytes, "no more tasks than needed"
+
+
+def _segment_id(partition: int, start: int) -> RemoteLogSegmentId:
+    return RemoteLogSegmentId(TopicIdPartition(PARTITION.topic_id, "orders", partition), UUID(int=start + 1))
 
 
 def test_a_large_segment_is_cut_into_equal_parts_at_batches(written: WrittenSegment) -> None:
