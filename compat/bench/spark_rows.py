@@ -80,7 +80,13 @@ SPARK_ROWS = [
     Row("spark-rate-1k-cpu", "the same: CPU time of Spark and the broker", "s/GB", "none", lambda *_: True),
     Row("spark-rate-1k-ready", "the same on ready-made Python rows", "records/s", "none", lambda *_: True),
     Row("spark-rate-1k-4", "the same 2 GB in four partitions", "records/s", ">= 1.5 x", at_least_times(1.5)),
-    Row("spark-rate-1k-4-cpu", "the same four partitions: CPU time of Spark and the broker", "s/GB", "none", lambda *_: True),
+    Row(
+        "spark-rate-1k-4-cpu",
+        "the same four partitions: CPU time of Spark and the broker",
+        "s/GB",
+        "none",
+        lambda *_: True,
+    ),
     Row(
         "spark-rate-small",
         "the second query: 6,000,000 records of 100 B (0.7 GB) in one partition",

@@ -40,7 +40,7 @@ class Network:
             _run("ip", "addr", "add", f"{NETWORK}.{HOST_NUMBER}/24", "dev", self._tag)
             _run("ip", "link", "set", self._tag, "up")
             for node in self._ids:
-                space, outer = self.namespace(node), f"{self._tag}v{node}"
+                space, outer = self.namespace(node), self._link(node)
                 _run("ip", "netns", "add", space)
                 _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
                 _run("ip", "link", "set", outer, "master", self._tag, "up")
@@ -57,12 +57,18 @@ class Network:
 
     def _remove(self) -> None:
         for node in self._ids:
+            # The kernel deletes a namespace's links only some time after it; the next network needs their names.
+            subprocess.run(["ip", "link", "del", self._link(node)], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "del", self.namespace(node)], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", self._tag], capture_output=True, check=False)
 
     def namespace(self, node: int) -> str:
         """The name of a node's namespace."""
         return f"{self._tag}n{node}"
+
+    def _link(self, node: int) -> str:
+        """The end of a node's link that is on the bridge."""
+        return f"{self._tag}v{node}"
 
     def address(self, node: int) -> str:
         """The address of a node."""
