@@ -24,9 +24,9 @@ def one_by_one(frame: DataFrame) -> Iterator[Row]:
     return frame.select("offset").toLocalIterator(prefetchPartitions=False)
 
 
-def begun(frame: DataFrame) -> Iterator[Row]:
-    """The same, after the first task has run."""
-    rows = one_by_one(frame)
+def begun(spark: SparkSession, source: Source, topic: str, **options: object) -> Iterator[Row]:
+    """The rows of a topic, after the first task has run. With minPartitions each segment has its own task."""
+    rows = one_by_one(source.rows(spark, topic, minPartitions=4, **options))
     assert [next(rows).offset for _ in range(10)] == list(range(10))
     return rows
 
@@ -47,7 +47,7 @@ def test_without_the_broker_only_the_tail_cannot_be_read(
 ) -> None:
     with started(tmp_path) as source:
         name = source.filled(new_topic_name("stopped"), [0, 2, 4, 6])
-        rows = begun(source.rows(spark, name))
+        rows = begun(spark, source, name)
         source.site.broker.kill()
         assert [next(rows).offset for _ in range(20)] == list(range(10, 30))
         with fails("no broker answers at"):
@@ -60,7 +60,7 @@ def test_a_planned_range_in_the_tier_needs_no_broker(
 ) -> None:
     with started(tmp_path) as source:
         name = source.filled(new_topic_name("planned"), [0, 2, 4, 6])
-        rows = begun(source.rows(spark, name, endingOffsets=f'{{"{name}": {{"0": 30}}}}'))
+        rows = begun(spark, source, name, endingOffsets=f'{{"{name}": {{"0": 30}}}}')
         source.site.broker.kill()
         assert [row.offset for row in rows] == list(range(10, 30))
 
@@ -76,14 +76,14 @@ def test_segments_of_successive_leaders_are_read_from_the_tier(
             source.site.produce(name, Records([hour], records=10).batches())
         Sites([source.site]).expect(lambda site: site.local_segments(name), [40])
         assert len(source.site.epochs(name)) > 2
-        rows = begun(source.rows(spark, name, endingOffsets=f'{{"{name}": {{"0": 40}}}}'))
+        rows = begun(spark, source, name, endingOffsets=f'{{"{name}": {{"0": 40}}}}')
         source.site.broker.kill()
         assert [row.offset for row in rows] == list(range(10, 40))
         assert offsets_of(source.stored_rows(spark, name)) == list(range(40))
 
 
 def test_records_tiered_during_a_job_are_read_once(spark: SparkSession, source: Source, topic: str) -> None:
-    rows = begun(source.rows(spark, topic))
+    rows = begun(spark, source, topic)
     # Records that only the broker had when the job was planned are now only in the tier.
     source.site.produce(topic, Records([8, 10], records=10).batches())
     Sites([source.site]).expect(lambda site: site.local_segments(topic), [50])
@@ -91,7 +91,7 @@ def test_records_tiered_during_a_job_are_read_once(spark: SparkSession, source: 
 
 
 def test_a_recreated_topic_is_an_error(spark: SparkSession, source: Source, topic: str) -> None:
-    rows = begun(source.rows(spark, topic))
+    rows = begun(spark, source, topic)
     source.site.delete_topic(topic)
     source.filled(topic, [0, 2, 4, 6])
     with fails(f"{topic}", "deleted and created again"):
@@ -99,7 +99,7 @@ def test_a_recreated_topic_is_an_error(spark: SparkSession, source: Source, topi
 
 
 def test_a_deleted_topic_is_an_error(spark: SparkSession, source: Source, topic: str) -> None:
-    rows = begun(source.rows(spark, topic))
+    rows = begun(spark, source, topic)
     source.site.delete_topic(topic)
     await_objects(source, topic, 0)
     with fails(f"{topic}: there is no such topic"):
@@ -107,7 +107,7 @@ def test_a_deleted_topic_is_an_error(spark: SparkSession, source: Source, topic:
 
 
 def test_records_that_expire_during_a_job_are_an_error(spark: SparkSession, source: Source, topic: str) -> None:
-    rows = begun(source.rows(spark, topic))
+    rows = begun(spark, source, topic)
     source.site.delete_records(topic, 25)
     await_objects(source, topic, 1)
     with fails(f"{topic}-0 at offset 10", "the records up to offset 24 were deleted before they were read"):
@@ -117,7 +117,7 @@ def test_records_that_expire_during_a_job_are_an_error(spark: SparkSession, sour
 def test_records_that_expire_during_a_job_are_skipped_if_allowed(
     spark: SparkSession, source: Source, topic: str
 ) -> None:
-    rows = begun(source.rows(spark, topic, failOnDataLoss="false"))
+    rows = begun(spark, source, topic, failOnDataLoss="false")
     source.site.delete_records(topic, 35)
     await_objects(source, topic, 0)
     assert [row.offset for row in rows] == list(range(35, 40))
