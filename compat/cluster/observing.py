@@ -95,7 +95,7 @@ class Observer:
 def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
     """Record the logs and checkpoints of all nodes, and the truncations that kbroker brokers have logged.
 
-    A running node may append to its metadata log meanwhile; an incomplete last batch is left out.
+    A node that runs may be writing to its metadata log; an incomplete last batch is left out.
     """
     for node in cluster.nodes:
         _note_log(node, METADATA, recorder)
