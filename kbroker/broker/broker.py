@@ -243,7 +243,7 @@ class Broker:
         """
         request = auto_creation_request(names, self.settings)
         is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
-        why = "no controller is active"
+        why, answer = "no controller is active", None
         if self.controller.active_id >= 0:
             why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
             with trio.move_on_after(CREATION_PATIENCE_S):
@@ -251,17 +251,15 @@ class Broker:
                     answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
                 except KafkaError as error:
                     why = str(error)
-                else:
-                    failed = [one for one in answer.topics if one.error_code not in _CREATED]
-                    if failed:  # one log line, because a request can name thousands of topics
-                        codes = sorted({code_of(one.error_code).name for one in failed})
-                        logger.warning(
-                            "automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes
-                        )
-                    return
-        left_out = self.log_limit.admit("automatic creation", now_ms=self.env.now_ms())
-        if left_out is not None:
-            logger.warning("automatic creation failed", topic=names[0], topics=len(names), why=why, left_out=left_out)
+        if answer is None:
+            left_out = self.log_limit.admit("automatic creation", now_ms=self.env.now_ms())
+            if left_out is not None:
+                first, count = names[0], len(names)
+                logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
+        elif failed := [one for one in answer.topics if one.error_code not in _CREATED]:
+            # One log line, because a request can name thousands of topics.
+            codes = sorted({code_of(one.error_code).name for one in failed})
+            logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
     # Groups
 
