@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
@@ -14,6 +17,21 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):  # the thread has ended
             found += [int(child) for child in path.read_text().split()]
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The live child processes of a process, and theirs."""
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time so far of a process, its children and their children."""
+    # The kernel adds the time of a child that has ended to the last two fields of its parent.
+    ticks = sum(_times(pid)[:4])
+    for child in descendants(pid):
+        with contextlib.suppress(OSError):  # it has ended by now
+            ticks += sum(_times(child)[:4])
+    return ticks / _TICKS
 
 
 def resident_mib(pid: int) -> float:
@@ -37,3 +55,8 @@ def _status_kib(pid: int, name: str) -> int:
     except OSError:
         return 0
     return sum(int(size) for size in re.findall(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE))
+
+
+def _times(pid: int) -> list[int]:
+    """User and system time of a process, then those of its children that have ended; in ticks."""
+    return [int(one) for one in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,13 @@ import pytest
 
 from compat.bench.rows import ROWS
 from compat.bench.tier_worker import Reader
+from compat.processes import cpu_seconds
+
+_BUSY = "import time\nwhile time.process_time() < 0.5: pass"
+_WAITS = (
+    f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}]); print(flush=True); sys.stdin.read()"
+)
+_STARTS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_WAITS!r}])"
 
 
 def test_row_titles_are_unique() -> None:
@@ -54,3 +63,12 @@ def test_a_reader_continues_after_the_last_complete_batch(
     whole = sizes[:-1] if cut else sizes
     assert reader._following(reader._records_at + len(data)) == 700 + sum(count for _, count in whole)
     reader.socket.close()
+
+
+def test_cpu_time_counts_grandchildren_that_have_ended() -> None:
+    command = [sys.executable, "-c", _STARTS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert cpu_seconds(process.pid) >= 0.5
+        process.communicate()

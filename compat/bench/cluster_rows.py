@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compat.bench.frames import batch_of_now, produce_frame, receive
-from compat.bench.rivals import cpu_seconds, measure
+from compat.bench.rivals import measure
 from compat.bench.sizes import Figures, Row, at_least_times, at_most, at_most_times
 from compat.cluster.nodes import KAFKA, KBROKER, Node, ProcessCluster
 from compat.oracle.batches import Item
 from compat.oracle.raw import connected
 from compat.oracle.schema import decode_response
-from compat.processes import resident_mib
+from compat.processes import cpu_seconds, resident_mib
 from compat.waiting import until
 
 REPLICAS, MIN_IN_SYNC = 3, 2

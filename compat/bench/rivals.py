@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,12 +20,11 @@ from compat.kafka.tools import run_tool
 from compat.oracle.conftest import await_leaders
 from compat.oracle.raw import connected
 from compat.oracle.schema import encode_request
-from compat.processes import children, resident_mib
+from compat.processes import cpu_seconds, resident_mib
 from compat.waiting import MEASURE_S, until
 
 # The options of kafka-run-class.sh and kafka-producer-perf-test.sh.
 PERFORMANCE_TOOL = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _topics = itertools.count()
 
 
@@ -116,21 +114,6 @@ def measure(name: str, servers: str, topic: str, **arguments: object) -> dict[st
         raise RuntimeError(f"{name} failed:\n{done.stderr[-2000:]}")
     result: dict[str, float] = json.loads(done.stdout)
     return result
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time so far of all threads and child processes of a process."""
-    # A child that has ended counts with its parent.
-    found = sum(_times(pid)[:4])
-    for child in children(pid):
-        with contextlib.suppress(OSError):
-            found += sum(_times(child)[:2])
-    return found / _TICKS
-
-
-def _times(pid: int) -> list[int]:
-    """User and system time of a process, then those of its children that have ended; in ticks."""
-    return [int(one) for one in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]
 
 
 def _create(topic: dict[str, object]) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from compat.bench.spark_ready import ReadyMade
+from compat.processes import cpu_seconds, descendants
 from compat.spark.session import start_session
 from kbroker.spark import load
 
@@ -40,10 +41,10 @@ def main() -> None:
             # Makes Spark look up data sources, which is part of the query for formats that it has to find.
             spark.dataSource.register(ReadyMade)
         for suffix in ("", "_again")[: job.get("times", 2)]:
-            spent, began = cpu_seconds(job.get("broker")), time.perf_counter()
+            spent, began = spent_s(job.get("broker")), time.perf_counter()
             found |= query(spark, job["format"], job["options"])
             found[f"seconds{suffix}"] = time.perf_counter() - began
-            found[f"cpu{suffix}"] = cpu_seconds(job.get("broker")) - spent
+            found[f"cpu{suffix}"] = spent_s(job.get("broker")) - spent
         found["peak_mib"] = peak_mib()
         print("FIGURES " + json.dumps(found))
         spark.stop()
@@ -68,23 +69,9 @@ def peak_mib() -> float:
     return max(found)
 
 
-def cpu_seconds(broker: int | None) -> float:
+def spent_s(broker: int | None) -> float:
     """User and system time so far of Spark's processes and the broker's."""
-    found = 0
-    for process in {*descendants(os.getpid()), *([broker, *descendants(broker)] if broker else [])}:
-        with contextlib.suppress(OSError):  # it has ended by now
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            found += int(fields[11]) + int(fields[12])
-    return found / os.sysconf("SC_CLK_TCK")
-
-
-def descendants(process: int) -> list[int]:
-    """All live processes that this one and its children have started."""
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for tasks in Path(f"/proc/{process}/task").glob("*/children"):
-            children += map(int, tasks.read_text().split())
-    return children + [each for child in children for each in descendants(child)]
+    return sum(cpu_seconds(process) for process in (os.getpid(), broker) if process)
 
 
 if __name__ == "__main__":
