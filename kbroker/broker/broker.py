@@ -92,7 +92,7 @@ class Broker:
         self.metadata = metadata
         self.controller = controller
         self.lifecycle = lifecycle
-        self.config_changes = ConfigChanges(controller, metadata, settings, turns)
+        self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = turns

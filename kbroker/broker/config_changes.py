@@ -4,6 +4,9 @@ A broker checks the settings of brokers itself, because only a broker knows its 
 store whatever a broker forwards. It also refuses requests that those controllers would misunderstand. A logger's level
 belongs to one process: it changes here at once, and is lost when the process ends.
 
+A resource with many keys or long values is checked in a thread, because each key may take tens of microseconds and a
+list may have thousands of parts.
+
 Source: ConfigAdminManager of Apache Kafka 4.3.1.
 """
 
@@ -11,7 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeGuard, TypeVar
+from functools import partial
+from typing import Any, Final, TypeGuard, TypeVar
 
 from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
@@ -27,6 +31,7 @@ from kbroker.controller.port import ControllerPort, Sender
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime import event_log as logs
+from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -38,6 +43,10 @@ from wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
+KEYS_ON_THE_LOOP: Final = 50
+CHARACTERS_ON_THE_LOOP: Final = 50_000
+"""A resource with more keys, or with longer values together, is checked in a thread."""
+
 R = TypeVar("R", AlterConfigsResponse, IncrementalAlterConfigsResponse)
 
 
@@ -45,8 +54,9 @@ class ConfigChanges:
     """See the module docstring."""
 
     def __init__(
-        self, controller: ControllerPort, metadata: MetadataPublisher, settings: Settings, turns: Turns
+        self, env: Env, controller: ControllerPort, metadata: MetadataPublisher, settings: Settings, turns: Turns
     ) -> None:
+        self._env = env
         self._controller = controller
         self._metadata = metadata
         self._node_id = settings.node_id
@@ -69,12 +79,12 @@ class ConfigChanges:
             try:
                 if times[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                check_keys(resource.configs)
+                check = partial(self._check, resource)
+                await self._env.run_blocking(check) if _is_long(resource) else check()
                 if _is_logger(resource):
                     self._alter_logger(resource, validate_only=request.validate_only)
                     answers.append(_answer(resource))
                 else:
-                    self._check(resource)
                     accepted.append(resource)
             except KafkaError as error:
                 answers.append(_answer(resource, error))
@@ -96,6 +106,9 @@ class ConfigChanges:
                 logs.set_level(logger, level)
 
     def _check(self, resource: Any) -> None:
+        check_keys(resource.configs)
+        if _is_logger(resource):
+            return
         if isinstance(resource, AlterConfigsResource):
             for unknown in {config.config_operation for config in resource.configs}.difference(Operation):
                 known_operation(unknown)
@@ -118,6 +131,11 @@ def _in_order(
     found = {(answer.resource_type, answer.resource_name): answer for answer in answers}
     missing = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The controller has not answered for this resource.")
     return [found.get((one.resource_type, one.resource_name)) or _answer(one, missing) for one in resources]
+
+
+def _is_long(resource: Any) -> bool:
+    configs = resource.configs
+    return len(configs) > KEYS_ON_THE_LOOP or sum(len(one.value or "") for one in configs) > CHARACTERS_ON_THE_LOOP
 
 
 def _is_logger(resource: Any) -> TypeGuard[AlterConfigsResource]:

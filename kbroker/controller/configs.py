@@ -83,6 +83,7 @@ def _decide_each(
         try:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            check_keys(resource.configs)
             decided = _validated(context, name, wanted_values(context.image, context.rules, resource))
             context.require_room(records, len(decided))
         except TooManyRecords as error:
@@ -110,8 +111,10 @@ def check_keys(configs: Sequence[Any]) -> None:
 
 
 def wanted_values(image: Image, rules: ConfigRules, resource: Change) -> dict[str, str | None]:
-    """The values that a change sets; None deletes. Raises INVALID_REQUEST, INVALID_CONFIG."""
-    check_keys(resource.configs)
+    """The values that a change sets; None deletes. `check_keys` has accepted its keys.
+
+    Errors  INVALID_REQUEST, INVALID_CONFIG
+    """
     current = image.configs.get((resource.resource_type, resource.resource_name), {})
     if isinstance(resource, legacy.AlterConfigsResource):
         return {**dict.fromkeys(current), **{config.name: config.value for config in resource.configs}}
@@ -143,13 +146,21 @@ def known_operation(code: int) -> Operation:
 
 
 def _edited_list(start: str, operation: Operation, value: str) -> str:
-    parts = [part for part in start.split(",") if part]
-    for part in value.split(","):
-        if operation is Operation.APPEND and part not in parts:
-            parts.append(part)
-        elif operation is Operation.SUBTRACT and part in parts:
-            parts.remove(part)
-    return ",".join(parts)
+    """A list after APPEND, which adds only new parts, or SUBTRACT, where each part removes its first occurrence.
+
+    The cost is linear, because a value may have thousands of parts.
+    """
+    parts, given = [part for part in start.split(",") if part], value.split(",")
+    if operation is Operation.APPEND:
+        present = set(parts)
+        return ",".join((*parts, *(part for part in dict.fromkeys(given) if part not in present)))
+    removed, kept = Counter(given), []
+    for part in parts:
+        if removed[part]:
+            removed[part] -= 1
+        else:
+            kept.append(part)
+    return ",".join(kept)
 
 
 def with_values(current: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:

@@ -6,7 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.controller.configs import Operation
+from kbroker.config import Settings
+from kbroker.config.rules import ConfigRules
+from kbroker.controller.configs import Operation, wanted_values
+from kbroker.metadata.image import Image
 from tests.controller.cluster import Cluster, topic
 from wire.messages import alter_configs as legacy
 from wire.messages.controller_registration import ControllerRegistrationRequest
@@ -66,6 +69,21 @@ def test_each_operation_does_what_kafka_does(changes: list[Change], expected: di
     cluster = cluster_with_topic()
     assert alter(cluster, resource(TOPIC, "a", *changes)) == [(0, None)]
     assert cluster.image.topic_configs("a") == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "value", "expected"),
+    [
+        (Operation.APPEND, "c,b,d,c", "a,b,a,c,d"),
+        (Operation.SUBTRACT, "a,c", "b,a"),
+        (Operation.SUBTRACT, "a,a,a", "b"),
+    ],
+)
+def test_repeated_parts_of_a_list_are_edited_as_in_kafka(operation: Operation, value: str, expected: str) -> None:
+    key = "sasl.enabled.mechanisms"
+    image = Image(configs={(BROKER, "1"): {key: "a,b,a"}})
+    asked = resource(BROKER, "1", (key, operation, value))
+    assert wanted_values(image, ConfigRules(Settings.load()), asked) == {key: expected}
 
 
 @pytest.mark.parametrize(

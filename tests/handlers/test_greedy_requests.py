@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any
 
+import pytest
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
@@ -21,15 +22,22 @@ from kbroker.testing.greedy import Shape, World, greedy_requests
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import commit, find, form, offsets_of
 from wire.errors import ErrorCode
+from wire.framing import encode_request_frame
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_groups import DescribeGroupsRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 ELEMENTS = 2_000
 CALLS_AT_ONCE = 14_000
 """The limit between two passes of the event loop. With ELEMENTS elements these are 7 calls for each element."""
 
-TOPIC, GROUP = 2, 32
+TOPIC, BROKER, GROUP = 2, 4, 32
+APPEND = 2
 _IN_A_THREAD = MemoryEnv.run_blocking.__code__
 
 
@@ -105,6 +113,22 @@ async def test_no_array_of_any_request_blocks_the_event_loop() -> None:
             if longest.calls > CALLS_AT_ONCE:
                 slow.append(f"{longest.calls} calls: {request}")
         assert not slow, "\n".join(slow)
+
+
+@pytest.mark.parametrize(("keys", "parts"), [(ELEMENTS - 1, 1), (3, 6_000)])
+async def test_long_changes_of_broker_settings_are_checked_in_a_thread(keys: int, parts: int) -> None:
+    async with world() as (broker, _, _exists):
+        value = ",".join(map(str, range(parts)))
+        configs = [
+            AlterableConfig(name=f"listener.name.x{key}.sasl.enabled.mechanisms", config_operation=APPEND, value=value)
+            for key in range(keys)
+        ]
+        resource = AlterConfigsResource(resource_type=BROKER, resource_name="1", configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+        frame = encode_request_frame(request, 1, correlation_id=1, client_id="greedy")
+        with watched() as longest:
+            assert await reply_bytes(broker, b"".join(part for part in frame if isinstance(part, bytes)))
+        assert longest.calls < CALLS_AT_ONCE
 
 
 async def test_duplicate_names_are_answered_once_and_completely() -> None:
