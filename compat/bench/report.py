@@ -83,10 +83,11 @@ def markdown(
     return f"""<!-- Written by `python -m compat.bench`; do not edit. -->
 # Benchmarks: kbroker and Apache Kafka 4.3.1
 
-Both brokers ran on one machine in one run: {machine()}.
-Kafka had a heap of 1 GiB and the options of its own start script. After a warm-up of 20,000 requests each, the brokers
-were measured in turn, {rounds} rounds, with the same bytes, by the same clients in separate processes. A figure is the
-median of the rounds. The rows about tiered storage are from a separate run with both brokers, of two rounds or more.
+Both brokers ran on one machine: {machine()}.
+They were measured in turn, {rounds} rounds, with the same bytes, by the same clients in separate processes. A figure is
+the median of the rounds. The second table has the lowest and the highest round; some rows have only one. A run may
+measure only some rows, and the others keep the figures of an earlier run, so only the two brokers in one row can be
+compared. Outside of the clusters, Kafka had a heap of 1 GiB and the options of its own start script.
 
 | {" | ".join(HEAD)} |
 |{"---|" * len(HEAD)}
@@ -96,20 +97,26 @@ What the rows mean:
 
 - Produce is version 7 over one plaintext loopback connection, with frames that were encoded in advance. Batches of 16
   and 900 KiB hold records of 1,000 bytes unless the row says otherwise (a broker checks every record, so their number
-  matters). A batch of 1 KiB holds one record. Nothing is compressed.
-- kbroker runs with compiled modules; rows that begin with "pure Python" are the same broker without them, in the same
-  run. In the rows with five requests in one call, a client sends five requests on a connection and receives their
-  replies before it sends the next five, so the client is not the bottleneck. Each connection has a partition.
+  matters). A batch of 1 KiB holds one record. Nothing is compressed. The warm-up is 20,000 requests to each broker.
+- kbroker runs with compiled modules, except in rows that were last measured before it had them. Rows that begin with
+  "pure Python" are the same broker without them, in the same run as the row with them. In the rows with five requests
+  in one call, a client sends five requests on a connection and receives their replies before it sends the next five, so
+  the client is not the bottleneck. Each connection has a partition.
 - Fetch is version 11 without a session, with one request in flight. Each request asks for up to 1 MiB of one of four
   partitions of 64 MB. With four connections, each has a thread of the client. "Threads that only call sendfile" are a
-  server in Python without a broker, on the same files: no broker in Python can be quicker than that. The CPU time of a
-  broker is user and system time of its process and child processes. Its memory includes child processes too.
+  server in Python without a broker, on the same files, for comparison. The CPU time of a broker is user and system time
+  of its process and child processes. Its memory includes child processes too.
 - End to end is the time of one record from `produce` of confluent-kafka's producer (`linger.ms=0`, `acks=all`) to
   `poll` of its consumer in the same process.
 - ProducerPerformance is Kafka's tool with its defaults (idempotent, `acks=all`).
 - A rebalance is that of a stable group, from the first JoinGroup to the last answer to SyncGroup, over plain
   connections. A member that commits has one commit of one partition in flight.
 - Each of the 500 groups has committed ten partitions ten times. The rows with 10,000 partitions have one round.
+- The rows from "three replicas" to "one controller and three brokers" are about clusters of one kind: a controller and
+  three brokers, each a process on the loopback interface. Brokers and clients use the same plaintext listener. Kafka
+  ran with `-Xmx512m` and its script's collector, so its resident memory depends on this limit. `min.insync.replicas`
+  is 2; other settings are the defaults, in which the controller fences a killed broker when its session of 9 s ends.
+  The time after `kill -9` is the median of ten deaths.
 - The tier is a directory on the same disk. The data that is read from it is in the page cache, but not in the log.
   1 GB of batches of 16 KiB is produced to a topic that is then tiered. Before and during the move, another topic gets
   one record at a time. Each seek goes to an offset in another part of the log, before the read from the beginning to
@@ -120,12 +127,12 @@ What the rows mean:
   has to load and compile what it runs; its time goes from `load` to the result and includes the lookup of data
   sources. "Again" is the second query. "Ready-made rows" are one Arrow batch that each task returns repeatedly, from
   a data source that reads nothing and was looked up before; no Python data source takes less time.
-- The data of the Spark rows is in four partitions, in batches of 16 KiB of JSON text with timestamps over a day.
-  Kafka has it in its log, kbroker in a directory as the tier. Bytes through the broker are those of the topic in the
-  broker's metrics. Bytes read from the store are counted by a storage plug-in, indexes included. The 2,048,000
-  records of 100 B have a quarter of the bytes of the 819,000. These rows are from separate runs.
-- A rate of the second query is that of one topic with one or four partitions, whose data is in the page cache. The CPU
-  time is that of Spark's JVM, its Python workers and the broker during this query.
+- The data of the Spark rows is in four partitions unless the row says otherwise, in batches of 16 KiB of JSON text
+  with timestamps over a day. Kafka has it in its log, kbroker in a directory as the tier. Bytes through the broker are
+  those of the topic in the broker's metrics. Bytes read from the store are counted by a storage plug-in, indexes
+  included. The 2,048,000 records of 100 B have a quarter of the bytes of the 819,000.
+- The rate of a second query is its records divided by its time. The topic has one or four partitions, and its data is
+  in the page cache. The CPU time is that of Spark's processes and the broker's during this query.
 - Starts use a formatted directory, with one broker at a time on the machine. Memory is measured two seconds later.
 
 The lowest and highest round:
