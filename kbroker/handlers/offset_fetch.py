@@ -84,14 +84,14 @@ async def _fetch(
     for topics in [asked.topics] if not asked.topics else in_portions(asked.topics, "partition_indexes", size=PORTION):
         if broker.turns.due(1 if topics is None else PORTION):
             await broker.turns.next()
-        asked.topics = topics
+        portion = OffsetFetchRequestGroup(group_id=asked.group_id, topics=topics)
         if topics is not None:
-            unknown += _identify(asked, image) if by_id else _add_ids(asked, image)
+            unknown += _identify(portion, image) if by_id else _add_ids(portion, image)
         try:
             shard = broker.groups.shard_of(asked.group_id)
         except KafkaError as error:
             return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
-        found = shard.fetch_offsets(asked, require_stable=require_stable)
+        found = shard.fetch_offsets(portion, require_stable=require_stable)
         if topics is None and by_id and not found.error_code:
             found.topics = [topic for topic in found.topics if _has_id(topic, image)]
         whole.topics += found.topics
