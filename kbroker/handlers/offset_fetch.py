@@ -4,7 +4,8 @@ Before v8 a request names one group, and its error code is at the top of the res
 exist, and each partition has the error code. A request for all partitions of a group (topics is null) omits, from v10
 on, topics that no longer have an id.
 
-An answer waits until the offsets in it are on all in-sync replicas: the next coordinator must not contradict it.
+An answer waits until the offsets in it are on all in-sync replicas: the next coordinator must not contradict it. All
+groups of a request wait together. Decision 4 of ARCHITECTURE.md says what Kafka does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from uuid import UUID
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import in_portions
+from kbroker.coordinator.common.led import LedPartition
+from kbroker.coordinator.shard import GroupShard
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
@@ -50,17 +53,15 @@ async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Con
     if version >= FIRST_VERSION_WITH_GROUPS:
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         sort_out = partial(_each_once, request.groups)
-        groups = [
-            await _fetch(broker, one, by_id=by_id, require_stable=request.require_stable)
-            for one in (await broker.env.run_blocking(sort_out) if context.is_large else sort_out())
-        ]
-        return OffsetFetchResponse(groups=groups)
+        groups = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
+        found = await _fetch_all(broker, groups, context, by_id=by_id, require_stable=request.require_stable)
+        return OffsetFetchResponse(groups=found)
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics)
     (asked,) = await broker.env.run_blocking(_each_once, [asked]) if context.is_large else _each_once([asked])
-    found = await _fetch(broker, asked, by_id=False, require_stable=request.require_stable)
-    if found.error_code and version < FIRST_VERSION_WITH_TOP_LEVEL_ERROR:
-        found.topics = [_refused(topic, found.error_code) for topic in asked.topics or ()]
-    return OffsetFetchResponse(error_code=found.error_code, topics=found.topics)
+    (whole,) = await _fetch_all(broker, [asked], context, by_id=False, require_stable=request.require_stable)
+    if whole.error_code and version < FIRST_VERSION_WITH_TOP_LEVEL_ERROR:
+        whole.topics = [_refused(topic, whole.error_code) for topic in asked.topics or ()]
+    return OffsetFetchResponse(error_code=whole.error_code, topics=whole.topics)
 
 
 def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
@@ -76,30 +77,50 @@ def _each_once(groups: Iterable[OffsetFetchRequestGroup]) -> list[OffsetFetchReq
     return list(asked.values())
 
 
+async def _fetch_all(
+    broker: Broker, groups: Iterable[OffsetFetchRequestGroup], context: Context, *, by_id: bool, require_stable: bool
+) -> list[OffsetFetchResponseGroup]:
+    """Read all groups, then wait once until what was read is committed."""
+    answers: list[OffsetFetchResponseGroup] = []
+    read: dict[LedPartition[GroupShard], list[OffsetFetchResponseGroup]] = {}
+    for group in groups:
+        if broker.turns.due():
+            await broker.turns.next()
+        try:
+            led = broker.groups.runtime.find(group.group_id)
+            answer = await _fetch(broker, led, group, by_id=by_id, require_stable=require_stable)
+            read.setdefault(led, []).append(answer)
+        except KafkaError as error:
+            answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
+        answers.append(answer)
+    for led in await broker.groups.runtime.await_committed(read, wait=context.wait):
+        for answer in read[led]:
+            answer.error_code, answer.topics = ErrorCode.NOT_COORDINATOR, []
+    return answers
+
+
 async def _fetch(
-    broker: Broker, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
+    broker: Broker,
+    led: LedPartition[GroupShard],
+    asked: OffsetFetchRequestGroup,
+    *,
+    by_id: bool,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
+    """The offsets of one group. Errors: NOT_COORDINATOR, if the partition is unloaded between two portions."""
     image, whole = broker.image, OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
     unknown: list[OffsetFetchResponseTopic] = []
     for topics in [asked.topics] if not asked.topics else in_portions(asked.topics, "partition_indexes", size=PORTION):
         if broker.turns.due(1 if topics is None else PORTION):
             await broker.turns.next()
+            led.require_active()
         portion = OffsetFetchRequestGroup(group_id=asked.group_id, topics=topics)
         if topics is not None:
             unknown += _identify(portion, image) if by_id else _add_ids(portion, image)
-        try:
-            shard = broker.groups.shard_of(asked.group_id)
-        except KafkaError as error:
-            return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
-        found = shard.fetch_offsets(portion, require_stable=require_stable)
-        if topics is None and by_id and not found.error_code:
+        found = led.shard.fetch_offsets(portion, require_stable=require_stable)
+        if topics is None and by_id:
             found.topics = [topic for topic in found.topics if _has_id(topic, image)]
         whole.topics += found.topics
-        whole.error_code = found.error_code
-    try:
-        await broker.groups.runtime.await_committed(asked.group_id)
-    except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=[], error_code=error.code)
     whole.topics += unknown
     return whole
 

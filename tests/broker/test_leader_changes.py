@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -16,7 +18,7 @@ from wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 SHORT_LAG = {"replica.lag.time.max.ms": 10_000}
 
@@ -109,8 +111,9 @@ async def test_r11_committed_offsets_survive_the_death_of_their_coordinator() ->
         assert (await committed(cluster, 1))[0] == ErrorCode.NOT_COORDINATOR
 
 
-async def test_r11_an_offset_is_not_shown_before_all_replicas_have_it() -> None:
-    """Otherwise the next coordinator, which may lack it, would show an earlier offset (K10)."""
+@asynccontextmanager
+async def cut_off_coordinator() -> AsyncIterator[MemoryCluster]:
+    """Broker 1 coordinates `readers`. Its followers have their commit of 7, but cannot fetch that of 9."""
     async with memory_cluster(settings=OFFSETS) as cluster:
         await cluster.create()
         await cluster.create("__consumer_offsets", replicas=((1, 2, 3),), min_insync_replicas=2)
@@ -121,12 +124,41 @@ async def test_r11_an_offset_is_not_shown_before_all_replicas_have_it() -> None:
                 cluster.cut(follower, 1)
             answer = await client.ask(commit_of(9), version=7)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert await committed(cluster, 1) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+        yield cluster
+
+
+async def test_r11_an_offset_is_not_shown_before_all_replicas_have_it() -> None:
+    """Otherwise the next coordinator, which may lack it, would show an earlier offset (K10)."""
+    async with cut_off_coordinator() as cluster:
+        assert await committed(cluster, 1) == (ErrorCode.NOT_COORDINATOR, -1)
         for follower in (2, 3):
             cluster.mend(follower)
         await cluster.until(lambda: cluster.isr("__consumer_offsets") == {1, 2, 3})
         await trio.sleep(5)
         assert await committed(cluster, 1) == (0, 9)
+
+
+async def test_all_groups_of_an_offset_fetch_wait_together() -> None:
+    async with cut_off_coordinator() as cluster, cluster.client(1) as client:
+        groups = [OffsetFetchRequestGroup(group_id=f"g{number}", topics=None) for number in range(20)]
+        began = trio.current_time()
+        answer = await client.ask(OffsetFetchRequest(groups=groups))
+        assert {one.error_code for one in answer.groups} == {ErrorCode.NOT_COORDINATOR}
+        assert trio.current_time() - began < 6  # offsets.commit.timeout.ms is 5,000
+
+
+async def test_an_offset_fetch_stops_waiting_when_its_client_leaves() -> None:
+    key = "__consumer_offsets", 0
+    async with cut_off_coordinator() as cluster, trio.open_nursery() as nursery:
+        purgatory = cluster.brokers[1].broker.purgatory
+        await cluster.until(lambda: not purgatory.waiting(key))
+        began = trio.current_time()
+        nursery.start_soon(committed, cluster, 1)
+        await cluster.until(lambda: purgatory.waiting(key))
+        nursery.cancel_scope.cancel()  # closes the connection
+        with trio.CancelScope(shield=True):
+            await cluster.until(lambda: not purgatory.waiting(key))
+        assert trio.current_time() - began < 1
 
 
 async def test_r13_a_new_leader_answers_offset_not_available_at_first() -> None:

@@ -17,7 +17,7 @@ Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, NamedTuple
@@ -150,18 +150,21 @@ class CoordinatorRuntime(Generic[S]):
             led.require_active()
             return await self._decide(led, decide, holds_lock=True)
 
-    async def await_committed(self, key: str) -> None:
-        """Wait until all that the shard of a key contains now is committed, so that no later coordinator contradicts an
-        answer that shows it. Returns at once if it already is.
+    async def await_committed(self, read: Iterable[LedPartition[S]], *, wait: Wait) -> list[LedPartition[S]]:
+        """Wait until all that these shards contain now is committed, so that no later coordinator contradicts an answer
+        that shows it. Returns at once if it already is.
 
-        Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: also if the wait takes too long
+        All partitions together wait at most for the time for a commit. Returns those that are not committed then; as in
+        Kafka, their clients look for the coordinator again (NOT_COORDINATOR), because this broker may be cut off.
         """
-        led = self.find(key)
-        code = await self._await_outcome(led, led.partition.log.log_end_offset)
-        if code is None:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{led.partition.name} is not replicated yet")
-        if code is not ErrorCode.NONE:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{led.partition.name} cannot be replicated: {code.name}")
+        ends = {led: led.partition.log.log_end_offset for led in read}
+
+        def is_settled() -> bool:
+            return all(led.outcome(end) is not None for led, end in ends.items())
+
+        keys = (led.partition.key for led in ends)
+        await wait(self._purgatory, *keys, until=is_settled, max_wait_ms=self.kind.commit_timeout_ms)
+        return [led for led, end in ends.items() if led.outcome(end) is not ErrorCode.NONE]
 
     async def _await_outcome(self, led: LedPartition[S], next_offset: int) -> ErrorCode | None:
         """The outcome of an append, or None after the time for a commit."""
