@@ -14,7 +14,7 @@
          commit-regressed     the committed end of the metadata log goes back
          metadata-differs     two nodes have different metadata at one offset
     K11  not-writable         a partition acknowledges nothing that was sent within T after the faults ended
-         isr-not-full         a replica is not in sync again within T
+         isr-not-full         a replica is not in sync again within T, in the newest leader epoch
          unseen               an acknowledged record reaches no reader within T, although readers go on
 
 A cluster shows its state by answers and files, so the checkers see less than a simulation does: a wrong high watermark
@@ -235,6 +235,7 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
     """K11: after each end of the faults all partitions accept writes and have full ISRs within `patience_ms`."""
     heals: list[int] = []
     full: dict[str, list[int]] = defaultdict(list)
+    latest: dict[str, int] = defaultdict(int)
     begun: dict[tuple[str, str | None], int] = {}
     acked: list[tuple[Event, int]] = []
     polled: dict[str, set[int | None]] = defaultdict(set)
@@ -242,8 +243,11 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
     for event in history:
         if event.function is Function.HEAL:
             heals.append(event.at_ms)
-        elif event.function is Function.ISR:
-            full[event.key] += [event.at_ms] if event.value == "" else []
+        elif event.function in (Function.ISR, Function.LEADS):
+            # A deposed leader may still name the full ISR of its epoch.
+            latest[event.key] = max(latest[event.key], _epoch(event))
+            if event.function is Function.ISR:
+                full[event.key] += [event.at_ms] if event.value == "" and event.epoch == latest[event.key] else []
         elif event.function is Function.SEND and event.type is Type.INVOKE:
             begun[event.key, event.value] = event.at_ms
         elif event.function is Function.SEND and event.type is Type.OK:

@@ -151,6 +151,16 @@ def replica_stays_out(history: History, draws: Draws) -> History:
     ]
 
 
+def stale_full_isr(history: History, draws: Draws) -> History:
+    """A replica does not come back, but the deposed leader still shows the full ISR of its epoch."""
+    stale = replace(of(history, Function.ISR)[0], value="", epoch=0)
+    return [
+        each
+        for e in replica_stays_out(history, draws)
+        for each in ((e, replace(stale, at_ms=e.at_ms)) if e.function is Function.HEAL else (e,))
+    ]
+
+
 def refused_writes(history: History, draws: Draws) -> History:
     """A partition acknowledges nothing any more after the faults."""
     heal = draws.choice([e for e in history if e.function is Function.HEAL])
@@ -187,6 +197,7 @@ FAULTS: list[tuple[Callable[[History, Draws], History], set[tuple[str, str]]]] =
     (committed_metadata_goes_back, {("K8", "commit-regressed")}),
     (different_metadata, {("K8", "metadata-differs")}),
     (replica_stays_out, {("K11", "isr-not-full")}),
+    (stale_full_isr, {("K11", "isr-not-full")}),
     (refused_writes, {("K11", "not-writable")}),
     (stuck_readers, {("K11", "unseen")}),
 ]
