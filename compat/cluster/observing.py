@@ -25,7 +25,7 @@ from kbroker.testing.history import Function, Type
 EACH_S: Final = 0.2
 ANSWER_S: Final = 2.0
 _CONTROLLER: Final = {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
-_TRUNCATION: Final = re.compile(
+TRUNCATION: Final = re.compile(
     r"truncating a partition.* partition=(\S+) from_offset=\d+ to_offset=(\d+) high_watermark=(-?\d+) why=(.*)"
 )
 
@@ -92,6 +92,11 @@ class Observer:
             self._recorder.note(process, function, Type.OK, key, **fields)
 
 
+def is_by_epoch(why: str) -> bool:
+    """Whether the reason of a logged truncation is that the leader ended an epoch earlier."""
+    return "the leader ended epoch" in why
+
+
 def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
     """Record the logs and checkpoints of all nodes, and the truncations that kbroker brokers have logged.
 
@@ -102,8 +107,8 @@ def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: R
     for node in cluster.brokers.values():
         for index in range(partitions):
             _note_log(node, f"{topic}-{index}", recorder)
-        for partition, offset, known, why in _TRUNCATION.findall(node.log()):
-            reason = BY_EPOCH if "the leader ended epoch" in why else why
+        for partition, offset, known, why in TRUNCATION.findall(node.log()):
+            reason = BY_EPOCH if is_by_epoch(why) else why
             if partition.startswith(f"{topic}-"):
                 recorder.note(
                     f"broker-{node.node_id}", Function.TRUNCATE, Type.OK, partition, offset=int(offset), value=known,

@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from compat.brokers import free_port
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.main_job import QUICK_SESSIONS
+from compat.cluster.observing import TRUNCATION, is_by_epoch
 from compat.kafka import libraries
 from compat.waiting import until
 
@@ -87,12 +88,12 @@ class Partition:
     def await_truncation(self) -> None:
         """The reader gets an error: the log now ends before its position."""
 
-        def told() -> bool:
+        def truncation_reported() -> bool:
             self.errors += [each.error() for each in self.reader.consume(1, timeout=0.2) if each.error() is not None]
             return any("truncation" in error.str() for error in self.errors)
 
         try:
-            until(told, patience_s=PATIENCE_S)
+            until(truncation_reported, patience_s=PATIENCE_S)
         except AssertionError as error:
             raise AssertionError(f"only these errors: {[str(each) for each in self.errors]}") from error
 
@@ -137,8 +138,10 @@ def test_r9_a_loss_is_refused_or_accepted_and_never_silent(tmp_path: Path, contr
         only_broker_two_runs(150, 200)
         partition.allow_unclean_elections()
         partition.await_state(2, {2})
-        page = urllib.request.urlopen(f"http://{pages}/metrics").read().decode()
-        assert "\nkafka_controller_controllerstats_uncleanleaderelections_total 1.0\n" in page
+        counted = "\nkafka_controller_controllerstats_uncleanleaderelections_total 1.0\n"
+        until(
+            lambda: counted in urllib.request.urlopen(f"http://{pages}/metrics").read().decode(), patience_s=PATIENCE_S
+        )
         if controller == KBROKER:
             assert "leaders elected outside of the ISR: records may be lost" in cluster.controllers[100].log()
         partition.await_truncation()
@@ -146,6 +149,10 @@ def test_r9_a_loss_is_refused_or_accepted_and_never_silent(tmp_path: Path, contr
         one.start()
         partition.await_state(2, {1, 2})
         assert f"partition={TOPIC}-0 from_offset=200 to_offset=150" in one.log()
+        seen = [
+            (partition, to_offset) for partition, to_offset, _, why in TRUNCATION.findall(one.log()) if is_by_epoch(why)
+        ]
+        assert (f"{TOPIC}-0", "150") in seen, "the observer of compat/cluster/observing.py misses truncations"
         until(lambda: cluster.log_bytes(1, TOPIC, 0) == cluster.log_bytes(2, TOPIC, 0), patience_s=PATIENCE_S)
         partition.reader.assign([TopicPartition(TOPIC, 0, 150)])
         partition.read(150, 160, "second")
