@@ -25,8 +25,8 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 class Quality:
     """How bad a link is.
 
-    Units  delay_s and bytes_per_s are for each direction; resets: the part of the chunks of at most 4 KiB that end in a
-           reset; life_s: a connection is reset after a time between these
+    Units  delay_s and bytes_per_s are for each direction; resets: probability that a chunk (at most 4 KiB) resets the
+           connection; life_s: a connection is reset after a time between these
     """
 
     delay_s: float = 0.1
@@ -41,9 +41,9 @@ class SlowLink:
     A context manager: at the end it accepts nothing more. Each direction of a connection has two threads.
     """
 
-    def __init__(self, port: int, upstream: tuple[str, int], quality: Quality, *, seed: int = 0) -> None:
+    def __init__(self, port: int, upstream: tuple[str, int], quality: Quality) -> None:
         self.connections = 0
-        self._upstream, self._quality, self._random = upstream, quality, random.Random(seed)
+        self._upstream, self._quality = upstream, quality
         self._listener = socket.create_server(("127.0.0.1", port))
 
     def __enter__(self) -> SlowLink:
@@ -68,7 +68,7 @@ class SlowLink:
                     on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue(_CHUNKS_ON_THE_WAY)
                     threading.Thread(target=self._receive, args=(ends[0], on_the_way), daemon=True).start()
                     threading.Thread(target=self._send, args=(on_the_way, ends), daemon=True).start()
-                life = threading.Timer(self._random.uniform(*self._quality.life_s), _reset, (client, server))
+                life = threading.Timer(random.uniform(*self._quality.life_s), _reset, (client, server))
                 life.daemon = True
                 life.start()
 
@@ -88,7 +88,7 @@ class SlowLink:
             free_at = max(due, free_at) + len(chunk) / self._quality.bytes_per_s
             time.sleep(max(0.0, free_at - time.monotonic()))
             try:
-                if chunk and self._random.random() >= self._quality.resets:
+                if chunk and random.random() >= self._quality.resets:
                     ends[1].sendall(chunk)
                     continue
             except OSError:
