@@ -75,20 +75,7 @@ def _create(running: ProcessCluster, topic: str, *, partitions: int = 1) -> None
         connection.socket.settimeout(120)
         answer = connection.call("CreateTopics", 5, {"Topics": [wanted], "timeoutMs": 120_000})
     assert answer["Topics"][0]["ErrorCode"] == 0, answer
-    until(lambda: _is_in_sync(running, topic, partitions), patience_s=PATIENCE_S)
-
-
-def _is_in_sync(running: ProcessCluster, topic: str, partitions: int = 1) -> bool:
-    """Whether every running broker knows a leader and all in-sync replicas of each partition."""
-    try:
-        for broker in running.brokers:
-            (known,) = running.metadata(broker, [topic])["Topics"]
-            parts = known["Partitions"]
-            if len(parts) != partitions or any(len(p["IsrNodes"]) < REPLICAS or p["LeaderId"] < 0 for p in parts):
-                return False
-    except (OSError, AssertionError):
-        return False
-    return True
+    running.await_isrs(topic, *running.brokers, patience_s=PATIENCE_S)
 
 
 def _produce(running: ProcessCluster) -> Figures:
@@ -120,7 +107,7 @@ def _catch_up(running: ProcessCluster) -> Figures:
     ends = (running.brokers[leader], follower)
     already, began = len_of_log(follower, "catch-up"), time.perf_counter()
     before = sum(cpu_seconds(node.pid) for node in ends)
-    until(lambda: _is_in_sync(running, "catch-up"), each_s=0.01, patience_s=PATIENCE_S)
+    running.await_isrs("catch-up", *running.brokers, each_s=0.01, patience_s=PATIENCE_S)
     took, spent = time.perf_counter() - began, sum(cpu_seconds(node.pid) for node in ends) - before
     copied = len_of_log(follower, "catch-up") - already
     return {"catch-up": copied / took / 1e6, "catch-up-cpu": spent / (copied / 1e9)}
@@ -196,7 +183,7 @@ def _deaths(running: ProcessCluster) -> Figures:
             gaps.append(next(each for each in writer.acknowledged if each > killed) - killed)
             running.brokers[leader].start()
             running.await_brokers(*running.brokers)
-            until(lambda: _is_in_sync(running, "failover"), patience_s=PATIENCE_S)
+            running.await_isrs("failover", *running.brokers, patience_s=PATIENCE_S)
     return {"failover": statistics.median(gaps)}
 
 
@@ -208,7 +195,7 @@ def _clean_restart(running: ProcessCluster) -> Figures:
         node.stop()
         node.start()
         running.await_brokers(*running.brokers)
-        until(lambda: _is_in_sync(running, "restart"), patience_s=PATIENCE_S)
+        running.await_isrs("restart", *running.brokers, patience_s=PATIENCE_S)
     return {"restart-gap": writer.longest_gap(began)}
 
 

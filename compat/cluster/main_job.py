@@ -24,15 +24,13 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from compat.cluster.nodes import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.nodes import KAFKA, KBROKER, QUICK_SESSIONS, ProcessCluster
 from compat.main_job import LEAST_LINES, PARTITIONS, TOPIC, Differences, compare, input_lines, kcat_writes, source_file
 from compat.oracle.raw import connected
 from compat.waiting import until
 
 GROUP, REPLICAS, KILLS = "readers", 3, 5
 PATIENCE_S = 120.0
-QUICK_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-"""A dead broker is noticed after 3 s, so that five deaths take less time."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ directory may even change hands between two starts.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -33,6 +34,12 @@ COMMON: Final = {
     "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
+
+
+QUICK_SESSIONS: Final = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+"""A dead broker is noticed after 3 s, so that tests with many deaths take less time."""
+METADATA_PARTITION: Final = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
+"""For DescribeQuorum."""
 
 
 class Node:
@@ -232,16 +239,11 @@ class ProcessCluster:
 
     def seen_by(self, broker: int) -> set[int]:
         """The ids of the brokers that a broker names in its Metadata; empty if it does not answer."""
-        try:
-            return {one["NodeId"] for one in self.metadata(broker, [])["Brokers"]}
-        except (OSError, AssertionError):
-            return set()
+        return brokers_seen(self.brokers[broker].address)
 
     def metadata(self, broker: int, topics: Sequence[str] | None) -> dict[str, Any]:
         """A broker's answer to Metadata, for all topics with None. Errors: OSError."""
-        named = None if topics is None else [{"Name": topic} for topic in topics]
-        with connected(self.brokers[broker].address) as connection:
-            return connection.call("Metadata", 5, {"Topics": named, "AllowAutoTopicCreation": False})
+        return _metadata(self.brokers[broker].address, topics)
 
     def leader(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int:
         """The leader of a partition as a running broker (or `ask`) sees it; -1 for none."""
@@ -252,31 +254,39 @@ class ProcessCluster:
                     return int(part["LeaderId"])
         return -1
 
-    def isrs(self, topic: str | None = None) -> dict[tuple[str, int], set[int]]:
-        """The ISR of each partition of a topic, or of all topics, as the first broker that answers sees it; empty while
-        no broker answers.
+    def await_isrs(self, topic: str | None, *brokers: int, each_s: float = 0.1, patience_s: float = 60) -> None:
+        """Wait until all running brokers agree that each partition of a topic, or of all topics, has a leader and
+        exactly these brokers in its ISR.
         """
-        for broker, node in self.brokers.items():
-            if node.is_running:
-                try:
-                    found = self.metadata(broker, None if topic is None else [topic])["Topics"]
-                except (OSError, AssertionError):
-                    continue
-                return {
-                    (one["Name"], part["PartitionIndex"]): set(part["IsrNodes"])
-                    for one in found
-                    for part in one["Partitions"]
-                }
-        return {}
-
-    def await_isrs(self, topic: str | None, *brokers: int, patience_s: float = 60) -> None:
-        """Wait until these brokers are the ISR of each partition of a topic, or of all topics."""
 
         def reached() -> bool:
-            isrs = self.isrs(topic).values()
-            return bool(isrs) and all(isr == set(brokers) for isr in isrs)
+            try:
+                for broker in (each for each, node in self.brokers.items() if node.is_running):
+                    found = self.metadata(broker, None if topic is None else [topic])["Topics"]
+                    parts = [part for one in found for part in one["Partitions"]]
+                    if not parts or any(p["LeaderId"] < 0 or set(p["IsrNodes"]) != set(brokers) for p in parts):
+                        return False
+            except (OSError, AssertionError):
+                return False
+            return True
 
-        until(reached, each_s=0.1, patience_s=patience_s)
+        until(reached, each_s=each_s, patience_s=patience_s)
+
+    def active_controller(self, *, patience_s: float = 60) -> int:
+        """The id of the active controller; waits until a running controller leads the quorum."""
+        leaders: dict[int, int] = {}
+
+        def found() -> bool:
+            for node in (each for each in self.controllers.values() if each.is_running):
+                with contextlib.suppress(OSError, AssertionError), connected(node.address) as connection:
+                    answer = connection.call("DescribeQuorum", 0, {"Topics": [METADATA_PARTITION]})
+                    for part in [] if answer["ErrorCode"] else answer["Topics"][0]["Partitions"]:
+                        if not part["ErrorCode"]:
+                            leaders[part["LeaderEpoch"]] = part["LeaderId"]
+            return bool(leaders)
+
+        until(found, each_s=0.1, patience_s=patience_s)
+        return leaders[max(leaders)]
 
     def replicas_become_equal(self, topic: str, partitions: Iterable[int], *, patience_s: float = 10) -> bool:
         """Whether all brokers have the same bytes of these partitions; waits a moment for the last ones."""
@@ -296,3 +306,17 @@ class ProcessCluster:
         """The concatenated segments of a replica."""
         segments = sorted((self.brokers[broker].data / f"{topic}-{partition}").glob("*.log"))
         return b"".join(segment.read_bytes() for segment in segments)
+
+
+def brokers_seen(address: str) -> set[int]:
+    """The ids of the brokers that a broker names in its Metadata; empty if it does not answer."""
+    try:
+        return {broker["NodeId"] for broker in _metadata(address, [])["Brokers"]}
+    except (OSError, AssertionError):
+        return set()
+
+
+def _metadata(address: str, topics: Sequence[str] | None) -> dict[str, Any]:
+    named = None if topics is None else [{"Name": topic} for topic in topics]
+    with connected(address) as connection:
+        return connection.call("Metadata", 5, {"Topics": named, "AllowAutoTopicCreation": False})

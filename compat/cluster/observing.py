@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Self
 
-from compat.cluster.nodes import Node, ProcessCluster
+from compat.cluster.nodes import METADATA_PARTITION, Node, ProcessCluster
 from compat.oracle.raw import RawConnection
 from compat.tiered.records import base_offset, last_offset, leader_epoch
 from compat.torture.load import Recorder
@@ -24,7 +24,6 @@ from kbroker.testing.history import Function, Type
 
 EACH_S: Final = 0.2
 ANSWER_S: Final = 2.0
-_CONTROLLER: Final = {"Topics": [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]}
 TRUNCATION: Final = re.compile(
     r"truncating a partition.* partition=(\S+) from_offset=\d+ to_offset=(\d+) high_watermark=(-?\d+) why=(.*)"
 )
@@ -77,7 +76,7 @@ class Observer:
             out = sorted(set(part["ReplicaNodes"]) - set(part["IsrNodes"]))
             key = f"{self._topic}-{part['PartitionIndex']}"
             self._note(process, Function.ISR, key, value=",".join(map(str, out)), epoch=part["LeaderEpoch"])
-        quorum = connection.call("DescribeQuorum", 0, _CONTROLLER)
+        quorum = connection.call("DescribeQuorum", 0, {"Topics": [METADATA_PARTITION]})
         for part in [] if quorum["ErrorCode"] else quorum["Topics"][0]["Partitions"]:
             if not part["ErrorCode"] and part["LeaderId"] >= 0:
                 self._note(

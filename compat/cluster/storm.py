@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from compat.cluster.main_job import PATIENCE_S, QUICK_SESSIONS
+from compat.cluster.main_job import PATIENCE_S
 from compat.cluster.namespaces import Network
-from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, Node, ProcessCluster
+from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, QUICK_SESSIONS, Node, ProcessCluster
 from compat.cluster.observing import Observer, note_disks
-from compat.oracle.raw import connected
 from compat.torture.load import Plan, Recorder, create_topic, read_back, run_load
 from compat.waiting import until
 from kbroker.testing.checkers import Finding, check_history
@@ -79,13 +78,6 @@ class Stage:
             self.observer.heal()
         self.cluster.await_brokers(*self.cluster.brokers)
         self.cluster.await_isrs(None, *self.cluster.brokers, patience_s=PATIENCE_S)
-
-    def active_controller(self) -> int:
-        """The id of the quorum's leader, from DescribeQuorum."""
-        wanted = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
-        with connected(self.cluster.brokers[1].address) as connection:
-            answer = connection.call("DescribeQuorum", 0, {"Topics": [wanted]})
-        return int(answer["Topics"][0]["Partitions"][0]["LeaderId"])
 
 
 def _replace_leader(stage: Stage, disable: Callable[[Node], None], enable: Callable[[Node], None]) -> None:
@@ -162,7 +154,7 @@ def rolling_restart(stage: Stage) -> None:
 def killed_controllers(stage: Stage) -> None:
     """C1: kill -9 of the active controller, and of a leader as soon as that controller starts again; twice."""
     for _ in range(2):
-        active = stage.active_controller()
+        active = stage.cluster.active_controller()
         stage.cluster.controllers[active].kill()
         time.sleep(QUIET_S)
         stage.cluster.controllers[active].start()

@@ -12,8 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from compat.brokers import CHECKOUT, free_port
 from compat.cluster import KAFKA, KBROKER
-from compat.cluster.nodes import Node
-from compat.cluster.test_growth import brokers_seen
+from compat.cluster.nodes import Node, brokers_seen
 from compat.kafka import libraries
 from compat.waiting import until
 
@@ -42,7 +41,7 @@ def test_the_documented_files_start_a_cluster(tmp_path: Path, kind: str) -> None
     libraries()
     addresses = {"controller.example:9093": f"127.0.0.1:{free_port()}"}
     addresses |= {f"broker-{each}": f"127.0.0.1:{free_port()}" for each in BROKERS}
-    planned = [(100, kind, FILES[0]), *((each, KBROKER, FILES[1]) for each in BROKERS)]
+    planned = [(100, kind, FILES[0]), *((each, KAFKA if each == 3 else KBROKER, FILES[1]) for each in BROKERS)]
     with ExitStack() as stack:
         for node_id, runs, name in planned:
             node = Node(

@@ -11,10 +11,9 @@ import pytest
 
 from compat.brokers import free_port
 from compat.cluster import KAFKA, KBROKER
-from compat.cluster.nodes import COMMON, Node
+from compat.cluster.nodes import COMMON, Node, brokers_seen
 from compat.kafka import libraries
 from compat.kafka.tools import start_tool, tool
-from compat.oracle.raw import connected
 from compat.waiting import until
 
 TOPIC = "orders"
@@ -43,15 +42,6 @@ def nodes(directory: Path, kind: str) -> Iterator[tuple[Node, Node, str]]:
         for node in (one, two):
             if node.is_running:
                 node.kill()
-
-
-def brokers_seen(address: str) -> set[int]:
-    try:
-        with connected(address) as connection:
-            answer = connection.call("Metadata", 5, {"Topics": [], "AllowAutoTopicCreation": False})
-    except (OSError, AssertionError):
-        return set()
-    return {broker["NodeId"] for broker in answer["Brokers"]}
 
 
 @pytest.mark.parametrize("kind", [KBROKER, KAFKA])

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.nodes import QUICK_SESSIONS
 from compat.cluster.test_quorum_member import RECORDS, create, produce_and_consume
 from compat.kafka import libraries
 from compat.kafka.tools import tool
 from compat.waiting import until
 
 TOPIC = "orders"
-QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "5
 )
 def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     libraries()
-    with ProcessCluster(tmp_path, controllers=[KBROKER], brokers=kinds, settings=QUICK) as cluster:
+    with ProcessCluster(tmp_path, controllers=[KBROKER], brokers=kinds, settings=QUICK_SESSIONS) as cluster:
         cluster.start()
         servers = ("--bootstrap-server", cluster.bootstrap_servers)
         create(cluster, TOPIC, "--partitions", "6", "--replication-factor", "3")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compat.brokers import in_ci
-from compat.cluster.main_job import QUICK_SESSIONS, run
+from compat.cluster.main_job import run
 from compat.cluster.namespaces import is_available
-from compat.cluster.nodes import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.nodes import KAFKA, KBROKER, QUICK_SESSIONS, ProcessCluster
 from compat.cluster.storm import NEED_A_NETWORK, SCENARIOS, Stage, storm
 from compat.kafka import libraries
 from compat.kafka.libraries import executable

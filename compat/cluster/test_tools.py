@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.main_job import QUICK_SESSIONS
+from compat.cluster.nodes import QUICK_SESSIONS
 from compat.kafka import libraries
 from compat.kafka.tools import java_command, java_environment, run_tool
 from compat.waiting import until

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from compat.brokers import free_port
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.main_job import QUICK_SESSIONS
+from compat.cluster.nodes import QUICK_SESSIONS
 from compat.cluster.observing import TRUNCATION, is_by_epoch
 from compat.kafka import libraries
 from compat.waiting import until
