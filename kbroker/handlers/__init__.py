@@ -10,8 +10,11 @@ A handler translates between the protocol and the broker's domain, and has no do
 connection, one at a time for each connection. It raises errors as `KafkaError`; `kbroker.server.dispatch` makes the
 reply.
 
-A handler returns the response; None means no reply (Produce with acks=0). `records` of a request are a view of the
-connection's receive buffer, which is reused after the handler returns or raises: nothing may refer to them after that.
+A handler returns the response; None means no reply (Produce with acks=0). It returns `Later` if the response depends on
+other brokers: the connection then handles the next requests of the same API before it waits for the response.
+
+`records` of a request are a view of the connection's receive buffer, which is reused after the handler returns or
+raises: nothing may refer to them after that.
 """
 
 from __future__ import annotations
@@ -58,6 +61,15 @@ class Unbounded:
 
     def take(self, size: int) -> None:
         pass
+
+
+class Later:
+    """A response that will be complete after a wait. Its request needs no more work, and can no longer be refused."""
+
+    __slots__ = ("complete",)
+
+    def __init__(self, complete: Callable[[], Awaitable[Any]]) -> None:
+        self.complete = complete
 
 
 @dataclass(slots=True, eq=False)

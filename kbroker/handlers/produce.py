@@ -12,11 +12,12 @@ transaction.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from kbroker.broker import Appended, Broker
 from kbroker.broker.internal_records import Check, check_of
-from kbroker.handlers import Context, handles
+from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.frames import without_frames
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
@@ -64,7 +65,7 @@ _REFUSED_BEFORE_THE_LOG: Final = frozenset(
 
 
 @handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
-async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
+async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | Later | None:
     """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
     in_transaction = request.transactional_id is not None
@@ -116,26 +117,34 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
         if first_error is not None:
             raise first_error
         return None
-    if waiting:
-        await _wait_until_committed(waiting, broker, request.timeout_ms)
     response = _response(responses=responses)
     if first_error is not None and version >= FIRST_VERSION_WITH_CURRENT_LEADER:
         response.node_endpoints = _leaders(responses, broker, context)
+    if waiting:
+        deadline_ms = broker.env.now_ms() + request.timeout_ms
+        return Later(partial(_when_committed, response, waiting, broker, context, deadline_ms))
     return response
 
 
-async def _wait_until_committed(
-    waiting: list[tuple[PartitionProduceResponse, Appended]], broker: Broker, timeout_ms: int
-) -> None:
+async def _when_committed(
+    response: ProduceResponse,
+    waiting: list[tuple[PartitionProduceResponse, Appended]],
+    broker: Broker,
+    context: Context,
+    deadline_ms: int,
+) -> ProduceResponse:
     """Wait for the in-sync replicas, even if the client closes its connection."""
     await broker.purgatory.wait(
         *(appended.partition.key for _, appended in waiting),
         until=lambda: all(appended.outcome() is not None for _, appended in waiting),
-        max_wait_ms=timeout_ms,
+        max_wait_ms=deadline_ms - broker.env.now_ms(),
     )
     for answer, appended in waiting:
         code = appended.outcome()
         answer.error_code = ErrorCode.REQUEST_TIMED_OUT if code is None else code
+        if code is not ErrorCode.NONE:
+            context.has_errors = True
+    return response
 
 
 def _has_transactional(request: ProduceRequest) -> bool:

@@ -13,7 +13,8 @@ they share a packet with its first bytes.
 A connection that waits for its next request may poll for a while before it sleeps: see `BusyPoll`.
 
 Each listener has an epoll for EPOLLRDHUP to detect closed peers. It reports the end of a connection even behind unread
-requests, and one task per listener serves all connections; starting and ending a watch takes one system call each.
+requests, and one task per listener serves all connections. A socket is registered by its first watch and stays
+registered, so that later watches need no system call.
 
 Source: tcp(7), epoll(7), sendfile(2), preadv2(2), sched_yield(2).
 """
@@ -226,16 +227,17 @@ class SocketStream:
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:
         if self._peers is not None:
-            self._peers.add(self._socket.fileno(), on_peer_closed)
+            self._peers.watch(self._socket.fileno(), on_peer_closed)
 
     def unwatch(self) -> None:
         if self._peers is not None:
-            self._peers.remove(self._socket.fileno())
+            self._peers.unwatch(self._socket.fileno())
 
     def close(self) -> None:
         if self._socket.fileno() != -1:
             trio.lowlevel.notify_closing(self._socket)
-            self.unwatch()
+            if self._peers is not None:
+                self._peers.forget(self._socket.fileno())
             self._socket.close()
 
 
@@ -323,22 +325,37 @@ class BusyPoll:
 class ClosedPeers:
     """Calls back for each watched socket whose peer has closed its side.
 
-    Bound  one entry for each waiting connection
+    Bound  one entry for each connection that was ever watched, until `forget`
     """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._watched: dict[int, Callable[[], object]] = {}
+        self._watched: dict[int, Callable[[], object] | None] = {}
+        self._closed: set[int] = set()
 
-    def add(self, descriptor: int, on_peer_closed: Callable[[], object]) -> None:
-        """Watch a socket; it must not be watched yet."""
-        assert descriptor not in self._watched
-        self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
-        self._watched[descriptor] = on_peer_closed
+    def watch(self, descriptor: int, on_peer_closed: Callable[[], object]) -> None:
+        """Watch a socket, until `unwatch`; it must not be watched now. Calls back at once if its peer has closed."""
+        watched = self._watched
+        if descriptor not in watched:
+            # Edge-triggered: an end that was reported once is not reported again.
+            self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
+            watched[descriptor] = None
+        assert watched[descriptor] is None
+        if descriptor in self._closed:
+            on_peer_closed()
+        else:
+            watched[descriptor] = on_peer_closed
 
-    def remove(self, descriptor: int) -> None:
+    def unwatch(self, descriptor: int) -> None:
         """Stop watching a socket; no effect if it is not watched."""
-        if self._watched.pop(descriptor, None) is not None:
+        if descriptor in self._watched:
+            self._watched[descriptor] = None
+
+    def forget(self, descriptor: int) -> None:
+        """The socket is about to be closed."""
+        if descriptor in self._watched:
+            del self._watched[descriptor]
+            self._closed.discard(descriptor)
             self._epoll.unregister(descriptor)
 
     async def notice(self) -> None:
@@ -346,9 +363,11 @@ class ClosedPeers:
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
             for descriptor, _events in self._epoll.poll(0):
-                on_peer_closed = self._watched.get(descriptor)
-                if on_peer_closed is not None:
-                    on_peer_closed()
+                if descriptor in self._watched:
+                    self._closed.add(descriptor)
+                    on_peer_closed, self._watched[descriptor] = self._watched[descriptor], None
+                    if on_peer_closed is not None:
+                        on_peer_closed()
 
 
 class SocketListener:

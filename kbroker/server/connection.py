@@ -3,8 +3,11 @@
 Theory of operation: the task receives until it has a complete frame, handles the request, sends the reply, and repeats.
 While more complete frames are in the buffer, the task collects their replies and sends them together. Collected replies
 never wait: the task sends them before it receives again, and as soon as a handler suspends. So many pipelined small
-requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has no queue. It has
-a second task only while a thread handles a large request: that task receives the next request.
+requests cost one system call, and a Fetch that waits does not delay earlier replies. A connection has a second task
+only while a thread handles a large request: that task receives the next request.
+
+A Produce with acks=all waits for other brokers. The complete Produce requests behind it in the buffer are appended
+before that wait, so that followers fetch their records together; the replies follow in order.
 
 The memory of a connection counts against the server's budgets (`Memory`). A partly received frame takes bytes from the
 budget as they arrive; when the budget is exhausted, the task stops receiving, and TCP flow control stops the client. A
@@ -32,7 +35,7 @@ import trio
 from kbroker.handlers import CloseConnection, Context
 from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
 from kbroker.runtime.net_ports import Env, Part, Stream
-from kbroker.server.dispatch import Dispatcher
+from kbroker.server.dispatch import Dispatcher, Unfinished
 from wire.errors import Malformed
 from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
@@ -43,6 +46,7 @@ _LARGE_BYTES: Final = 128 * 1024
 _SMALL_BYTES: Final = 2 * 1024 * 1024
 """Twice the default request size of producers: such a request never waits behind larger ones for memory."""
 _REQUESTS_BETWEEN_YIELDS: Final = 64
+_MAX_UNFINISHED: Final = 64
 _SHOWN_CLIENT_ID: Final = 256
 
 
@@ -84,8 +88,8 @@ class Connection:
     """One accepted connection.
 
     Bound  receive buffer: one frame of at most socket.request.max.bytes, which grows as bytes arrive, and the bytes
-           received with it; one more frame while a large request is handled. Replies: that of one request, and
-           _COLLECT_BYTES
+           received with it; one more frame while a large request is handled. Replies: that of one request,
+           _COLLECT_BYTES, and _MAX_UNFINISHED responses to Produce
     """
 
     def __init__(
@@ -110,7 +114,9 @@ class Connection:
         self._claim: Claim | EvictableClaim | None = None  # for the frame being received
         self._answers = EvictableClaim(memory.answers, self._scope.cancel)
         self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
-        self._answer = dispatcher.answer
+        self._dispatcher = dispatcher
+        self._begin = dispatcher.begin
+        self._unfinished: list[Unfinished] = []
         self._env = env
         self._collected: list[Part] = []
         self._collected_size = 0
@@ -124,7 +130,8 @@ class Connection:
             try:
                 await _calling_when_suspended(self._serve(), self._send_before_waiting)
             except CloseConnection:
-                await self._send_collected()  # replies to earlier requests still go out
+                await self._finish()  # replies to earlier requests still go out
+                await self._send_collected()
                 raise
             finally:
                 self._answers.release()
@@ -177,6 +184,8 @@ class Connection:
             except Malformed as error:
                 limits = "socket.request.max.bytes and kbroker.max.request.bytes limit its size"
                 raise CloseConnection(f"malformed frame: {error}; {limits}") from error
+            if self._unfinished and not self._may_wait_for_reply(frame):
+                await self._finish()
             if frame is None:
                 await self._send_collected()
                 if self._context.stopping:
@@ -198,6 +207,7 @@ class Connection:
                     claim.release()
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
+                await self._send_collected()
                 await trio.lowlevel.checkpoint()
                 yielded_ms, since_yield = now_ns() // 1_000_000, 0
 
@@ -256,6 +266,7 @@ class Connection:
             nursery.start_soon(self._receive_ahead)
             try:
                 await self._answer_one(frame)
+                await self._finish()
             except Exception as error:  # noqa: BLE001 - raised again below, not as part of a group
                 failure = error
             nursery.cancel_scope.cancel()
@@ -275,10 +286,30 @@ class Connection:
 
     async def _answer_one(self, frame: memoryview) -> None:
         self.state = State.ANSWERING
-        parts = await self._answer(frame, self._context)
-        self.state = State.RECEIVING
-        if parts is None:
+        begun = await self._begin(frame, self._context)
+        if type(begun) is Unfinished:
+            self._unfinished.append(begun)
             return
+        if self._unfinished:
+            await self._finish()
+        self.state = State.RECEIVING
+        if begun is not None:
+            await self._collect(cast("list[Part]", begun))
+
+    def _may_wait_for_reply(self, frame: memoryview | None) -> bool:
+        """Whether a request may be handled while earlier ones wait for their replies."""
+        if frame is None or not 1 < len(frame) < _LARGE_BYTES or len(self._unfinished) >= _MAX_UNFINISHED:
+            return False
+        return frame[0] == frame[1] == 0  # the api key of Produce
+
+    async def _finish(self) -> None:
+        """Wait for the replies that are not complete yet, and collect them in order."""
+        while self._unfinished:
+            self.state = State.ANSWERING
+            await self._collect(await self._dispatcher.finish(self._unfinished.pop(0), self._context))
+        self.state = State.RECEIVING
+
+    async def _collect(self, parts: list[Part]) -> None:
         self._collected += parts
         for part in parts:
             # A file range or a large part justifies its own system call.
@@ -304,7 +335,7 @@ class Connection:
             await _calling_when_suspended(self.stream.send(parts), partial(self._answers.take, size), once=True)
             self._answers.is_evictable = False
             self._answers.release()
-            self.state = State.RECEIVING
+            self.state = State.ANSWERING if self._unfinished else State.RECEIVING
 
     def _send_before_waiting(self) -> None:
         """The handler of a request waits: send the replies to earlier requests."""

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from kbroker.config.limits import LimitSettings
-from kbroker.handlers import CloseConnection, Context, Handler
+from kbroker.handlers import CloseConnection, Context, Handler, Later
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
@@ -55,6 +55,22 @@ class _Route:
         self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # their handlers set has_errors
         self.find_errors = finder(handler.api_key)
         self.weigh = weigher(handler.api_key) if self.looks_for_errors else None
+
+
+class Unfinished:
+    """A request whose reply comes later: see `Dispatcher.finish`."""
+
+    __slots__ = ("has_errors", "header", "is_large", "later", "route", "started_ns")
+
+    def __init__(
+        self, later: Later, header: RequestHeader, route: _Route, *, started_ns: int, has_errors: bool, is_large: bool
+    ) -> None:
+        self.later = later
+        self.header = header
+        self.route = route
+        self.started_ns = started_ns
+        self.has_errors = has_errors
+        self.is_large = is_large
 
 
 class Dispatcher:
@@ -90,6 +106,11 @@ class Dispatcher:
 
         Errors  CloseConnection
         """
+        begun = await self.begin(frame, context)
+        return await self.finish(begun, context) if type(begun) is Unfinished else cast("list[Part] | None", begun)
+
+    async def begin(self, frame: memoryview, context: Context) -> list[Part] | Unfinished | None:
+        """As `answer`, but return Unfinished instead of waiting for a reply that comes later."""
         try:
             header, body = decode_request_header(frame)
         except Malformed as error:
@@ -115,10 +136,16 @@ class Dispatcher:
         route.counter.value += 1
         context.client_id = header.client_id
         context.api_version = header.api_version
+        is_finished = True
         try:
             response = await handler.function(request, self._broker, context)
             if response is None:
                 return None
+            if type(response) is Later:
+                is_finished, has_errors, context.has_errors = False, context.has_errors, False
+                return Unfinished(
+                    response, header, route, started_ns=started_ns, has_errors=has_errors, is_large=context.is_large
+                )
             weigh = route.weigh
             if context.is_large or (weigh is not None and weigh(response, ELEMENTS_ON_THE_LOOP)):
                 return await self._large.run_blocking(self._reply, header, route, response, context)
@@ -133,7 +160,26 @@ class Dispatcher:
                 raise CloseConnection(f"{handler.name} failed and has no reply: {error}") from error
             return parts
         finally:
-            route.times_us.record((self._now_ns() - started_ns) // 1000)
+            if is_finished:
+                route.times_us.record((self._now_ns() - started_ns) // 1000)
+
+    async def finish(self, begun: Unfinished, context: Context) -> list[Part]:
+        """Wait until a response is complete, and return the parts of the reply. Errors: CloseConnection."""
+        header, route = begun.header, begun.route
+        try:
+            context.has_errors = begun.has_errors
+            response = await begun.later.complete()
+            if begun.is_large:
+                return await self._large.run_blocking(self._reply, header, route, response, context)
+            return self._reply(header, route, response, context)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            self._code_of(error, route.handler, header)
+            raise CloseConnection(f"{route.handler.name} failed after its records were appended: {error}") from error
+        finally:
+            context.has_errors = False
+            route.times_us.record((self._now_ns() - begun.started_ns) // 1000)
 
     def _metrics_of(self, handler: Handler[Any]) -> tuple[Counter, Histogram]:
         name = f"requests.{handler.name}"

@@ -280,17 +280,22 @@ class MemoryCluster:
         self, values: Iterable[bytes], *, to: int, acks: int = -1, timeout_ms: int = 60_000, topic: str = "t"
     ) -> PartitionProduceResponse:
         """Produce one batch to a broker."""
-        batch = build_batch([Record(timestamp=self._controller_env.timestamp_ms(), value=value) for value in values])
-        data = PartitionProduceData(index=0, records=batch)
         async with self.client(to) as client:
             answer = await client.ask(
-                ProduceRequest(
-                    acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
-                ),
-                version=9,
+                self.produce_request(values, acks=acks, timeout_ms=timeout_ms, topic=topic), version=9
             )
         found: PartitionProduceResponse = answer.responses[0].partition_responses[0]
         return found
+
+    def produce_request(
+        self, values: Iterable[bytes], *, acks: int = -1, timeout_ms: int = 60_000, topic: str = "t"
+    ) -> ProduceRequest:
+        """A Produce of one batch to partition 0."""
+        batch = build_batch([Record(timestamp=self._controller_env.timestamp_ms(), value=value) for value in values])
+        data = PartitionProduceData(index=0, records=batch)
+        return ProduceRequest(
+            acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+        )
 
     # Observation
 

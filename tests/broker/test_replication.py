@@ -83,6 +83,35 @@ async def test_acks_all_waits_for_every_member_of_the_isr() -> None:
         await cluster.agree()
 
 
+async def test_pipelined_requests_of_one_connection_wait_for_the_replicas_together() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        cluster.cut(2, 1)
+        async with cluster.client(1) as client:
+            for value in (b"a", b"b", b"c"):
+                await client.send(cluster.produce_request([value], timeout_ms=20_000), version=9)
+            await cluster.until(lambda: cluster.brokers[1].partition().log.log_end_offset == 3)
+            assert cluster.brokers[1].partition().known_high_watermark == 0
+            cluster.mend(2)
+            answers = [(await client.receive()).responses[0].partition_responses[0] for _ in range(3)]
+        assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_each_pipelined_request_has_its_own_timeout() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        cluster.cut(2, 1)
+        began, timed_out = trio.current_time(), []
+        async with cluster.client(1) as client:
+            for timeout_ms in (2_000, 1_000, 5_000):
+                await client.send(cluster.produce_request([b"x"], timeout_ms=timeout_ms), version=9)
+            for _ in range(3):
+                answer = (await client.receive()).responses[0].partition_responses[0]
+                assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+                timed_out.append(round(trio.current_time() - began, 1))
+        assert timed_out == [2.0, 2.0, 5.0], "replies keep the order of their requests"
+
+
 async def test_r3_a_lagging_follower_leaves_the_isr_and_returns() -> None:
     async with memory_cluster(settings=SHORT_LAG) as cluster:
         await cluster.create(min_insync_replicas=2)

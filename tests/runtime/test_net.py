@@ -150,6 +150,19 @@ async def test_a_watch_calls_back_when_the_peer_had_closed_before(env: Env) -> N
         ends.server.unwatch()
 
 
+async def test_a_watch_of_a_later_connection_with_the_same_descriptor_is_its_own(env: Env) -> None:
+    for _ in range(2):
+        async with connection(env) as ends:
+            closed = trio.Event()
+            ends.server.watch(closed.set)
+            await wait_all_tasks_blocked(0.01)
+            assert not closed.is_set()
+            ends.client.close()
+            await closed.wait()
+            ends.server.unwatch()
+            ends.server.close()
+
+
 async def test_an_ended_watch_does_not_call_back(env: Env) -> None:
     async with connection(env) as ends:
         closed, later = trio.Event(), trio.Event()

@@ -12,7 +12,7 @@ import trio
 
 from kbroker.config import Settings
 from kbroker.controller.features import SUPPORTED_FEATURES
-from kbroker.handlers import CloseConnection, Context, Handler, handles
+from kbroker.handlers import CloseConnection, Context, Handler, Later, handles
 from kbroker.handlers.api_versions import api_versions
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.metrics import Metrics
@@ -71,8 +71,10 @@ async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context)
 @handles(
     ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: ProduceResponse(responses=[])
 )
-async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | None:
-    """Store the records; for the topic "gated" wait for the gate first, for "fault" fail."""
+async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | Later | None:
+    """Store the records; for the topic "gated" wait for the gate first, for "fault" fail. With acks=-1 the response
+    comes when the gate is open; for the topic "lost" it then fails.
+    """
     for topic in request.topic_data:
         if topic.name == "fault":
             raise ZeroDivisionError("a fault of ours")
@@ -83,6 +85,16 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
         for partition in topic.partition_data:
             assert isinstance(partition.records, memoryview)
             broker.appended.append(bytes(partition.records))
+    if request.acks == -1:
+        is_lost = request.topic_data[0].name == "lost"
+
+        async def complete() -> ProduceResponse:
+            await broker.gate.wait()
+            if is_lost:
+                raise ZeroDivisionError("a fault of ours")
+            return ProduceResponse(responses=[])
+
+        return Later(complete)
     return ProduceResponse(responses=[]) if request.acks else None
 
 

@@ -104,6 +104,76 @@ async def test_acks_0_has_no_reply(rig: Rig) -> None:
     assert rig.broker.appended == [b"silent", b"loud"]
 
 
+async def test_pipelined_produce_requests_are_handled_before_the_first_reply(rig: Rig) -> None:
+    client = await rig.connect()
+    kinds = [(b"first", -1), (b"second", -1), (b"not waiting", 1), (b"third", -1), (b"silent", 0)]
+    requests = [(records(data, acks=acks), 7, number) for number, (data, acks) in enumerate(kinds)]
+    await client.send(*requests[:2], (heart(), 0, 9), *requests[2:])
+    await rig.until("requests.Produce", 2)
+    await wait_all_tasks_blocked(0.01)
+    assert rig.broker.appended == [b"first", b"second"], "only requests of the same kind may overtake a wait"
+    rig.broker.gate.set()
+    assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(2)] == [0, 1]
+    assert await client.receive_heartbeat() == (9, 0)
+    assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(2)] == [2, 3]
+    assert rig.broker.appended == [data for data, _ in kinds]
+
+
+async def test_an_immediate_reply_waits_for_the_replies_before_it(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((records(b"first", acks=-1), 7, 1), (records(b"second"), 7, 2))
+    await rig.until("requests.Produce", 2)
+    await wait_all_tasks_blocked(0.01)
+    assert rig.broker.appended == [b"first", b"second"]
+    (connection,) = rig.server.connections
+    assert connection.stream.sent_bytes == 0
+    rig.broker.gate.set()
+    assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(2)] == [1, 2]
+
+
+async def test_a_connection_has_at_most_64_produce_requests_without_a_reply(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send(*((records(b"%d" % number, acks=-1), 7, number) for number in range(200)))
+    await rig.until("requests.Produce", 64)
+    await wait_all_tasks_blocked(0.01)
+    assert len(rig.broker.appended) == 64
+    rig.broker.gate.set()
+    assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(200)] == list(range(200))
+    assert rig.broker.appended == [b"%d" % number for number in range(200)]
+
+
+async def test_a_close_comes_after_the_replies_that_were_waited_for(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((records(b"first", acks=-1), 7, 1), (records(b"", topic="close"), 7, 2))
+    await rig.until("requests.Produce", 2)
+    rig.broker.gate.set()
+    assert (await client.receive(ProduceResponse, 7))[0] == 1
+    assert await client.ends_without_reply()
+
+
+async def test_the_server_stops_after_the_replies_that_were_waited_for(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((records(b"first", acks=-1), 7, 1), (records(b"second", acks=-1), 7, 2))
+    await rig.until("requests.Produce", 2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(rig.server.stop, grace_ms=60_000))
+        await wait_all_tasks_blocked(0.01)
+        rig.broker.gate.set()
+        assert [(await client.receive(ProduceResponse, 7))[0] for _ in range(2)] == [1, 2]
+    assert await client.ends_without_reply()
+
+
+async def test_a_fault_after_the_wait_closes_the_connection() -> None:
+    """UNKNOWN_SERVER_ERROR would make Java clients send the records again with another sequence number."""
+    async with serving(in_memory=True, logged_errors=1) as rig:
+        client = await rig.connect()
+        await client.send((records(b"first", acks=-1), 7, 1), (records(b"second", topic="lost", acks=-1), 7, 2))
+        rig.broker.gate.set()
+        assert (await client.receive(ProduceResponse, 7))[0] == 1
+        assert await client.ends_without_reply()
+        assert rig.count("requests.faults") == 1
+
+
 async def test_an_error_without_a_reply_closes_after_sending_earlier_replies(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((heart(), 0, 1), (heart("close"), 0, 2), (heart(), 0, 3))
