@@ -48,13 +48,16 @@ class MetadataFollower:
         self.image = image
         self.high_watermark = UNKNOWN
         self.written_ms = UNKNOWN
+        self._leaders_high_watermark = UNKNOWN
         self._unapplied = deque(unapplied)
         self._disk = disk
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all records that are known to be committed are applied."""
-        return 0 <= self.high_watermark <= self.image.end_offset
+        """Whether all records are applied that the leader's last answer called committed. An answer may hold a part of
+        the log only.
+        """
+        return 0 <= self._leaders_high_watermark <= self.image.end_offset
 
     def note_leader(self, leader_id: int, epoch: int) -> None:
         """Store the epoch of a new leader. OSError."""
@@ -79,6 +82,7 @@ class MetadataFollower:
             self.log.append_fetched(data[:size], epoch=epoch, timestamp_ms=timestamp_ms)
             self._unapplied += found
             self.written_ms = found[-1].max_timestamp
+        self._leaders_high_watermark = high_watermark
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
         return self._apply()
 

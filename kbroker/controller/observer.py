@@ -180,7 +180,7 @@ class MetadataObserver:
             await self._changed.wait()
 
     async def wait_until_caught_up(self) -> None:
-        """Wait until the committed metadata is published for the first time.
+        """Wait until all metadata that is committed is published for the first time.
 
         Errors  KafkaError REQUEST_TIMED_OUT after initial.broker.registration.timeout.ms
         """
@@ -243,6 +243,7 @@ class MetadataObserver:
         connection = await connect(
             self._env, address, client_id=self._client_id, timeout_ms=config.controller_quorum_request_timeout_ms
         )
+        has_all = False  # the last answer on this connection left out nothing, so the next records are new
         try:
             while True:
                 timeout_ms = config.controller_quorum_fetch_timeout_ms
@@ -264,7 +265,7 @@ class MetadataObserver:
                 if self._followed != (self.quorum.leader_id, self.quorum.epoch):
                     self._followed = self.quorum.leader_id, self.quorum.epoch
                     logger.info("following the quorum's leader", leader=self._followed[0], epoch=self._followed[1])
-                await self._take(data, connection)
+                has_all = await self._take(data, connection, are_new=has_all)
                 if self.quorum.leader != address:
                     return
         finally:
@@ -324,8 +325,11 @@ class MetadataObserver:
                 await self._env.run_blocking(self._follower.note_leader, quorum.leader_id, quorum.epoch)
         self._notify()
 
-    async def _take(self, data: PartitionData, connection: Connection) -> None:
-        """Store and apply the leader's answer."""
+    async def _take(self, data: PartitionData, connection: Connection, *, are_new: bool) -> bool:
+        """Store and apply the leader's answer. Returns whether this node then has all that the leader has committed.
+
+        are_new  the leader wrote the records in the answer after its previous answer, so just now
+        """
         follower = self._follower
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             truncate = partial(
@@ -343,12 +347,13 @@ class MetadataObserver:
                 high_watermark=data.high_watermark,
                 timestamp_ms=self._env.timestamp_ms(),
             )
-            was_caught_up = follower.is_caught_up
             # An answer without records only moves the high watermark.
             await self._changing_log(append) if data.records else append()
-            if data.records and was_caught_up:  # then they were written just now
+            if data.records and are_new:
                 self._clock_check.compare(self._env.timestamp_ms(), follower.written_ms)
             await self._publish()
+            return follower.is_caught_up
+        return False
 
     async def _install(self, snapshot: SnapshotId, connection: Connection) -> None:
         """Fetch a snapshot, and continue after it. Returns without it if the leader has deleted it."""

@@ -293,3 +293,43 @@ async def test_t1_a_wrong_clock_is_named_and_changes_nothing(
         site.env.wall_jump_ms = 0
         await site.controller.ask(creation("new", {0: [1]}), CreateTopicsResponse, version=7)
         await until(lambda: "agree again" in lines()[-1])
+
+
+async def _decide_and_wait(site: Site) -> None:
+    """20 decisions; afterwards their batches are more than an hour old."""
+    await site.register(await site.connect(), 2)
+    for number in range(20):
+        await site.controller.ask(creation(f"topic-{number}", {0: [2]}), CreateTopicsResponse, version=7)
+    await trio.sleep(3_700)
+
+
+async def test_t1_old_batches_after_a_long_absence_are_no_wrong_clock(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Member(site.env.network)
+    async with member.running():
+        pass
+    await _decide_and_wait(site)
+    async with member.running(controller_quorum_fetch_max_bytes=100):
+        pass
+    assert "clocks of this machine" not in caplog.text
+
+
+async def test_t1_old_batches_after_a_long_separation_are_no_wrong_clock(caplog: pytest.LogCaptureFixture) -> None:
+    network, elsewhere, disk = MemoryNetwork(), MemoryNetwork(), SimulatedDisk(timestamp_ms=lambda: 0)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    ended = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_control, disk, network, ended)
+        async with Member(network).running(controller_quorum_fetch_max_bytes=100) as node:
+            ended.set()
+            await trio.sleep(30)
+            # Without snapshots the broker has to fetch the batches.
+            async with controller_site(disk, network=elsewhere, metadata_log_max_snapshot_interval_ms=0) as site:
+                await _decide_and_wait(site)
+                network.listeners.update(elsewhere.listeners)
+                end_offset = site.image.end_offset
+                await until(lambda: node.broker is not None and node.broker.image.end_offset >= end_offset)
+                node.stop()
+    assert "clocks of this machine" not in caplog.text
