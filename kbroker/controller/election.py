@@ -22,10 +22,8 @@ from kbroker.config.values import as_boolean
 from kbroker.controller.context import Context
 from kbroker.controller.placement import default_directory
 from kbroker.metadata.image import NO_LEADER, BrokerImage, Image, PartitionImage, TopicImage
+from kbroker.metadata.parts import RECOVERING
 from wire.stored.metadata import PartitionChangeRecord
-
-RECOVERED = 0
-RECOVERING = 1
 
 _UNCLEAN_ELECTION_KEY = "unclean.leader.election.enable"
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.controller.election import RECOVERED, RECOVERING
 from kbroker.metadata.delta import Delta, PartitionChange
 from kbroker.metadata.image import NO_LEADER, BrokerImage, PartitionImage
 
@@ -42,7 +41,7 @@ def lines_of(delta: Delta) -> Iterator[EventLine]:
             continue
         if after.leader == NO_LEADER != before.leader:
             lost.append(change)
-        elif after.leader_recovery_state == RECOVERING and before.leader_recovery_state == RECOVERED:
+        elif change.is_unclean_election:
             unclean.append(change)
         elif after.leader != before.leader:
             moved.append(change)

@@ -15,7 +15,7 @@ from kbroker.controller import election
 from kbroker.controller.context import Context, check_broker_epoch
 from kbroker.controller.decisions import decides
 from kbroker.metadata.image import Image, PartitionImage, TopicImage
-from kbroker.metadata.parts import changed_partition
+from kbroker.metadata.parts import RECOVERED, RECOVERING, changed_partition
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_partition import (
@@ -112,10 +112,10 @@ def _check_members(
     ids = [member.broker_id for member in members]
     if len(set(ids)) != len(ids) or not set(ids) <= set(partition.replicas) or partition.leader not in ids:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if proposal.leader_recovery_state == election.RECOVERING:
-        if len(ids) > 1 or partition.leader_recovery_state == election.RECOVERED:
+    if proposal.leader_recovery_state == RECOVERING:
+        if len(ids) > 1 or partition.leader_recovery_state == RECOVERED:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-    elif proposal.leader_recovery_state != election.RECOVERED:
+    elif proposal.leader_recovery_state != RECOVERED:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     for member in members:
         broker = image.brokers.get(member.broker_id)

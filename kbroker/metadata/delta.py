@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from kbroker.metadata.image import Image, PartitionImage, TopicImage
+from kbroker.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
+from kbroker.metadata.parts import RECOVERED, RECOVERING
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,17 @@ class PartitionChange:
     index: int
     before: PartitionImage | None
     after: PartitionImage | None
+
+    @property
+    def is_unclean_election(self) -> bool:
+        """Whether a replica was elected that was neither in sync nor an eligible leader replica (KIP-966), so that
+        committed records may be lost. The controller marks such a leader as recovering.
+        """
+        before, after = self.before, self.after
+        if before is None or after is None or after.leader == NO_LEADER or after.leader_recovery_state != RECOVERING:
+            return False
+        eligible = (*before.isr, *before.eligible_leader_replicas)
+        return before.leader_recovery_state == RECOVERED or after.leader not in eligible
 
 
 @dataclass(frozen=True)

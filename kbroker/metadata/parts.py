@@ -12,6 +12,10 @@ from wire.stored.metadata import PartitionChangeRecord, PartitionRecord
 NO_LEADER: Final = -1
 NO_LEADER_CHANGE: Final = -2
 
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+"""The leader recovery states. A leader recovers after an unclean election until it has told the controller."""
+
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 BROKER_LOGGER_RESOURCE: Final = 8
@@ -46,7 +50,7 @@ class PartitionImage(NamedTuple):
     directories: tuple[UUID, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
-    leader_recovery_state: int = 0
+    leader_recovery_state: int = RECOVERED
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 

@@ -30,7 +30,7 @@ def count_isr_changes(metrics: Metrics, broker_id: int) -> Callable[[Image, Delt
             if before is not None and after is not None and after.leader == broker_id:
                 shrinks.add(len(after.isr) < len(before.isr))
                 expands.add(len(after.isr) > len(before.isr))
-                unclean.add(before.leader != broker_id not in before.isr)
+                unclean.add(change.is_unclean_election)
 
     return on_image
 
@@ -140,7 +140,7 @@ def _isr_expands(node: Observed) -> float:
 
 @of_node(COUNTER, "kafka_controller_controllerstats_uncleanleaderelections_total")
 def _unclean_elections(node: Observed) -> float:
-    """Times that this broker was elected as a leader although it was not in sync. Records may be lost."""
+    """Times that this broker was elected as a leader although it may lack committed records."""
     return node.metrics.counter(_UNCLEAN).value
 
 

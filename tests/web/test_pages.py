@@ -374,8 +374,16 @@ def _image(partitions: dict[int, PartitionImage]) -> Image:
     return Image(topics_by_id={uuid.UUID(int=9): TopicImage("t", uuid.UUID(int=9), partitions)})
 
 
-def _partition(*isr: int, leader: int = 1) -> PartitionImage:
-    return PartitionImage(replicas=(1, 2, 3), isr=isr, leader=leader, leader_epoch=0, partition_epoch=0)
+def _partition(*isr: int, leader: int = 1, recovering: int = 0, eligible: tuple[int, ...] = ()) -> PartitionImage:
+    return PartitionImage(
+        replicas=(1, 2, 3),
+        isr=isr,
+        leader=leader,
+        leader_epoch=0,
+        partition_epoch=0,
+        leader_recovery_state=recovering,
+        eligible_leader_replicas=eligible,
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,8 +394,12 @@ def _partition(*isr: int, leader: int = 1) -> PartitionImage:
         (_partition(1, 2), _partition(1, 2), (0, 0, 0)),
         (_partition(1, 2, leader=2), _partition(2, leader=2), (0, 0, 0)),
         (_partition(1, 2, leader=2), _partition(1), (1, 0, 0)),
-        (_partition(2, leader=-1), _partition(1), (0, 0, 1)),
-        (_partition(2, leader=-1), _partition(3, leader=3), (0, 0, 0)),
+        (_partition(2, leader=-1), _partition(1, recovering=1), (0, 0, 1)),
+        (_partition(2, leader=-1), _partition(3, leader=3, recovering=1), (0, 0, 0)),
+        (_partition(2, leader=-1, recovering=1), _partition(1, recovering=1), (0, 0, 1)),
+        (_partition(1, leader=-1, recovering=1), _partition(1, recovering=1), (0, 0, 0)),
+        (_partition(leader=-1, eligible=(1,)), _partition(1), (0, 1, 0)),
+        (_partition(2, leader=2), _partition(1, 2), (0, 1, 0)),  # it has joined the ISR before its election
         (None, _partition(1, 2, 3), (0, 0, 0)),
         (_partition(1, 2, 3), None, (0, 0, 0)),
     ],
