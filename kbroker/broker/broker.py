@@ -55,7 +55,8 @@ HIGH_WATERMARK: Final = -1
 MAX_SESSION_ID: Final = 2**31 - 1
 LOG_INTERVAL_MS: Final = 60_000
 CREATION_PATIENCE_S: Final = 3
-"""Longer than a controller needs for a creation, and than a broker needs to notice that its controller hangs."""
+"""How long a client's next requests wait for an automatic creation. It usually takes milliseconds; if the controller
+hangs or is busy for longer, the client asks again."""
 
 _CREATED: Final = (0, ErrorCode.TOPIC_ALREADY_EXISTS)
 _CONSUMERS: Final = tuple(

@@ -188,7 +188,7 @@ class EmbeddedController:
 
         On a nearly full disk, decisions that add data are refused with KAFKA_STORAGE_ERROR, unless the request
         `is_needed` to read or copy data. Decisions that change data are refused once half of the reserve is used.
-        If the caller is cancelled it stops waiting, but the decision is still made.
+        If the caller is cancelled, its request is withdrawn; a decision that has begun is still made.
         """
         decision = self.decisions[type(request)]
         adds = decision.adds and not is_needed
@@ -198,7 +198,11 @@ class EmbeddedController:
         waiting = _Waiting(request, decision, version)
         self._waiting.append(waiting)
         self._arrived.set()
-        await waiting.done.wait()
+        try:
+            await waiting.done.wait()
+        finally:
+            if not waiting.done.is_set() and waiting in self._waiting:
+                self._waiting.remove(waiting)  # a caller that asks again must not fill the queue of a writer that hangs
         if waiting.error is not None:
             raise waiting.error
         assert isinstance(waiting.response, response)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,6 +28,7 @@ from wire.messages.create_partitions import CreatePartitionsRequest, CreateParti
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from wire.stored.metadata import TopicRecord
 
 DEFAULTS = MetadataSettings()
 LOG_DIRECTORY = UUID(int=5_001)
@@ -179,13 +181,31 @@ async def test_a_bug_in_a_decision_reaches_only_its_caller(autojump_clock: MockC
         assert (await create(client, topic("a"))).topics[0].error_code == 0
 
 
-async def test_a_decision_is_made_even_if_its_caller_is_cancelled(autojump_clock: MockClock) -> None:
+async def test_a_decision_that_has_begun_is_made_without_its_caller(autojump_clock: MockClock) -> None:
     async with running(await open_client(new_disk())) as client:
         with trio.CancelScope() as scope:
-            scope.cancel()
-            await create(client, topic("a"))
+
+            def records() -> list[Any]:
+                scope.cancel()
+                return [TopicRecord(name="a", topic_id=UUID(int=1))]
+
+            await inject(client, records)
         await wait_all_tasks_blocked()
         assert list(client.publisher.image.topics_by_name) == ["a"]
+
+
+async def test_a_cancelled_caller_leaves_no_request_in_the_queue(autojump_clock: MockClock) -> None:
+    async with running(await open_client(new_disk())) as client, trio.open_nursery() as nursery:
+        goes_on = trio.Event()
+        client.publisher.add_listener(lambda _image, _delta: goes_on.wait())
+        nursery.start_soon(create, client, topic("a"))
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(3) as scope:
+            await create(client, topic("b"))
+        assert scope.cancelled_caught
+        goes_on.set()
+        await create(client, topic("c"))
+        assert list(client.publisher.image.topics_by_name) == ["a", "c"]
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
