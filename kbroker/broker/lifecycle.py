@@ -24,6 +24,7 @@ from kbroker.metadata.image import Image
 from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.errors import ErrorCode, KafkaError
@@ -49,7 +50,10 @@ _UNUSABLE: Final = frozenset({
 """Errors that a repeated registration would meet again."""
 
 _FINAL: Final = frozenset({ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-"""Errors that a repeated heartbeat would meet again."""
+"""Errors that end a start, because a repeated heartbeat would meet them again. Only the first one ends a broker that
+already serves clients: the controller's administrator can correct the other one."""
+
+_LOG_INTERVAL_MS: Final = 60_000
 
 logger = get_logger(__name__)
 
@@ -108,6 +112,7 @@ class BrokerLifecycle:
         self._wants_fence = True
         self._wants_shut_down = False
         self._is_awaited = trio.Event()
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
         self.epoch = -1
 
     def on_image(self, image: Image, delta: Delta) -> None:
@@ -154,7 +159,7 @@ class BrokerLifecycle:
             log_dirs=list(log_dirs),
             previous_broker_epoch=previous_epoch,
         )
-        deadline_ms, delays, is_reported = self._env.now_ms() + timeout_ms, BackOff(100), False
+        deadline_ms, delays = self._env.now_ms() + timeout_ms, BackOff(100)
         while True:
             try:
                 answer = await self._controller.ask(self._registration, BrokerRegistrationResponse)
@@ -162,9 +167,7 @@ class BrokerLifecycle:
             except KafkaError as error:
                 if error.code in _UNUSABLE or self._env.now_ms() >= deadline_ms:
                     raise self._not_registered(error) from error
-                if not is_reported:
-                    logger.warning("cannot register with the controller; will retry", why=error)
-                    is_reported = True
+                self._log_retry("cannot register with the controller; will retry", error)
             await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
         self.epoch = answer.broker_epoch
 
@@ -194,7 +197,7 @@ class BrokerLifecycle:
             except KafkaError as error:
                 if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                     raise
-                logger.warning("a heartbeat failed; will retry", code=error.code.name, why=error.message)
+                self._log_retry("a heartbeat failed; will retry", error)
                 delay_ms = delays.next_ms(interval_ms)
             with trio.move_on_after(delay_ms / 1000):
                 await self._is_awaited.wait()
@@ -234,17 +237,21 @@ class BrokerLifecycle:
 
     async def _patient_heartbeat(self) -> BrokerHeartbeatResponse:
         """A heartbeat that is answered. Errors: KafkaError that no repetition cures."""
-        delays, is_reported = BackOff(100), False
+        delays = BackOff(100)
         while True:
             try:
                 return await self._heartbeat()
             except KafkaError as error:
                 if error.code in _FINAL or self._is_own_full_disk(error):
                     raise
-                if not is_reported:
-                    logger.warning("a heartbeat failed; will retry", code=error.code.name, why=error.message)
-                    is_reported = True
+                self._log_retry("a heartbeat failed; will retry", error)
             await self._env.sleep_ms(delays.next_ms(MAX_DELAY_MS))
+
+    def _log_retry(self, event: str, error: KafkaError) -> None:
+        """Log an error at once if its code is new, and then once a minute as long as it lasts."""
+        left_out = self._log_limit.admit((event, error.code), now_ms=self._env.now_ms())
+        if left_out is not None:
+            logger.warning(event, code=error.code.name, why=error.message, left_out=left_out)
 
     def _is_own_full_disk(self, error: KafkaError) -> bool:
         return self._shares_disk and error.code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -245,14 +245,17 @@ async def test_a_broker_changes_its_own_settings_only(site: Site, name: str, cod
         ]  # fmt: skip
 
 
-async def test_a_broker_waits_to_be_unfenced_while_the_controllers_disk_is_full(site: Site) -> None:
+async def test_a_broker_waits_to_be_unfenced_while_the_controllers_disk_is_full(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     node = Member(site.env.network).node()
     site.disk.inject(Fault(errno.ENOSPC, name="write", path="*.log", skip=1, times=-1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, node)
-        await trio.sleep(30)
+        await trio.sleep(150)
         assert fenced(site), "only its registration was written"
         assert not node.is_serving
+        assert caplog.text.count("a heartbeat failed") == 3, "the line is repeated every minute"
         site.disk.heal()
         await until(lambda: node.is_serving)
         node.stop()
