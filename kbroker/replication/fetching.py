@@ -269,9 +269,14 @@ class FetchRound:
                 answer.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
             elif read.diverging is None:
                 asked, proposal = answer.asked, partition.proposal
-                if partition.on_follower_fetch(
-                    fetcher, asked.fetch_offset, log_start_offset=asked.log_start_offset, now_ms=now_ms
-                ):
+                try:
+                    rose = partition.on_follower_fetch(
+                        fetcher, asked.fetch_offset, log_start_offset=asked.log_start_offset, now_ms=now_ms
+                    )
+                except KafkaError as error:  # the leadership or the directory was lost during the read
+                    answer.fail(error)
+                    continue
+                if rose:
                     risen.append(partition.key)
                 if partition.proposal is not proposal:
                     proposing.append(partition)

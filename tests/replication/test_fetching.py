@@ -177,6 +177,16 @@ def test_a_follower_removed_during_a_read_is_refused() -> None:
     assert fetch.answers[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_partition_lost_during_a_read_fails_alone() -> None:
+    image = placed(replicas=(1, 2), isr=(1, 2))
+    kept, lost = partition("kept", image=image), partition("lost", image=image)
+    append(kept, 1)
+    fetch = round_over([kept, lost], asking("kept", offset=1), asking("lost"), fetcher=FOLLOWER)
+    lost.apply(placed(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1))
+    assert fetch.note_follower() == ([kept.key], [])
+    assert [answer.error_code for answer in fetch.answers] == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
 def test_a_diverging_follower_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2), epoch=4))
     append(held, 2)
