@@ -254,20 +254,24 @@ class ProcessCluster:
                     return int(part["LeaderId"])
         return -1
 
+    def partitions(self, broker: int, topic: str | None) -> list[dict[str, Any]]:
+        """The partitions of a topic, or of all topics, in a broker's Metadata; empty if it does not answer."""
+        try:
+            topics = self.metadata(broker, None if topic is None else [topic])["Topics"]
+        except (OSError, AssertionError):
+            return []
+        return [part for one in topics for part in one["Partitions"]]
+
     def await_isrs(self, topic: str | None, *brokers: int, each_s: float = 0.1, patience_s: float = 60) -> None:
         """Wait until all running brokers agree that each partition of a topic, or of all topics, has a leader and
         exactly these brokers in its ISR.
         """
 
         def reached() -> bool:
-            try:
-                for broker in (each for each, node in self.brokers.items() if node.is_running):
-                    found = self.metadata(broker, None if topic is None else [topic])["Topics"]
-                    parts = [part for one in found for part in one["Partitions"]]
-                    if not parts or any(p["LeaderId"] < 0 or set(p["IsrNodes"]) != set(brokers) for p in parts):
-                        return False
-            except (OSError, AssertionError):
-                return False
+            for broker in (each for each, node in self.brokers.items() if node.is_running):
+                parts = self.partitions(broker, topic)
+                if not parts or any(part["LeaderId"] < 0 or set(part["IsrNodes"]) != set(brokers) for part in parts):
+                    return False
             return True
 
         until(reached, each_s=each_s, patience_s=patience_s)

@@ -28,10 +28,9 @@ from kbroker.testing.checkers import Finding, check_history
 from kbroker.testing.cluster_checker import check_cluster
 
 TOPIC: Final = "storm"
-LAG_S: Final = 5
 SETTINGS: Final = {
     **QUICK_SESSIONS,
-    "replica.lag.time.max.ms": str(LAG_S * 1000),
+    "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.request.timeout.ms": "1000",
@@ -72,6 +71,16 @@ class Stage:
         """The other brokers."""
         return [each for each in self.cluster.brokers if each != broker]
 
+    def await_isr(self, *expected: int, partition: int | None = None, ask: int) -> None:
+        """Wait until these brokers are the ISR of a partition, or with None of any partition, as a broker sees it."""
+
+        def reached() -> bool:
+            parts = self.cluster.partitions(ask, TOPIC)
+            isrs = [set(part["IsrNodes"]) for part in parts if partition in (None, part["PartitionIndex"])]
+            return set(expected) in isrs
+
+        until(reached, each_s=0.1, patience_s=PATIENCE_S)
+
     def await_full(self) -> None:
         """All faults are over: wait until every partition has all replicas in sync."""
         if self.observer is not None:
@@ -98,23 +107,24 @@ def killed_leaders(stage: Stage) -> None:
 
 
 def paused_leaders(stage: Stage) -> None:
-    """R2: SIGSTOP of the leader until another one leads, then SIGCONT: a zombie."""
+    """R2: SIGSTOP of the leader until another one leads, then SIGCONT."""
     for _ in range(2):
         _replace_leader(stage, Node.pause, Node.resume)
 
 
-def lonely_leader(stage: Stage) -> None:
+def leader_without_followers(stage: Stage) -> None:
     """R3: the leader is cut off from its followers, not from the controllers."""
     assert stage.network is not None
     leader = stage.leader()
     for other in stage.others(leader):
         stage.network.cut(leader, other)
-    time.sleep(2 * LAG_S + QUIET_S)
+    stage.await_isr(leader, partition=0, ask=leader)
+    time.sleep(QUIET_S)
     stage.network.heal()
     stage.await_full()
 
 
-def forgotten_leader(stage: Stage) -> None:
+def leader_without_controllers(stage: Stage) -> None:
     """R4: the leader is cut off from the controllers only: fenced, and another one leads."""
     assert stage.network is not None
     leader = stage.leader()
@@ -127,18 +137,22 @@ def forgotten_leader(stage: Stage) -> None:
 
 
 def one_way_cut(stage: Stage) -> None:
-    """R5: a follower hears the leader, but the leader does not hear the follower; then a bridge."""
+    """R5: a follower hears the leader, but the leader does not hear the follower; then the followers are cut off from
+    each other.
+    """
     assert stage.network is not None
     leader = stage.leader()
     first, second = stage.others(leader)
     stage.network.cut(first, leader, one_way=True)
-    time.sleep(LAG_S + QUIET_S)
+    stage.await_isr(leader, second, partition=0, ask=leader)
+    time.sleep(QUIET_S)
     stage.network.heal()
     stage.await_full()
     leader = stage.leader()
     first, second = stage.others(leader)
     stage.network.cut(first, second)
-    time.sleep(LAG_S)
+    stage.await_isr(leader, first, ask=leader)  # of the partition that `first` leads
+    time.sleep(QUIET_S)
     stage.network.heal()
     stage.await_full()
 
@@ -169,10 +183,10 @@ SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
     each.__name__: each
     for each in (
         *(killed_leaders, paused_leaders, rolling_restart, killed_controllers),
-        *(lonely_leader, forgotten_leader, one_way_cut),
+        *(leader_without_followers, leader_without_controllers, one_way_cut),
     )
 }
-NEED_A_NETWORK: Final = {"lonely_leader", "forgotten_leader", "one_way_cut"}
+NEED_A_NETWORK: Final = {"leader_without_followers", "leader_without_controllers", "one_way_cut"}
 
 
 def storm(

@@ -21,8 +21,8 @@ from compat.torture.load import Recorder
 ROWS = {
     "killed_leaders": "r1",
     "paused_leaders": "r2",
-    "lonely_leader": "r3",
-    "forgotten_leader": "r4",
+    "leader_without_followers": "r3",
+    "leader_without_controllers": "r4",
     "one_way_cut": "r5",
     "rolling_restart": "r10",
     "killed_controllers": "c1",
@@ -47,6 +47,7 @@ def test_the_promises_hold_under_apache_kafkas_controllers(tmp_path: Path, scena
     controllers = [KAFKA] * (3 if scenario == "killed_controllers" else 1)
     recorder = Recorder()
     assert storm(tmp_path, scenario, controllers=controllers, recorder=recorder) == []
+    assert recorder.acknowledged() > 1_000
 
 
 @pytest.mark.parametrize("brokers", [(KAFKA, KBROKER, KBROKER), (KAFKA,) * 3], ids=["mixed", "kafka"])
@@ -56,7 +57,7 @@ def test_r1_the_promises_hold_in_mixed_clusters_and_in_apache_kafkas(tmp_path: P
 
 
 def test_the_judge_finds_a_replica_that_lost_its_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A canary: all brokers stop and lose the ends of their logs before they start again."""
+    """A canary: all brokers stop and lose nine tenths of their logs before they start again."""
 
     def cut_all_tails(stage: Stage) -> None:
         nodes = stage.cluster.brokers.values()
@@ -65,14 +66,16 @@ def test_the_judge_finds_a_replica_that_lost_its_tail(tmp_path: Path, monkeypatc
         for node in nodes:
             for log in node.data.glob("storm-*/*.log"):
                 with log.open("r+b") as file:
-                    file.truncate(max(0, log.stat().st_size - 2_000))
+                    file.truncate(log.stat().st_size // 10)
             node.start()
         stage.await_full()
 
     monkeypatch.setitem(SCENARIOS, "cut_all_tails", cut_all_tails)
     recorder = Recorder()
     findings = storm(tmp_path, "cut_all_tails", controllers=[KAFKA], recorder=recorder)
-    assert recorder.complaints or {finding.check for finding in findings} & {"K1", "K2", "K3", "K4"}
+    found = {finding.check for finding in findings}
+    assert found & {"K1", "K2", "K3", "K4"}
+    assert "K6" in found, "the observer has not seen that high watermarks went back"
 
 
 @pytest.mark.parametrize("brokers", [(KBROKER,) * 3, (KAFKA, KBROKER, KBROKER)], ids=["kbroker", "mixed"])
