@@ -13,7 +13,7 @@ import pytest
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import QUICK_SESSIONS
 from compat.kafka import libraries
-from compat.kafka.tools import java_command, java_environment, run_tool
+from compat.kafka.tools import java_command, java_environment, tool
 from compat.waiting import until
 
 KINDS = {1: KBROKER, 2: KAFKA, 3: KBROKER}
@@ -23,8 +23,10 @@ PATIENCE_S = 40.0
 @pytest.fixture(name="cluster", scope="module")
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     libraries()
+    # Leaders move only when a test moves them.
+    settings = {**QUICK_SESSIONS, "auto.leader.rebalance.enable": "false"}
     with ProcessCluster(
-        tmp_path_factory.mktemp("tools"), controllers=[KAFKA], brokers=list(KINDS.values()), settings=QUICK_SESSIONS
+        tmp_path_factory.mktemp("tools"), controllers=[KAFKA], brokers=list(KINDS.values()), settings=settings
     ) as cluster:
         cluster.start()
         yield cluster
@@ -39,10 +41,7 @@ class Tools:
 
     def __call__(self, name: str, *arguments: str) -> str:
         """The output of a tool; fails if the tool does."""
-        main_class = name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}"
-        done = run_tool(main_class, *self.servers, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return tool(name, *self.servers, *arguments)
 
     def topic(self, name: str, *replicas: str) -> str:
         """Create a topic with these replicas of its partitions, and wait until both kinds of brokers know it."""
@@ -61,8 +60,12 @@ class Tools:
 
 
 @pytest.fixture(name="tools", params=[1, 2], ids=[KBROKER, KAFKA])
-def _tools(cluster: ProcessCluster, request: pytest.FixtureRequest) -> Tools:
-    return Tools(cluster, request.param)
+def _tools(cluster: ProcessCluster, request: pytest.FixtureRequest) -> Iterator[Tools]:
+    yield Tools(cluster, request.param)
+    for node in cluster.brokers.values():
+        if not node.is_running:
+            node.start()
+    cluster.await_brokers(*KINDS)
 
 
 def test_kafka_topics_creates_describes_grows_and_deletes(tools: Tools) -> None:
@@ -85,7 +88,7 @@ def test_kafka_configs_changes_topics_and_brokers_of_either_kind(tools: Tools) -
     configs = "kafka.admin.ConfigCommand"
     named = ("--entity-type", "topics", "--entity-name", topic)
     tools(configs, *named, "--alter", "--add-config", "retention.ms=3600000")
-    assert "retention.ms=3600000" in tools(configs, *named, "--describe")
+    until(lambda: "retention.ms=3600000" in tools(configs, *named, "--describe"), patience_s=PATIENCE_S)
     for broker in KINDS:
         of_one = ("--entity-type", "brokers", "--entity-name", str(broker))
         tools(configs, *of_one, "--alter", "--add-config", "log.retention.bytes=123456")
@@ -193,7 +196,7 @@ def test_kafka_leader_election_returns_to_the_preferred_leader(tools: Tools) -> 
     tools.cluster.brokers[3].stop()
     await_leader(tools.cluster, topic, tools.broker, ask=tools.broker)
     tools.cluster.brokers[3].start()
-    until(lambda: f"Isr: {tools.broker},3" in tools("TopicCommand", "--describe", "--topic", topic))
+    tools.cluster.await_isrs(topic, tools.broker, 3, patience_s=PATIENCE_S)
     out = tools("LeaderElectionCommand", "--election-type", "preferred", "--topic", topic, "--partition", "0")
     assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in out
     await_leader(tools.cluster, topic, 3, ask=tools.broker)
@@ -212,5 +215,3 @@ def test_r9_kafka_leader_election_elects_an_unclean_leader(tools: Tools) -> None
     out = other("LeaderElectionCommand", "--election-type", "unclean", "--topic", topic, "--partition", "0")
     assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in out
     await_leader(cluster, topic, 3, ask=3)
-    cluster.brokers[tools.broker].start()
-    cluster.await_brokers(*KINDS)

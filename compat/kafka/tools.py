@@ -50,8 +50,8 @@ def run_tool(
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Run a class of org.apache.kafka.tools; returns its output. Errors: AssertionError if it fails."""
-    done = run_tool(f"org.apache.kafka.tools.{name}", *arguments)
+    """Run a class of `kafka.` or of org.apache.kafka.tools; returns its output. Errors: AssertionError if it fails."""
+    done = run_tool(name if name.startswith("kafka.") else f"org.apache.kafka.tools.{name}", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
