@@ -30,6 +30,7 @@ from kbroker.replication.follower import (
 from kbroker.replication.offset_lookup import EARLIEST, LATEST
 from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
+from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import PartitionData
 from wire.messages.list_offsets import (
@@ -56,6 +57,10 @@ class SourceFailed(Exception):
 def delay_ms(failures: int, backoff_ms: int) -> int:
     """The pause after so many failures in a row; backoff_ms is the longest."""
     return min(FIRST_DELAY_MS << min(failures - 1, 20), backoff_ms)
+
+
+def _is_empty(log: Log) -> bool:
+    return log.log_start_offset == log.log_end_offset
 
 
 class FollowerLogs:
@@ -131,7 +136,7 @@ class FollowerLogs:
     async def _start_inside_batch(self, followed: Followed, records: memoryview) -> None:
         """If the leader's log starts inside a batch, and this one is still empty, start it at the batch's offset."""
         log = followed.partition.log
-        if len(records) < BASE_OFFSET.size or log.log_start_offset != log.log_end_offset:
+        if len(records) < BASE_OFFSET.size or not _is_empty(log):
             return
         base_offset = BASE_OFFSET.unpack_from(records)[0]
         if 0 <= base_offset < followed.fetch_offset == log.log_end_offset:
@@ -245,18 +250,20 @@ class FollowerLogs:
             self._fail(followed, error)
 
     async def _start_at(self, followed: Followed, offset: int, why: str) -> None:
-        broker, partition = self._broker, followed.partition
+        """Delete all records and start at an offset, if the log is empty or ends before it."""
+        broker, partition, log = self._broker, followed.partition, followed.partition.log
         async with broker.appender.locks.holding(partition.key):
-            if not followed.is_current:
+            # An append of this broker as the leader may have held the lock.
+            if not followed.is_current or not (offset > log.log_end_offset or _is_empty(log)):
                 return
             logger.warning(
                 "starting a partition again at the leader's log start offset",
                 partition=partition.name,
-                log_end_offset=partition.log.log_end_offset,
+                log_end_offset=log.log_end_offset,
                 log_start_offset=offset,
                 why=why,
             )
-            await broker.env.run_blocking(partition.log.truncate_fully_and_start_at, offset)
+            await broker.env.run_blocking(log.truncate_fully_and_start_at, offset)
             partition.on_truncated()
         self._fetcher.note_position(followed)
 

@@ -150,6 +150,24 @@ async def test_a_follower_starts_inside_a_batch_with_its_leader() -> None:
         await cluster.agree()
 
 
+async def test_a_log_that_grows_before_it_starts_inside_a_batch_is_kept() -> None:
+    """An append of a former leader may finish while the follower waits for the lock."""
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b", b"c"], to=1)
+        await cluster.brokers[1].broker.delete_records("t", 0, 2)
+        cluster.cut(2, 1)
+        broker, follower = cluster.brokers[2].broker, cluster.brokers[2].partition()
+        async with broker.appender.locks.holding(follower.key):
+            follower.log.truncate_fully_and_start_at(2)
+            cluster.mend(2)
+            await trio.sleep(5)  # the follower waits for the lock with the leader's batch
+            follower.log.append(build_batch([Record(timestamp=1, value=b"kept")]), leader_epoch=0, timestamp_ms=1)
+        await trio.sleep(5)
+        assert follower.log.log_start_offset == 2
+        assert values(cluster.bytes_of(2)) == [b"kept"]
+
+
 async def test_a_damaged_batch_of_a_leader_delays_only_its_partition() -> None:
     async with memory_cluster() as cluster:
         await cluster.create(replicas=((1, 2, 3),))
