@@ -305,7 +305,7 @@ class MemoryCluster:
             while not condition():  # noqa: ASYNC110 - anything may make it true
                 await trio.sleep(0.005)
             return
-        raise AssertionError("the condition does not come true")
+        raise AssertionError(f"the condition did not hold within {within_ms} ms")
 
     def isr(self, topic: str = "t", index: int = 0) -> set[int]:
         """The committed ISR."""
@@ -324,11 +324,7 @@ class MemoryCluster:
         log = self.brokers[broker_id].partition(topic, index).log
         if log.log_end_offset == log.local_log_start_offset:
             return b""
-        data, offset = b"", log.local_log_start_offset
-        for segment in log.segments:
-            data += segment.open().file.pread(segment.size, 0)
-        assert offset >= 0
-        return data
+        return b"".join(segment.open().file.pread(segment.size, 0) for segment in log.segments)
 
     async def agree(self, topic: str = "t", index: int = 0) -> None:
         """Wait until all running replicas have the same bytes and epochs as the leader."""
@@ -338,8 +334,10 @@ class MemoryCluster:
 
         def equal() -> bool:
             logs = [self.brokers[one].partition(topic, index).log for one in running]
+            # Only the leader knows an epoch without records.
+            epochs = {tuple(each for each in log.leader_epochs.entries if each[1] < log.log_end_offset) for log in logs}
             ends = {log.log_end_offset for log in logs}
-            return len(ends) == 1 and len({self.bytes_of(one, topic, index) for one in running}) == 1
+            return len(ends) == len(epochs) == len({self.bytes_of(one, topic, index) for one in running}) == 1
 
         await self.until(equal)
 

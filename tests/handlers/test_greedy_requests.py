@@ -42,7 +42,9 @@ _IN_A_THREAD = MemoryEnv.run_blocking.__code__
 
 
 class Longest(trio.abc.Instrument):
-    """The largest number of calls that a task made without yielding; calls in blocking functions do not count."""
+    """The largest number of calls that a task made without yielding. Calls in blocking functions do not count, nor do
+    calls of compiled functions, which a profiler does not see; so a compiled checkout is tested less strictly.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -85,9 +87,8 @@ async def world() -> AsyncIterator[tuple[MemoryBroker, Client, World]]:
         yield broker, client, World("t", topic_id, "g")
 
 
-async def reply_bytes(broker: MemoryBroker, frame: bytes) -> int | None:
-    """The size of the reply to one request; None if the connection was closed."""
-    client = await broker.connect()
+async def reply_bytes(client: Client, frame: bytes) -> int | None:
+    """The size of the reply to one request; None if the connection was closed. The client is closed then."""
     try:
         await client.send_bytes(frame)
         received = bytearray()
@@ -107,12 +108,14 @@ async def reply_bytes(broker: MemoryBroker, frame: bytes) -> int | None:
 async def test_no_array_of_any_request_blocks_the_event_loop() -> None:
     async with world() as (broker, _, exists):
         slow: list[str] = []
+        answered = 0
         for request in greedy_requests(discover(), exists, max_bytes=400_000, max_elements=ELEMENTS):
             with watched() as longest:
-                await reply_bytes(broker, request.frame)
+                answered += await reply_bytes(await broker.connect(), request.frame) is not None
             if longest.calls > CALLS_AT_ONCE:
                 slow.append(f"{longest.calls} calls: {request}")
         assert not slow, "\n".join(slow)
+        assert answered > 50
 
 
 @pytest.mark.parametrize(("keys", "parts"), [(ELEMENTS - 1, 1), (3, 6_000)])
@@ -127,7 +130,9 @@ async def test_long_changes_of_broker_settings_are_checked_in_a_thread(keys: int
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
         frame = encode_request_frame(request, 1, correlation_id=1, client_id="greedy")
         with watched() as longest:
-            assert await reply_bytes(broker, b"".join(part for part in frame if isinstance(part, bytes)))
+            assert await reply_bytes(
+                await broker.connect(), b"".join(part for part in frame if isinstance(part, bytes))
+            )
         assert longest.calls < CALLS_AT_ONCE
 
 
@@ -175,7 +180,7 @@ async def test_too_many_elements_close_the_connection() -> None:
             if request.shape is not Shape.EMPTY:
                 continue
             is_too_long = request.elements > ELEMENTS
-            answered = await reply_bytes(broker, request.frame) is not None
+            answered = await reply_bytes(await broker.connect(), request.frame) is not None
             assert not (is_too_long and answered), str(request)
             refused, served = refused + is_too_long, served + answered
         assert refused > 50
