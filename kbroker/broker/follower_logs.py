@@ -31,7 +31,7 @@ from kbroker.replication.offset_lookup import EARLIEST, LATEST
 from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.log import Log
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.fetch import PartitionData
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 FIRST_DELAY_MS: Final = 10
+REFUSED: Final = "the leader refuses to serve a partition"
+UNUSABLE: Final = "the leader's records of a partition cannot be used"
 BASE_OFFSET: Final = struct.Struct(">q")
 
 logger = get_logger(__name__)
@@ -110,8 +112,7 @@ class FollowerLogs:
             if not followed.is_current:
                 return
             if partition.log.log_end_offset == followed.fetch_offset:
-                # Not one whole batch, or one of a leader epoch that is unknown here: do not ask again at once.
-                self._delay(followed, ErrorCode.CORRUPT_MESSAGE)
+                self._delay(followed, UNUSABLE, "not one whole batch, or one of an unknown leader epoch")
                 return
         followed.failures = 0
         if partition.on_leaders_offsets(data.high_watermark, data.log_start_offset):
@@ -174,7 +175,7 @@ class FollowerLogs:
     def _wait_with(self, followed: Followed, step: Step, code: int) -> None:
         name = followed.partition.name
         if step is Step.DELAY:
-            self._delay(followed, code)
+            self._delay(followed, REFUSED, code_of(code).name)
             return
         if step is Step.AWAIT_TIER:
             logger.warning(
@@ -190,17 +191,13 @@ class FollowerLogs:
             )
         self._fetcher.stop(followed)
 
-    def _delay(self, followed: Followed, code: int) -> None:
+    def _delay(self, followed: Followed, event: str, why: str) -> None:
+        """Ask again later. The event is logged if the delay is long."""
         followed.failures += 1
         pause_ms = self._pause_ms(followed)
         if pause_ms >= self._broker.settings.replication.replica_fetch_backoff_ms:
             # Shorter delays are normal: the leader does not know the newest metadata yet.
-            logger.warning(
-                "the leader refuses to serve a partition",
-                partition=followed.partition.name,
-                source=self._source_id,
-                code=code,
-            )
+            logger.warning(event, partition=followed.partition.name, source=self._source_id, why=why)
         self._fetcher.delay(followed, self._broker.env.now_ms() + pause_ms)
 
     def _pause_ms(self, followed: Followed) -> int:
@@ -237,7 +234,7 @@ class FollowerLogs:
                 why = "retention has deleted the leader's records"
                 await self._move(followed, found.offset, why, truncates_fully=True)
             else:
-                self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE)
+                self._delay(followed, REFUSED, ErrorCode.OFFSET_OUT_OF_RANGE.name)
 
     async def _move(self, followed: Followed, offset: int, why: str, *, truncates_fully: bool = False) -> None:
         """Continue at another offset."""

@@ -185,7 +185,9 @@ async def test_a_damaged_batch_of_a_leader_delays_only_its_partition() -> None:
         await cluster.agree()
 
 
-async def test_a_batch_of_an_unknown_leader_epoch_is_not_stored_and_not_asked_for_in_a_loop() -> None:
+async def test_a_batch_of_an_unknown_leader_epoch_is_not_stored_and_not_asked_for_in_a_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with memory_cluster() as cluster:
         await cluster.create()
         cluster.cut(2, 1)
@@ -197,6 +199,8 @@ async def test_a_batch_of_an_unknown_leader_epoch_is_not_stored_and_not_asked_fo
         await trio.sleep(20)
         assert cluster.brokers[2].partition().log.log_end_offset == 0
         assert 0 < cluster.brokers[2].broker.fetchers.bytes_in - before < 40 * 69
+        assert "the leader's records of a partition cannot be used" in caplog.text
+        assert "the leader refuses" not in caplog.text
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
