@@ -140,7 +140,7 @@ def _isr_expands(node: Observed) -> float:
 
 @of_node(COUNTER, "kafka_controller_controllerstats_uncleanleaderelections_total")
 def _unclean_elections(node: Observed) -> float:
-    """Times that this broker was elected as a leader although it may lack committed records."""
+    """Elections of this broker although it may lack committed records; Kafka's controller counts all brokers."""
     return node.metrics.counter(_UNCLEAN).value
 
 

@@ -206,7 +206,7 @@ def test_an_error_decides_how_a_proposal_continues(code: ErrorCode, verdict: Ver
     assert held.progress.maximal_isr == ({1, 2} if is_open else {1})
 
 
-def test_newer_metadata_end_a_proposal() -> None:
+def test_newer_metadata_ends_a_proposal() -> None:
     held = led(isr=(1,))
     round_over([held], asking(), fetcher=Fetcher(2)).note_follower()
     proposal = held.proposal
@@ -217,7 +217,7 @@ def test_newer_metadata_end_a_proposal() -> None:
     assert held.isr == {1}, "a late answer changes nothing"
 
 
-def test_metadata_of_an_answered_proposal_leave_the_next_one_open() -> None:
+def test_metadata_of_an_answered_proposal_leaves_the_next_open() -> None:
     held = partition(image=placed(replicas=(1, 2, 3), isr=(1,)))
     held.brokers.epochs = LIVE
     round_over([held], asking(), fetcher=Fetcher(2)).note_follower()
