@@ -4,6 +4,8 @@ When a program uses any Python data source, Spark imports this module to learn t
 source in a second process to learn its columns, and plans in a third one. Each method therefore imports what it needs.
 
 Objects that move between the processes are pickled: options as text or as SourceOptions.
+
+Spark keeps these processes for later queries, so each of them is settled, see kbroker.spark.worker.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ class KbrokerDataSource(DataSource):
         """Spark calls this if the user gives no schema. It checks the options before anything is read."""
         from kbroker.spark.options import SourceOptions  # noqa: PLC0415
         from kbroker.spark.schema import default_schema  # noqa: PLC0415
+        from kbroker.spark.worker import settle  # noqa: PLC0415
 
+        settle()
         return default_schema(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> KbrokerReader:
         from kbroker.spark.readers import KbrokerReader  # noqa: PLC0415
+        from kbroker.spark.worker import settle  # noqa: PLC0415
 
+        settle()
         return KbrokerReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> KbrokerStreamReader:  # noqa: N802  (PySpark's name)

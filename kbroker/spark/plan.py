@@ -23,10 +23,11 @@ from kbroker.tiered.plan import Lineage, clipped_epochs, without_empty_epochs
 
 SPLIT_BYTES: Final = 64 << 20
 """Segments are read in pieces of about this size, so that a few large segments can keep many cores busy."""
-TASK_BYTES: Final = 128 << 20
-"""Smaller pieces share a task up to this size, the default of Spark's file sources (spark.sql.files.maxPartitionBytes):
-a task costs tens of milliseconds of processor time besides its records.
+LEAST_TASK_BYTES: Final = 128 << 20
+"""Smaller pieces always share a task up to this size, the default of Spark's file sources
+(spark.sql.files.maxPartitionBytes): a task costs about 0.1 s of processor time besides its records.
 """
+MOST_TASK_BYTES: Final = 512 << 20
 
 Epochs: TypeAlias = Sequence[tuple[int, int]]
 
@@ -203,7 +204,13 @@ def divided(
     return found
 
 
-def joined(pieces: Iterable[Piece], *, task_bytes: int = TASK_BYTES) -> list[Task]:
+def task_size(pieces: Iterable[Piece], *, cores: int) -> int:
+    """The size up to which pieces share a task: two tasks for each core, within the limits."""
+    total = sum(_size(piece) for piece in pieces if isinstance(piece, SegmentPiece))
+    return min(max(total // (2 * cores), LEAST_TASK_BYTES), MOST_TASK_BYTES)
+
+
+def joined(pieces: Iterable[Piece], *, task_bytes: int) -> list[Task]:
     """The pieces of each task: neighbours in one partition that have at most `task_bytes` together."""
     tasks: list[Task] = []
     room, partition = 0, None

@@ -7,6 +7,7 @@ may come from a checkpoint.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from kbroker.spark.errors import InvalidOption, OffsetsNotCovered, OffsetsOutOfR
 from kbroker.spark.inventory import Bounds, Extent, open_inventory
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import Piece, Task
-from kbroker.spark.plan import Hole, PartitionState, divided, joined, tile
+from kbroker.spark.plan import Hole, PartitionState, divided, joined, task_size, tile
 from kbroker.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Edge, Offsets, Partition, Position
 from kbroker.spark.remote_times import load_indexes
 from kbroker.spark.stores import open_store
@@ -130,7 +131,10 @@ class Planner:
         options = self.options
         least, most = options.min_partitions, options.max_records_per_partition
         pieces = divided(tiled, self._indexes, at_least=least, most_records=most)
-        return joined(pieces) if least is None and most is None else [(piece,) for piece in pieces]
+        if least is not None or most is not None:
+            return [(piece,) for piece in pieces]
+        # Spark tells a Python source nothing about its executors. In local mode they have the cores of this machine.
+        return joined(pieces, task_bytes=task_size(pieces, cores=os.cpu_count() or 1))
 
     def _covered(self, state: PartitionState, start: int, end: int) -> list[Piece]:
         """The pieces of a partition. Errors: OffsetsNotCovered, unless failOnDataLoss=false."""

@@ -1,4 +1,4 @@
-"""Avoids three costs that Spark adds to each task in a Python worker.
+"""Avoids three costs that Spark adds to each task in a Python worker, and to each use of a planning process.
 
 Spark sends a task to its worker in two small parts: the command, then the input. Its TCP socket holds the second part
 back until the worker's kernel has acknowledged the first one (Nagle's algorithm), and that kernel waits 40 ms for data
@@ -6,7 +6,8 @@ with which to send the acknowledgement. So the worker acknowledges the command w
 
 Before each task PySpark invalidates the caches of all import finders. PySpark itself is imported from a zip file, with
 one finder for each of its packages, and each finder then reads the file's directory again: 1500 entries, seventeen
-times. That takes 0.2 s of processor time for each task, more than decoding 64 MiB of records of 1 KiB.
+times. That takes 0.2 s of processor time for each task, more than decoding 64 MiB of records of 1 KiB. The processes
+that create a source and plan its tasks do the same before each query, one after the other.
 
 After each task PySpark runs the garbage collector, which visits all objects of all modules, about 50,000. That takes
 another 0.025 s, a seventh of the time to read those 64 MiB.
@@ -29,8 +30,8 @@ from zipimport import zipimporter
 
 
 def settle() -> None:
-    """Avoid these costs in this worker. Each task calls this after its imports; only the first call in a process
-    freezes objects.
+    """Avoid these costs in this process. Each task and each planning calls this after its imports; only the first call
+    in a process freezes objects.
     """
     acknowledge()
     forget_zip_finders()

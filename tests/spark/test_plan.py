@@ -18,6 +18,7 @@ from kbroker.spark.plan import (
     needs_index,
     parts_of,
     placed,
+    task_size,
     tile,
     usable_segments,
 )
@@ -286,6 +287,17 @@ def test_tasks_have_neighbouring_pieces_of_one_partition_up_to_a_size(
     for one, two in pairwise(tasks):
         if one[0].topic_partition == two[0].topic_partition:
             assert size(one) + size(two[:1]) > task_bytes, "no more tasks than needed"
+
+
+@pytest.mark.parametrize(
+    ("segments", "cores", "wanted_mib"),
+    [(32, 2, 512), (32, 4, 256), (32, 64, 128), (1, 1, 128), (1000, 2, 512), (0, 2, 128)],
+)
+def test_tasks_are_larger_if_there_are_fewer_cores_than_data(segments: int, cores: int, wanted_mib: int) -> None:
+    there = segment(0, 10)
+    there = replace(there, segment_size_in_bytes=64 << 20)
+    pieces: list[Piece] = [SegmentPiece(there, 0, 10)] * segments
+    assert task_size(pieces, cores=cores) == wanted_mib << 20
 
 
 def _segment_id(partition: int, start: int) -> RemoteLogSegmentId:
