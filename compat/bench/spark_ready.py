@@ -1,7 +1,7 @@
 """A PySpark data source that reads nothing: it measures Spark's own cost for rows that come from Python.
 
 Its rows have the columns of `format("kbroker")`, and each task repeats one ready-made Arrow batch. It is registered and
-looked up before the clock starts.
+looked up before the clock starts, and it settles Spark's processes as `format("kbroker")` does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbroker.spark.schema import ALL_COLUMNS
+from kbroker.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,9 +30,11 @@ class ReadyMade(DataSource):
         return "ready-made"
 
     def schema(self) -> StructType:
+        settle()
         return StructType(ALL_COLUMNS.fields[:-1])
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle()
         return _Reader(int(self.options["records"]), int(self.options["record_bytes"]), schema)
 
 
@@ -48,6 +51,7 @@ class _Reader(DataSourceReader):
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
         del partition
+        settle()
         schema = to_arrow_schema(self._schema)
         given = {"value": b"x" * self._record_bytes, "topic": "ready-made", "offset": 0}
         batch = pa.RecordBatch.from_pylist([given] * BATCH_RECORDS, schema=schema)
