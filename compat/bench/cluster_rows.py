@@ -71,8 +71,7 @@ def cluster(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[
 
 def _create(running: ProcessCluster, topic: str, *, partitions: int = 1) -> None:
     wanted = {"Name": topic, "NumPartitions": partitions, "ReplicationFactor": REPLICAS, "Configs": []}
-    with connected(running.brokers[1].address) as connection:
-        connection.socket.settimeout(120)
+    with connected(running.brokers[1].address, timeout_s=120) as connection:
         answer = connection.call("CreateTopics", 5, {"Topics": [wanted], "timeoutMs": 120_000})
     assert answer["Topics"][0]["ErrorCode"] == 0, answer
     running.await_isrs(topic, *running.brokers, patience_s=PATIENCE_S)

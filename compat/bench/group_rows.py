@@ -88,7 +88,6 @@ def _all_answer(rival: Rival, topics: list[str]) -> bool:
 
 def _answers(rival: Rival, topic: str) -> bool:
     asked = [{"PartitionIndex": index, "Timestamp": -1} for index in range(PARTITIONS_OF_A_TOPIC)]
-    with connected(rival.servers) as connection:
-        connection.socket.settimeout(60)
+    with connected(rival.servers, timeout_s=60) as connection:
         answer = connection.call("ListOffsets", 1, {"ReplicaId": -1, "Topics": [{"Name": topic, "Partitions": asked}]})
     return all(part["ErrorCode"] == 0 for part in answer["Topics"][0]["Partitions"])

@@ -62,7 +62,7 @@ class Members:
             connection.send(frame)
         answers = []
         for connection in self._connections:
-            got = connection.answer(timeout_s=60)
+            got = connection.answer()
             assert isinstance(got, Reply), got
             answers.append(decode_response(api, version, got.payload))
         return answers

@@ -60,10 +60,9 @@ class Rival:
         name = f"{stem}-{next(_topics)}"
         settings = [{"Name": key, "Value": value} for key, value in (configs or {}).items()]
         wanted = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": 1, "Configs": settings}
-        with connected(self.servers) as connection:
-            connection.socket.settimeout(120)
+        with connected(self.servers, timeout_s=120) as connection:
             connection.send(_create(wanted))
-            connection.answer(timeout_s=120)
+            connection.answer()
         await_leaders(self.servers, name, partitions)
         return name
 

@@ -7,9 +7,12 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from compat.brokers import address_of
 from compat.oracle.schema import Message, decode_response, encode_request
+
+TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,13 @@ Answer = Reply | Closed | Silent
 
 
 class RawConnection:
-    """One blocking connection to a broker."""
+    """One blocking connection to a broker.
 
-    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 10.0) -> None:
+    Units  timeout_s limits the wait for the connection and, unless a call has its own, for each answer
+    """
+
+    def __init__(self, bootstrap_servers: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
         self.socket = socket.create_connection(address_of(bootstrap_servers), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -53,9 +60,9 @@ class RawConnection:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
-    def answer(self, *, timeout_s: float = 10.0) -> Answer:
+    def answer(self, *, timeout_s: float | None = None) -> Answer:
         """The next frame, or why there is none."""
-        self.socket.settimeout(timeout_s)
+        self.socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         try:
             head = self._receive(4)
             return Closed() if head is None else self._rest(head)
@@ -77,7 +84,7 @@ class RawConnection:
             data += chunk
         return bytes(data)
 
-    def exchange(self, frame: bytes, *, timeout_s: float = 10.0) -> Answer:
+    def exchange(self, frame: bytes, *, timeout_s: float | None = None) -> Answer:
         """Send bytes and wait for the answer."""
         self.send(frame)
         return self.answer(timeout_s=timeout_s)
@@ -90,16 +97,16 @@ class RawConnection:
 
 
 @contextlib.contextmanager
-def connected(bootstrap_servers: str) -> Iterator[RawConnection]:
+def connected(bootstrap_servers: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[RawConnection]:
     """A connection that is closed at the end."""
-    connection = RawConnection(bootstrap_servers)
+    connection = RawConnection(bootstrap_servers, timeout_s=timeout_s)
     try:
         yield connection
     finally:
         connection.close()
 
 
-def ask(bootstrap_servers: str, data: bytes, *, finish: bool = False, timeout_s: float = 10.0) -> Answer:
+def ask(bootstrap_servers: str, data: bytes, *, finish: bool = False, timeout_s: float = TIMEOUT_S) -> Answer:
     """Send bytes on a new connection and return the answer."""
     with connected(bootstrap_servers) as connection:
         connection.send(data)
