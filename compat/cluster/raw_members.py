@@ -40,19 +40,21 @@ _REJOIN: Final = {ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING}
 
 
 class Refused(Exception):
-    """The coordinator is not there, is loading, or has moved."""
+    """The coordinator is not there, is loading, or has moved: NOT_AVAILABLE, LOADING, NOT_COORDINATOR."""
 
 
 class Client:
     """A thread that works on one connection to the coordinator, and looks for it again whenever that fails.
 
-    Shape  codes counts the error codes of all answers; rounds counts the rounds that went well
+    Shape  phase is the API whose answer it waits for; failures counts, for each API, the requests that got no answer or
+           one of the codes of Refused; codes counts the error codes of all answers; rounds counts completed rounds
     """
 
     def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder) -> None:
         self.name, self.cluster, self.recorder = name, cluster, recorder
         self.phase = ""
         self.rounds = 0
+        self.failures: Counter[str] = Counter()
         self.codes: Counter[int] = Counter()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -85,14 +87,21 @@ class Client:
     def ask(self, connection: RawConnection, api: str, version: int, message: Mapping[str, Any]) -> Any:
         """Send a request and wait for its answer; counts the error code at its top."""
         self.phase = api
-        answer = connection.call(api, version, dict(message))
-        self.check(answer.get("ErrorCode", NONE))
+        try:
+            answer = connection.call(api, version, dict(message))
+        except (OSError, AssertionError):
+            self.failures[api] += 1
+            raise
+        finally:
+            self.phase = ""
+        self.check(api, answer.get("ErrorCode", NONE))
         return answer
 
-    def check(self, code: int) -> None:
-        """Count a code. Errors: Refused."""
+    def check(self, api: str, code: int) -> None:
+        """Count a code in the answer to a request. Errors: Refused."""
         self.codes[code] += 1
         if code in (LOADING, NOT_AVAILABLE, NOT_COORDINATOR):
+            self.failures[api] += 1
             raise Refused(code)
 
     def note(self, function: Function, kind: Type, partition: int, **fields: Any) -> None:
@@ -175,21 +184,32 @@ class Member(Client):
             answer = self.ask(connection, "OffsetCommit", 7, message)
             code = answer["Topics"][0]["Partitions"][0]["ErrorCode"]
             outcome = Type.OK if code == NONE else Type.FAIL if code in _REJOIN else Type.INFO
-            self.check(code)
+            self.check("OffsetCommit", code)
             self._is_gone(code)
         finally:
             self.note(Function.COMMIT, outcome, partition, offset=offset, epoch=generation)
 
 
 class Reader(Client):
-    """Reads all committed offsets in each round."""
+    """Reads all committed offsets in each round.
+
+    Source  GroupCoordinatorService.fetchOffsets and CoordinatorLoaderImpl of Apache Kafka 4.3.1: without RequireStable
+            its coordinator shows what its own high watermark covers. A new leader learns the high watermark from its
+            followers, so such a read may miss acknowledged commits for about a second. With RequireStable it waits, as
+            kbroker always does.
+    """
+
+    def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder, *, stable: bool) -> None:
+        super().__init__(name, cluster, recorder)
+        self._stable = stable
 
     def work(self, connection: RawConnection) -> None:
         for partition in range(PARTITIONS):
             self.note(Function.COMMITTED, Type.INVOKE, partition)
             offset = None
             try:
-                answer = self.ask(connection, "OffsetFetch", 7, fetching(GROUP, {TOPIC: [partition]}))
+                asked = fetching(GROUP, {TOPIC: [partition]}, stable=self._stable)
+                answer = self.ask(connection, "OffsetFetch", 7, asked)
                 offset = offsets_of(answer)[partition][0]
             finally:
                 self.note(Function.COMMITTED, Type.FAIL if offset is None else Type.OK, partition, offset=offset)
