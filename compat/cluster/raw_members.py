@@ -34,7 +34,12 @@ from compat.torture.load import Recorder
 from kbroker.testing.history import Function, Type
 
 GROUP, TOPIC, PARTITIONS = "members", "orders", 4
-ANSWER_S: Final = 4.0
+SESSION_MS: Final = 6_000
+ANSWER_S: Final = 8.0
+"""Longer than a session. A coordinator of Apache Kafka 4.3.1 registers for changes of the high watermark after it has
+loaded the group. If it misses the last change, it answers no heartbeat until the next record is written, for example
+because a session ends; but each heartbeat that a member repeats would extend the session.
+"""
 PAUSE_S: Final = 0.02
 _REJOIN: Final = {ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING}
 
@@ -157,7 +162,7 @@ class Member(Client):
     def _join(self, connection: RawConnection) -> None:
         self.generation, self.owned = -1, []
         joined = self.ask(
-            connection, "JoinGroup", 5, joining(GROUP, self.member_id, session_ms=6_000, rebalance_ms=3_000)
+            connection, "JoinGroup", 5, joining(GROUP, self.member_id, session_ms=SESSION_MS, rebalance_ms=3_000)
         )
         if joined["ErrorCode"] == MEMBER_ID_REQUIRED:
             self.member_id = joined["MemberId"]
