@@ -124,7 +124,7 @@ def test_kafka_log_dirs_shows_equal_sizes_on_all_replicas(tools: Tools) -> None:
 def test_kafka_replica_verification_finds_no_lag(tools: Tools, tmp_path: Path) -> None:
     """It fetches as a debugging consumer from each replica, and compares the checksums. It never ends by itself."""
     topic = tools.topic("verified", "1:2:3", "2:3:1", "3:1:2")
-    tools.fill(topic)
+    tools.fill(topic, 20_000)  # enough batches for each partition: an empty one would be reported at offset 0
     command = java_command(
         "org.apache.kafka.tools.ReplicaVerificationTool", "--broker-list", tools.servers[1], "--topics-include", topic,
         "--time", "-2", "--report-interval-ms", "500",
