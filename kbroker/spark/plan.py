@@ -205,9 +205,10 @@ def divided(
 
 
 def task_size(pieces: Iterable[Piece], *, cores: int) -> int:
-    """The size up to which pieces share a task: two tasks for each core, within the limits."""
+    """The size up to which pieces share a task: about two equal tasks for each core, within the limits."""
     total = sum(_size(piece) for piece in pieces if isinstance(piece, SegmentPiece))
-    return min(max(total // (2 * cores), LEAST_TASK_BYTES), MOST_TASK_BYTES)
+    # One piece more than the average: otherwise rounding down leaves a rest that occupies one core at the end.
+    return min(max(total // (2 * cores) + SPLIT_BYTES, LEAST_TASK_BYTES), MOST_TASK_BYTES)
 
 
 def joined(pieces: Iterable[Piece], *, task_bytes: int) -> list[Task]:

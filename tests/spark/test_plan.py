@@ -291,7 +291,7 @@ def test_tasks_have_neighbouring_pieces_of_one_partition_up_to_a_size(
 
 @pytest.mark.parametrize(
     ("segments", "cores", "wanted_mib"),
-    [(32, 2, 512), (32, 4, 256), (32, 64, 128), (1, 1, 128), (1000, 2, 512), (0, 2, 128)],
+    [(31, 2, 512), (32, 4, 320), (32, 64, 128), (1, 1, 128), (1000, 2, 512), (0, 2, 128)],
 )
 def test_tasks_are_larger_if_there_are_fewer_cores_than_data(segments: int, cores: int, wanted_mib: int) -> None:
     there = segment(0, 10)
