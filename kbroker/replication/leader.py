@@ -127,8 +127,10 @@ class LeaderProgress:
         """
         self.now_ms = max(self.now_ms, now_ms)
         follower = self.followers[replica_id]
-        if broker_epoch != follower.broker_epoch and replica_id not in self.isr:
-            # A new process. That the earlier one had caught up must not make acks=all wait for it.
+        known_epoch = follower.broker_epoch
+        if broker_epoch != known_epoch and (replica_id not in self.isr or known_epoch != NOT_FETCHED):
+            # A new process. That the earlier one had caught up must not make acks=all wait for it, also if it fetches
+            # before this leader learns that it has left the ISR.
             follower = self.followers[replica_id] = FollowerState()
         follower.on_fetch(
             fetch_offset,

@@ -128,15 +128,16 @@ def test_a_follower_that_caught_up_is_awaited_before_it_joins() -> None:
     assert progress.high_watermark == 12
 
 
-def test_a_restarted_follower_is_not_awaited_before_it_catches_up() -> None:
+@pytest.mark.parametrize("has_left", [True, False], ids=["after its shrink", "before its shrink"])
+def test_a_restarted_follower_is_not_awaited_before_it_catches_up(has_left: bool) -> None:
     """Apache Kafka waits for it if it was in sync within replica.lag.time.max.ms."""
-    progress = leader({1, 3}, end=10)
+    progress = leader({1, 3} if has_left else {1, 2, 3}, end=10)
     progress.on_follower_fetch(3, 10, broker_epoch=30, now_ms=1_000)
     progress.on_follower_fetch(2, 10, broker_epoch=20, now_ms=1_000)
-    progress.on_metadata(frozenset({1, 3}), (1, 2, 3), 8)
     progress.on_append(20)
     progress.brokers.epochs = {**LIVE, 2: 21}
     progress.on_follower_fetch(2, 9, broker_epoch=21, now_ms=2_000)
+    progress.on_metadata(frozenset({1, 3}), (1, 2, 3), 8)
     assert progress.on_follower_fetch(3, 20, broker_epoch=30, now_ms=2_000)
     assert progress.high_watermark == 20
 

@@ -213,11 +213,13 @@ async def test_files_outside_the_page_cache_are_read_in_a_thread(tmp_path: Path,
         for evicted in (True, False):
             if evicted:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            is_cold = not is_in_page_cache(file, 300_000)  # a file system in memory cannot evict pages
+            is_cold = not is_in_page_cache(file, 300_000)
             calls = env.blocking_calls
             nursery.start_soon(ends.server.send, [b"head", Range(file, 300_000, size)])
             assert await receive_exactly(ends.client, 4 + size) == b"head" + contents[300_000 : 300_000 + size]
-            assert env.blocking_calls - calls == is_cold
+            # A file system in memory cannot evict pages, and others may keep some of them.
+            if is_cold or not evicted:
+                assert env.blocking_calls - calls == is_cold
         assert not is_cold
     file.close()
 
