@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from kbroker.broker.follower_logs import FollowerLogs, SourceFailed, delay_ms
+from kbroker.broker.follower_logs import FollowerLogs, SourceFailed
+from kbroker.broker.peers import connect_to_peer
+from kbroker.broker.tier_followers import TierBuilds
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.config import Settings
 from kbroker.metadata.delta import Delta
-from kbroker.replication.follower import FetchLimits, Followed, PartitionId, ReplicaFetcher, fetch_version
+from kbroker.replication.follower import FetchLimits, Followed, PartitionId, ReplicaFetcher, delay_ms, fetch_version
 from kbroker.replication.partition import Partition
 from kbroker.runtime.event_log import get_logger
 from wire.client import MAX_RESPONSE_BYTES
@@ -157,8 +159,9 @@ class Source:
         self.scope = trio.CancelScope()
         broker = self._broker = fetchers.broker
         self.fetcher = ReplicaFetcher(broker.node_id)
-        self._logs = FollowerLogs(broker, self.fetcher, source_id=key[0])
         self._news = trio.Event()
+        self._builds = TierBuilds(broker, self.fetcher, on_end=self._wake)
+        self._logs = FollowerLogs(broker, self.fetcher, self._builds, source_id=key[0])
         self._wait: trio.CancelScope | None = None  # around the wait for an answer
         self._is_interrupted = False
         self._interrupted_ms = -(1 << 62)
@@ -167,7 +170,7 @@ class Source:
     def follow(self, followed: Followed) -> None:
         """Copy a partition from now on."""
         self.fetcher.follow(followed)
-        self._news.set()
+        self._wake()
         wait = self._wait
         if wait is not None and not self._is_interrupted:
             self._is_interrupted = True
@@ -183,43 +186,44 @@ class Source:
     async def run(self) -> None:
         """Copy until `scope` is cancelled."""
         with self.scope:
-            while True:
+            async with trio.open_nursery() as self._builds.nursery:
+                await self._run()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._connect()
                 try:
-                    connection = await self._connect()
-                    try:
-                        await self._copy(connection)
-                    finally:
-                        connection.close()
-                        self.fetcher.start_again()
-                except (SourceFailed, ConnectionClosed, Malformed, OSError) as error:
-                    if self._failures == 0:
-                        why = str(error) or "the connection was closed"
-                        logger.warning("cannot fetch from a broker", source=self.key[0], why=why)
-                    self._failures += 1
-                    backoff_ms = self._broker.settings.replication.replica_fetch_backoff_ms
-                    await self._pause(delay_ms(self._failures, backoff_ms))
+                    await self._copy(connection)
+                finally:
+                    connection.close()
+                    self.fetcher.start_again()
+            except (SourceFailed, ConnectionClosed, Malformed, OSError) as error:
+                if self._failures == 0:
+                    why = str(error) or "the connection was closed"
+                    logger.warning("cannot fetch from a broker", source=self.key[0], why=why)
+                self._failures += 1
+                backoff_ms = self._broker.settings.replication.replica_fetch_backoff_ms
+                await self._pause(delay_ms(self._failures, backoff_ms))
+
+    def _wake(self) -> None:
+        self._news.set()
 
     async def _pause(self, longest_ms: float) -> None:
-        """Wait, but not longer than until a partition is added."""
+        """Wait, but not longer than until a partition is added or was built."""
         self._news = trio.Event()
         with trio.move_on_after(longest_ms / 1000):
             await self._news.wait()
 
     async def _connect(self) -> Connection:
         broker, (source_id, number) = self._broker, self.key
-        name = broker.settings.listeners.inter_broker_name
-        registered = broker.image.brokers.get(source_id)
-        endpoint = None if registered is None or name is None else registered.endpoints.get(name)
-        if endpoint is None:
-            raise SourceFailed(f"broker {source_id} is not registered with a listener {name}")
-        with trio.move_on_after(broker.settings.replication.replica_socket_timeout_ms / 1000):
-            stream = await broker.env.connect(endpoint.host, endpoint.port)
-            return Connection(
-                stream,
-                client_id=f"broker-{broker.node_id}-fetcher-{number}",
-                max_response_bytes=longest_response(broker.settings),
-            )
-        raise SourceFailed(f"no connection to {endpoint.host}:{endpoint.port} in time")
+        return await connect_to_peer(
+            broker,
+            source_id,
+            client_id=f"broker-{broker.node_id}-fetcher-{number}",
+            timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
+            max_response_bytes=longest_response(broker.settings),
+        )
 
     async def _copy(self, connection: Connection) -> None:
         """Fetch until the connection fails, or a new partition must not wait."""

@@ -5,7 +5,10 @@ thread. A failure concerns only its partition. Records are written as they came,
 answer.
 
 A follower may learn of a new leader epoch before the leader does. Therefore the pause after an error begins at
-FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms`.
+FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms` (`delay_ms`).
+
+If the leader has deleted the next record because the tier has it, the log continues at the leader's local log start;
+`tier_followers.py` builds the state before it.
 
 Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
 """
@@ -13,23 +16,30 @@ Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from kbroker.broker.tier_followers import TierBuilds
 from kbroker.client.streaming import Connection
 from kbroker.replication.follower import (
+    OFFSET_FOR_LEADER_EPOCH_VERSION,
     Followed,
+    LocalStart,
     ReplicaFetcher,
     Step,
+    delay_ms,
+    epoch_before,
     list_offsets_version,
     step_for,
     step_for_code,
     truncation_offset,
 )
-from kbroker.replication.offset_lookup import EARLIEST, LATEST
+from kbroker.replication.offset_lookup import EARLIEST, EARLIEST_LOCAL, LATEST
 from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
+from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.fetch import PartitionData
@@ -40,11 +50,17 @@ from wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
-FIRST_DELAY_MS: Final = 10
 REFUSED: Final = "the leader refuses to serve a partition"
 UNUSABLE: Final = "the leader's records of a partition cannot be used"
 BASE_OFFSET: Final = struct.Struct(">q")
@@ -56,26 +72,25 @@ class SourceFailed(Exception):
     """A source broker cannot be reached or answers nonsense; the task connects again later."""
 
 
-def delay_ms(failures: int, backoff_ms: int) -> int:
-    """The pause after so many failures in a row; backoff_ms is the longest."""
-    return min(FIRST_DELAY_MS << min(failures - 1, 20), backoff_ms)
-
-
 def _is_empty(log: Log) -> bool:
     return log.log_start_offset == log.log_end_offset
 
 
 class FollowerLogs:
-    """The logs that follow one source broker; `fetcher` decides what is fetched from it."""
+    """The logs that follow one source broker; `fetcher` decides what is fetched from it, `builds` start logs after
+    records that only the tier has.
+    """
 
-    def __init__(self, broker: Broker, fetcher: ReplicaFetcher, *, source_id: int) -> None:
+    def __init__(self, broker: Broker, fetcher: ReplicaFetcher, builds: TierBuilds, *, source_id: int) -> None:
         self._broker = broker
         self._fetcher = fetcher
+        self._builds = builds
         self._source_id = source_id
 
     async def take(self, answers: list[tuple[Followed, PartitionData]], connection: Connection) -> None:
         """Do what each answer means; `connection` is free for further requests."""
         out_of_range: list[Followed] = []
+        in_tier: dict[Followed, PartitionData] = {}
         for followed, data in answers:
             if not followed.is_current:
                 self._fetcher.stop(followed)  # newer metadata replace it
@@ -88,6 +103,8 @@ class FollowerLogs:
                     await self._truncate(followed, data)
                 elif step is Step.LOOK_UP:
                     out_of_range.append(followed)
+                elif step is Step.BUILD_FROM_TIER:
+                    in_tier[followed] = data
                 else:
                     self._wait_with(followed, step, data.error_code)
             except KafkaError as error:
@@ -96,6 +113,8 @@ class FollowerLogs:
                 await self._broker.turns.next()
         if out_of_range:
             await self._return_into_range(out_of_range, connection)
+        if in_tier:
+            await self._build_from_tier(in_tier, connection)
 
     async def _append(self, followed: Followed, data: PartitionData) -> None:
         """Append the records of an answer and take the leader's offsets.
@@ -173,22 +192,14 @@ class FollowerLogs:
         self._fetcher.note_position(followed)
 
     def _wait_with(self, followed: Followed, step: Step, code: int) -> None:
-        name = followed.partition.name
-        if step is Step.DELAY:
+        if step is not Step.AWAIT_METADATA:
             self._delay(followed, REFUSED, code_of(code).name)
             return
-        if step is Step.AWAIT_TIER:
-            logger.warning(
-                "a follower cannot be built from the tier yet; the partition is not copied",
-                partition=name,
-                fetch_offset=followed.fetch_offset,
-            )
-        else:
-            logger.info(
-                "the leader has a newer leader epoch; waiting for the metadata",
-                partition=name,
-                leader_epoch=followed.leader_epoch,
-            )
+        logger.info(
+            "the leader has a newer leader epoch; waiting for the metadata",
+            partition=followed.partition.name,
+            leader_epoch=followed.leader_epoch,
+        )
         self._fetcher.stop(followed)
 
     def _delay(self, followed: Followed, event: str, why: str) -> None:
@@ -283,19 +294,63 @@ class FollowerLogs:
             topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
         )
         version = list_offsets_version(broker.image.metadata_version)
-        timeout_ms = broker.settings.replication.replica_socket_timeout_ms
-        response: ListOffsetsResponse | None = None
-        with trio.move_on_after(timeout_ms / 1000):
-            response = await connection.ask(request, version=version)
-        if response is None:
-            raise SourceFailed(f"no answer to ListOffsets in {timeout_ms} ms")
+        response: ListOffsetsResponse = await self._ask(connection, request, version)
         by_key = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
-        found = []
-        for followed in asked:
-            answer = by_key.get(followed.partition.key)
-            if answer is None or answer.error_code != ErrorCode.NONE:
-                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-                self._wait_with(followed, step_for_code(code), code)
-            elif followed.is_current:
-                found.append((followed, answer))
-        return found
+        return [(followed, by_key[followed.partition.key]) for followed in asked if self._has_answer(followed, by_key)]
+
+    async def _look_up_ends(
+        self, asked: dict[Followed, int], connection: Connection
+    ) -> list[tuple[Followed, EpochEndOffset]]:
+        """The ends of leader epochs on the leader, in the same way."""
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for followed, epoch in asked.items():
+            topics.setdefault(followed.partition.topic, []).append(
+                OffsetForLeaderPartition(
+                    partition=followed.partition.index,
+                    current_leader_epoch=followed.leader_epoch,
+                    leader_epoch=epoch,
+                )
+            )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=self._broker.node_id,
+            topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+        )
+        response: OffsetForLeaderEpochResponse = await self._ask(connection, request, OFFSET_FOR_LEADER_EPOCH_VERSION)
+        by_key = {(topic.topic, one.partition): one for topic in response.topics for one in topic.partitions}
+        return [(followed, by_key[followed.partition.key]) for followed in asked if self._has_answer(followed, by_key)]
+
+    async def _ask(self, connection: Connection, request: object, version: int) -> Any:
+        timeout_ms = self._broker.settings.replication.replica_socket_timeout_ms
+        with trio.move_on_after(timeout_ms / 1000):
+            return await connection.ask(request, version=version)
+        raise SourceFailed(f"no answer to {type(request).__name__} in {timeout_ms} ms")
+
+    def _has_answer(
+        self,
+        followed: Followed,
+        by_key: Mapping[TopicPartition, ListOffsetsPartitionResponse] | Mapping[TopicPartition, EpochEndOffset],
+    ) -> bool:
+        answer = by_key.get(followed.partition.key)
+        if answer is None or answer.error_code != ErrorCode.NONE:
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+            self._wait_with(followed, step_for_code(code), code)
+            return False
+        return followed.is_current
+
+    # Records that only the tier has
+
+    async def _build_from_tier(self, in_tier: dict[Followed, PartitionData], connection: Connection) -> None:
+        """Begin to build partitions up to where the leader's local log starts."""
+        starts = dict(await self._look_up(list(in_tier), EARLIEST_LOCAL, connection))
+        # No epoch is below 0, and without an epoch at the start there is none before it.
+        earlier = {followed: start.leader_epoch - 1 for followed, start in starts.items() if start.leader_epoch > 0}
+        ends = dict(await self._look_up_ends(earlier, connection)) if earlier else {}
+        for followed, start in starts.items():
+            if followed in earlier and followed not in ends:
+                continue
+            end = ends.get(followed) or EpochEndOffset(partition=followed.partition.index)
+            epoch = epoch_before(start.offset, start.leader_epoch, end.leader_epoch, end.end_offset)
+            leader = in_tier[followed]
+            self._builds.begin(
+                followed, LocalStart(start.offset, epoch, leader.log_start_offset, leader.high_watermark)
+            )

@@ -1,7 +1,8 @@
-"""Access of the tier's metadata manager to `__remote_log_metadata`, in this process, without Kafka clients.
+"""Access of the tier's metadata manager to `__remote_log_metadata`, without Kafka clients.
 
-The topic is created on first use, as by Kafka's manager. An appended record is synced before the append returns,
-because the tier may delete a local segment on the strength of it.
+The topic is created on first use, as by Kafka's manager. Reads are from the replica on this broker. Records go to the
+leader of the partition, with acks=all, because the tier may delete a local segment on the strength of them. If this
+broker leads the partition, it also syncs the record before the append returns.
 
 Source: `TopicBasedRemoteLogMetadataManager`, `ProducerManager` of Apache Kafka 4.3.1.
 """
@@ -10,20 +11,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from kbroker.broker.auto_creation import auto_creation_request
+from kbroker.broker.peers import connect_to_peer
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.housekeeping import flush_log
 from kbroker.storage.log import Log
 from kbroker.storage.plans import UNKNOWN_SPACE
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.messages.create_topics import CreateTopicsResponse
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.record_batch import Record, build_batch
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 PRODUCE_VERSION: Final = 11
+PEER_PRODUCE_VERSION: Final = 9
+"""The newest version that all releases of 3.x and 4.x know; kbroker asks other brokers for no versions."""
+NO_LEADER: Final = -1
 COMMIT_TIMEOUT_MS: Final = 30_000
 """Kafka's request.timeout.ms, after which its producer would retry."""
 FOR_EVER_MS: Final = 1 << 40
@@ -49,14 +58,16 @@ class OwnMetadataTopic:
         return len(broker.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC].partitions)
 
     async def append(self, partition: int, values: list[bytes]) -> int:
-        """Append records with null keys as one batch, wait until they are committed and synced, and return the first
-        offset.
+        """Append records with null keys as one batch, wait until they are committed, and return the first offset.
 
         Errors  KafkaError
         """
         broker = self._broker
         timestamp_ms = broker.env.timestamp_ms()
         batch = build_batch([Record(timestamp=timestamp_ms, key=None, value=value) for value in values])
+        leader, _ = broker.current_leader(REMOTE_LOG_METADATA_TOPIC, partition)
+        if leader not in (broker.node_id, NO_LEADER):
+            return await self._produce(leader, partition, batch)
         # Allow this append on a nearly full disk: copying to the tier frees space, and starts with a record here.
         broker.find(REMOTE_LOG_METADATA_TOPIC, partition).log.lowest_free_bytes = -UNKNOWN_SPACE
         appended = await broker.append(
@@ -72,10 +83,42 @@ class OwnMetadataTopic:
             await flush_log(broker.env, broker, held, plan)
         return appended.base_offset
 
+    async def _produce(self, leader: int, partition: int, batch: bytes) -> int:
+        """Send a batch to the leader of a partition. The records are rare: each has a connection of its own."""
+        broker = self._broker
+        data = PartitionProduceData(index=partition, records=batch)
+        topic = TopicProduceData(name=REMOTE_LOG_METADATA_TOPIC, partition_data=[data])
+        request = ProduceRequest(acks=-1, timeout_ms=COMMIT_TIMEOUT_MS, topic_data=[topic])
+        timeout_ms = broker.settings.replication.replica_socket_timeout_ms
+        answer: ProduceResponse | None = None
+        try:
+            connection = await connect_to_peer(
+                broker, leader, client_id=f"broker-{broker.node_id}-tier", timeout_ms=timeout_ms
+            )
+            try:
+                with trio.move_on_after((COMMIT_TIMEOUT_MS + timeout_ms) / 1000):
+                    answer = await connection.ask(request, version=PEER_PRODUCE_VERSION)
+            finally:
+                connection.close()
+        except (OSError, ConnectionClosed, Malformed) as error:
+            why = str(error) or "the connection was closed"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {leader}: {why}") from error
+        if answer is None:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer to Produce from broker {leader}")
+        produced = answer.responses[0].partition_responses[0]
+        if produced.error_code:
+            raise KafkaError(code_of(produced.error_code), f"broker {leader}: {code_of(produced.error_code).name}")
+        return produced.base_offset
+
     def log(self, partition: int) -> Log | None:
         """The local log of one of its partitions, for reading; None if there is none."""
         held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
         return None if held is None else held.log
+
+    def is_in_sync(self, partition: int) -> bool:
+        """Whether the local log of one of its partitions has all committed records."""
+        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
+        return held is not None and (held.is_leader or self._broker.node_id in held.isr)
 
     def high_watermark(self, partition: int) -> int:
         """The high watermark of one of its partitions, 0 without a local log."""

@@ -60,6 +60,12 @@ class TierSettings:
         dynamic=CLUSTER_WIDE,
         doc="Maximum number of partitions that delete expired segments concurrently.",
     )
+    remote_log_manager_follower_thread_pool_size: int = setting(
+        default=2,
+        at_least=1,
+        dynamic=CLUSTER_WIDE,
+        doc="Maximum number of followers that read leader epochs and producers from the tier concurrently.",
+    )
     remote_log_reader_threads: int = setting(
         default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum number of concurrent reads from the tier."
     )

@@ -49,6 +49,8 @@ PartitionId = tuple[UUID, int]
 _FETCH_VERSIONS: Final = ((0, 13), (9, 14), (10, 15), (19, 16), (21, 17), (27, 18))
 _LIST_OFFSETS_VERSIONS: Final = ((0, 7), (9, 8), (21, 9), (25, 10), (29, 11))
 FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
+OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
+FIRST_DELAY_MS: Final = 10
 
 
 def fetch_version(metadata_version: int) -> int:
@@ -123,7 +125,7 @@ class Step(Enum):
     APPEND = "append the records and take the leader's offsets"
     TRUNCATE = "truncate to the point where the histories agree"
     LOOK_UP = "ask the leader for its offsets, because the fetch offset is out of range"
-    AWAIT_TIER = "the leader has the offset only in the tier"
+    BUILD_FROM_TIER = "only the tier has the offset: build the state before the leader's local log start from it"
     AWAIT_METADATA = "stop until newer metadata arrive"
     DELAY = "back off and retry"
 
@@ -131,9 +133,14 @@ class Step(Enum):
 _STEPS: Final[dict[int, Step]] = {
     ErrorCode.NONE: Step.APPEND,
     ErrorCode.OFFSET_OUT_OF_RANGE: Step.LOOK_UP,
-    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Step.AWAIT_TIER,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Step.BUILD_FROM_TIER,
     ErrorCode.FENCED_LEADER_EPOCH: Step.AWAIT_METADATA,
 }
+
+
+def delay_ms(failures: int, backoff_ms: int) -> int:
+    """The pause after so many failures in a row; backoff_ms is the longest."""
+    return min(FIRST_DELAY_MS << min(failures - 1, 20), backoff_ms)
 
 
 def step_for(data: PartitionData) -> Step:
@@ -160,6 +167,26 @@ def truncation_offset(leaders_epoch: int, leaders_end_offset: int, epochs: Leade
     if known_epoch != leaders_epoch:
         return min(own_end_offset, log_end_offset)
     return min(own_end_offset, leaders_end_offset, log_end_offset)
+
+
+class LocalStart(NamedTuple):
+    """Where a leader's local log starts, and the leader epoch of the record before it, which only the tier has; the
+    leader's log start offset and high watermark.
+    """
+
+    offset: int
+    epoch_before: int
+    log_start_offset: int
+    high_watermark: int
+
+
+def epoch_before(offset: int, leader_epoch: int, earlier_epoch: int, earlier_end_offset: int) -> int:
+    """The leader epoch of the record before `offset`, which is the first local one and has leader_epoch.
+
+    The leader names the largest epoch below leader_epoch, with its end; epochs without records are left out. If that
+    epoch ends before the record, the record has leader_epoch too.
+    """
+    return earlier_epoch if earlier_end_offset >= offset else leader_epoch
 
 
 class ReplicaFetcher:

@@ -14,7 +14,7 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -301,16 +301,35 @@ class LogFiles:
         sync_names(self.disk, self.directory)
         return next_offset
 
-    def start_again_at(self, offset: int, *, interval_bytes: int) -> None:
-        """Delete all segments, epochs and producers, and create an empty segment at `offset`."""
+    def start_again_at(
+        self,
+        offset: int,
+        *,
+        interval_bytes: int,
+        epochs: Iterable[tuple[int, int]] = (),
+        producers: Sequence[ProducerEntry] = (),
+    ) -> None:
+        """Delete all segments, epochs and producers, and create an empty segment at `offset`. `epochs` and `producers`
+        are those of the records before it, which only the tier has.
+
+        A log that begins at `offset` must have them. So the segment is created last: a crash before that leaves the
+        first segments of the old log, or no segment at all.
+        """
         self.leader_epochs.clear()
         self.write_epochs()
         self._remove_snapshots(above=-1)
         created_ms = self.segments.active.created_ms
         unlink_newest_first(tuple(self.segments))
+        self.producers.restore(offset, producers)
+        if producers:
+            replace_file(self.disk, self.snapshot_path(offset), self.producers.format_snapshot(), sync=True)
+            self.snapshots.append(offset)
+        for epoch, start_offset in epochs:
+            self.leader_epochs.assign(epoch, start_offset)
+        if producers or self.leader_epochs.entries:
+            self.write_epochs()
         self.segments.replace([self.create_segment(offset, interval_bytes, created_ms=created_ms)])
         sync_names(self.disk, self.directory)
-        self.producers.clear(offset)
 
     def _remove_snapshots(self, *, above: int) -> None:
         for offset in [offset for offset in self.snapshots if offset > above]:

@@ -6,14 +6,14 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.durable import lacks_space
 from kbroker.storage.leader_epoch import LeaderEpochs
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_view import LogView
-from kbroker.storage.producer_state import ProducerState
+from kbroker.storage.producer_state import ProducerEntry, ProducerState
 from kbroker.storage.reading import Tail
 from kbroker.storage.retention import RetentionPlan, judge, local_limits, plan_retention
 from kbroker.storage.segment import Segment
@@ -122,18 +122,28 @@ class SegmentedLog(LogView):
             self.files.load_producers(self.producers, self.files.snapshots, self.log_end_offset)
         return True
 
-    def truncate_fully_and_start_at(self, offset: int, *, log_start_offset: int | None = None) -> None:
+    def truncate_fully_and_start_at(
+        self,
+        offset: int,
+        *,
+        log_start_offset: int | None = None,
+        epochs: Iterable[tuple[int, int]] = (),
+        producers: Sequence[ProducerEntry] = (),
+    ) -> None:
         """Delete all local segments and continue at `offset`. log_start_offset may be lower if the tier has the records
-        between. Blocking.
+        between; `epochs` and `producers` are theirs. Blocking.
         """
         self.remove_retired(0)
         with self.disk_errors():
             self.generation += 1
-            self.files.start_again_at(offset, interval_bytes=self.config.index_interval_bytes)
+            self.files.start_again_at(
+                offset, interval_bytes=self.config.index_interval_bytes, epochs=epochs, producers=producers
+            )
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.local_log_start_offset = offset
         self._end_at(offset)
         self.recovery_point = offset
+        self.leader_epochs.truncate_from_start(self.log_start_offset)
 
     def _end_at(self, offset: int) -> None:
         self.log_end_offset = offset

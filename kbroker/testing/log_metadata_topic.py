@@ -88,6 +88,10 @@ class LogMetadataTopic:
         """The log of a partition, None while it has no leader."""
         return self.logs[partition] if self.is_reachable and self.logs else None
 
+    def is_in_sync(self, partition: int) -> bool:
+        """The topic has no other replicas."""
+        return self.log(partition) is not None
+
     def high_watermark(self, partition: int) -> int:
         """The committed end of a partition, 0 if it is not here."""
         return self._high_watermarks[partition] if self.is_reachable and self.logs else 0

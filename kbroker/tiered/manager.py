@@ -105,6 +105,7 @@ class RemoteLogManager:
             copy_threads=env.threads(settings.remote_log_manager_copier_thread_pool_size),
             run=run,
             delete_threads=env.threads(settings.remote_log_manager_expiration_thread_pool_size),
+            follower_threads=env.threads(settings.remote_log_manager_follower_thread_pool_size),
             clock=CautiousClock(env, report=logger.warning),
             finishing=self._finishing,
         )
@@ -169,6 +170,7 @@ class RemoteLogManager:
         self.copiers.total_tokens, self.expirers.total_tokens = copiers, expirers
         tools.copy_threads.resize(copiers)
         tools.delete_threads.resize(expirers)
+        tools.follower_threads.resize(settings.remote_log_manager_follower_thread_pool_size)
 
     # Running
 

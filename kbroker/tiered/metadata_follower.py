@@ -6,8 +6,9 @@ task waits for nothing but the log, so its waiters cannot block it (in Kafka the
 The task keeps all events of the log, even of user partitions that this broker does not hold. So a newly held partition
 needs no reading. The memory is limited by the number of segments in the tier, a few hundred bytes each.
 
-A partition is ready when everything is read that was in the log when the broker started to hold it. A log that was
-replaced, or truncated below the read position, is read again from its start; until then nothing is ready.
+A partition is ready when everything is read that was in the log when the broker started to hold it. The log may follow
+a leader, and reading begins when it is in sync, so it has everything that was committed. A log that was replaced, or
+truncated below the read position, is read again from its start; until then nothing is ready.
 """
 
 from __future__ import annotations
@@ -124,6 +125,9 @@ class FollowedPartition:
             try:
                 found = await self._find_log()
                 if found is not self._log or found.log_end_offset < self.position:
+                    if not self._topic.is_in_sync(self.index):
+                        await self._env.sleep_ms(self._retry_ms)
+                        continue
                     await self._begin(found)
                 await self._read_on(found)
             except KafkaError as error:

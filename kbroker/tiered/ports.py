@@ -81,6 +81,10 @@ class MetadataTopic(Protocol):
         """The local log of one of its partitions, for reading; None if there is none."""
         ...
 
+    def is_in_sync(self, partition: int) -> bool:
+        """Whether the local log of one of its partitions has all committed records."""
+        ...
+
     def high_watermark(self, partition: int) -> int: ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:

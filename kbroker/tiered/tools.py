@@ -30,8 +30,8 @@ from kbroker.tiered.ports import PartitionReader, PartitionWriter
 class TierTools:
     """See the module's docstring.
 
-    Shape  copy_threads and delete_threads are separate threads for calls of the storage manager: neither waits for the
-           other, and appends wait for neither
+    Shape  copy_threads, delete_threads and follower_threads are separate threads for calls of the storage manager: none
+           waits for the others, and appends wait for none
     Shape  run executes CPU-bound work of those threads, perhaps in another process
     Shape  clock is the wall clock for deletions; finishing shields an operation from cancellation until the tier stops
     """
@@ -46,6 +46,7 @@ class TierTools:
     copy_threads: Threads
     run: Runner
     delete_threads: Threads
+    follower_threads: Threads
     clock: CautiousClock
     finishing: Callable[[], AbstractContextManager[object]]
 
