@@ -14,6 +14,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.broker.lifecycle import BrokerLifecycle
+from kbroker.broker.log_tasks import start_log_tasks
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import ControllerSettings
@@ -88,28 +89,35 @@ class MemoryCluster:
 
     # Brokers
 
-    async def start(self, *ids: int, rack: str | None = None) -> None:
-        """Start brokers and wait until they are unfenced."""
+    async def start(self, *ids: int, rack: str | None = None, settings: Mapping[str, object] | None = None) -> None:
+        """Start brokers and wait until they are unfenced. `settings` are more settings of these brokers."""
         for broker_id in ids:
             disk = self.disks.setdefault(broker_id, SimulatedDisk())
             env = MemoryEnv(disk, seed=broker_id, latency_ms=1)
             env.network = Links(self.network)
             running = RunningBroker(broker_id, disk, env, self._delays_ms.get(broker_id, 0))
-            await self._nursery.start(self._run, running, rack)
+            await self._nursery.start(self._run, running, rack, {**self._given, **(settings or {})})
             self.brokers[broker_id] = running
 
     async def _run(
-        self, running: RunningBroker, rack: str | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        running: RunningBroker,
+        rack: str | None,
+        given: Mapping[str, object],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         try:
             with running.scope:
-                await self._serve(running, rack, task_status)
+                await self._serve(running, rack, given, task_status)
         finally:
             self.network.listeners.pop((f"broker-{running.id}", 9092), None)
             running.ended.set()
 
-    async def _serve(self, running: RunningBroker, rack: str | None, task_status: trio.TaskStatus[None]) -> None:
-        env, settings = running.env, settings_of(running.id, self._given)
+    async def _serve(
+        self, running: RunningBroker, rack: str | None, given: Mapping[str, object], task_status: trio.TaskStatus[None]
+    ) -> None:
+        env, settings = running.env, settings_of(running.id, given)
         directory = running.directory = LogDirectory(
             DATA, disk=running.disk, node_id=running.id, new_cluster_id=CLUSTER_ID, new_uuid=env.new_uuid
         )
@@ -165,6 +173,9 @@ class MemoryCluster:
                 listener = await env.listen(f"broker-{running.id}", 9092)
                 server.add(listener, name="PLAINTEXT")
                 await broker.lifecycle.unfence()
+                if settings.tier.remote_log_storage_system_enable:
+                    await broker.tier.start(nursery)
+                    start_log_tasks(nursery, directory, broker)
                 nursery.start_soon(self._keep_alive, running)
                 task_status.started()
                 await trio.sleep_forever()

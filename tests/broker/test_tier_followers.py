@@ -1,0 +1,185 @@
+"""Followers of a tiered partition whose leader has deleted old segments locally: they are built from the tier."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from kbroker.testing.disk import Fault, SimulatedDisk
+from tests.broker.several import MemoryCluster, memory_cluster
+from tests.broker.shared_store import SHARED_TIER, TIER, SharedStore
+from tests.handlers.asking import read
+from wire.errors import ErrorCode
+from wire.messages.produce import PartitionProduceResponse
+from wire.record_batch import Record, build_batch
+
+TIERED = {"remote.storage.enable": "true", "segment.bytes": 400, "local.retention.bytes": 1, "retention.ms": -1}
+"""Each batch of `value` is a segment, and goes from here as soon as the tier has it."""
+CANNOT = "a follower cannot be built from the tier yet; will retry"
+
+
+def value(number: int) -> bytes:
+    return b"%08d" % number + b"x" * 300
+
+
+@asynccontextmanager
+async def tiered_cluster() -> AsyncIterator[tuple[MemoryCluster, SimulatedDisk]]:
+    """Three brokers and the disk of their tier."""
+    async with memory_cluster(0, settings=SHARED_TIER) as cluster:
+        disk = SharedStore.use(cluster.disks)
+        await cluster.start(1, 2, 3)
+        yield cluster, disk
+
+
+async def send(cluster: MemoryCluster, number: int) -> PartitionProduceResponse:
+    """One batch of an idempotent producer, to the leader."""
+    await cluster.until(lambda: cluster.leader() in cluster.brokers)
+    leader = cluster.leader()
+    await cluster.until(lambda: cluster.brokers[leader].partition().is_leader)
+    request = cluster.produce_request([])
+    request.topic_data[0].partition_data[0].records = build_batch(
+        [Record(timestamp=1, value=value(number))], producer_id=7, producer_epoch=0, base_sequence=number
+    )
+    async with cluster.client(leader) as client:
+        found: PartitionProduceResponse = (await client.ask(request, version=9)).responses[0].partition_responses[0]
+    return found
+
+
+async def fill(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
+    """Produce batches, and wait until the leader has only the last one locally."""
+    for number in range(start, start + count):
+        sent = await send(cluster, number)
+        assert (sent.error_code, sent.base_offset) == (0, number)
+    log = cluster.brokers[cluster.leader()].partition().log
+    await cluster.until(lambda: log.local_log_start_offset == start + count - 1)
+
+
+async def replace_disk(cluster: MemoryCluster, broker_id: int) -> None:
+    """Kill a broker and give it an empty disk."""
+    await cluster.kill(broker_id)
+    del cluster.disks[broker_id]
+
+
+async def read_all(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
+    """Read every record from the leader, and compare."""
+    async with cluster.client(cluster.leader()) as client:
+        for number in range(start, count):
+            assert (await read(client, "t", offset=number))[0] == value(number)
+
+
+async def test_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await replace_disk(cluster, 3)
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        log = cluster.brokers[3].partition().log
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 9, 10)
+        await cluster.agree()
+
+
+async def test_a_follower_that_is_built_leads_without_loss() -> None:
+    """It reads the tier by the leader epochs of all earlier leaders, and knows the batches of the producers."""
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 4)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.leader() == 2)
+        await fill(cluster, 4, start=4)
+        await cluster.start(1)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await fill(cluster, 4, start=8)
+        await replace_disk(cluster, 3)
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+        assert len(cluster.brokers[3].partition().log.leader_epochs) > 1
+        await cluster.kill(2)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.leader() == 3)
+        again = await send(cluster, 10)
+        assert (again.error_code, again.base_offset) == (0, 10), "a retry is recognized"
+        sent = await send(cluster, 12)
+        assert (sent.error_code, sent.base_offset) == (0, 12)
+        await read_all(cluster, 13)
+
+
+async def test_a_follower_that_was_away_continues_at_the_leaders_local_start() -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 4)
+        await cluster.kill(3)
+        await fill(cluster, 6, start=4)
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        log = cluster.brokers[3].partition().log
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 9, 10)
+        await cluster.agree()
+
+
+async def test_the_whole_log_starts_where_the_leaders_does() -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await cluster.brokers[1].broker.delete_records("t", 0, 5)
+        await replace_disk(cluster, 3)
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        log = cluster.brokers[3].partition().log
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (5, 9, 10)
+        await cluster.agree()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_a_store_that_fails_delays_only_the_follower_that_needs_it(
+    error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tiered_cluster() as (cluster, disk):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await cluster.create("local")
+        await replace_disk(cluster, 3)
+        disk.inject(Fault(error, name="open", path=f"{TIER}/*.snapshot", times=-1))
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr("local") == {1, 2, 3})
+        assert not (await cluster.produce([b"x"], to=1, topic="local")).error_code
+        await trio.sleep(30)
+        assert cluster.isr() == {1, 2}
+        assert 1 <= [record.message for record in caplog.records].count(CANNOT) <= 5
+        disk.heal()
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+
+
+async def test_a_broker_without_a_tier_says_why_it_does_not_follow(caplog: pytest.LogCaptureFixture) -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await replace_disk(cluster, 3)
+        await cluster.start(3, settings={"remote.log.storage.system.enable": "false"})
+        await trio.sleep(30)
+        assert cluster.isr() == {1, 2}
+        said = [record for record in caplog.records if record.message == CANNOT]
+        assert said
+        assert "remote.log.storage.system.enable=false" in str(vars(said[0]))
+        assert not (await send(cluster, 10)).error_code
+
+
+async def test_a_leader_that_changes_during_a_build_is_followed() -> None:
+    async with tiered_cluster() as (cluster, disk):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await replace_disk(cluster, 3)
+        disk.inject(Fault(errno.ENOSPC, name="open", path=f"{TIER}/*.snapshot", times=-1))
+        await cluster.start(3)
+        await trio.sleep(5)
+        await cluster.kill(1)
+        await cluster.until(lambda: cluster.leader() == 2)
+        disk.heal()
+        await cluster.until(lambda: cluster.isr() == {2, 3})
+        await cluster.agree()
