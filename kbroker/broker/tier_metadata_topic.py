@@ -16,6 +16,7 @@ import trio
 from kbroker.broker.auto_creation import auto_creation_request
 from kbroker.broker.peers import connect_to_peer
 from kbroker.client.streaming import ConnectionClosed
+from kbroker.metadata.image import TopicImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.housekeeping import flush_log
@@ -35,6 +36,8 @@ PEER_PRODUCE_VERSION: Final = 9
 NO_LEADER: Final = -1
 COMMIT_TIMEOUT_MS: Final = 30_000
 """Kafka's request.timeout.ms, after which its producer would retry."""
+IMAGE_TIMEOUT_MS: Final = 5_000
+IMAGE_INTERVAL_MS: Final = 20
 FOR_EVER_MS: Final = 1 << 40
 
 logger = get_logger(__name__)
@@ -54,8 +57,20 @@ class OwnMetadataTopic:
             answer = (await broker.controller.ask(request, CreateTopicsResponse, is_needed=True)).topics[0]
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
-            logger.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)
-        return len(broker.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC].partitions)
+            if answer.error_code == ErrorCode.NONE:
+                logger.info("the metadata topic of the tier was created", topic=REMOTE_LOG_METADATA_TOPIC)
+        topic = await self._topic()
+        return len(topic.partitions)
+
+    async def _topic(self) -> TopicImage:
+        """The topic in the image; the answer of a controller in another process comes before the image."""
+        broker = self._broker
+        deadline_ms = broker.env.now_ms() + IMAGE_TIMEOUT_MS
+        while (topic := broker.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)) is None:
+            if broker.env.now_ms() >= deadline_ms:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this broker has no metadata of it yet")
+            await broker.env.sleep_ms(IMAGE_INTERVAL_MS)
+        return topic
 
     async def append(self, partition: int, values: list[bytes]) -> int:
         """Append records with null keys as one batch, wait until they are committed, and return the first offset.

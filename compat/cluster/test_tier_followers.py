@@ -1,0 +1,139 @@
+"""Replicas of a tiered partition on real processes: what the leader has deleted locally comes from the tier."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from compat.cluster import KBROKER, ProcessCluster
+from compat.cluster.nodes import QUICK_SESSIONS
+from compat.kafka import libraries
+from compat.kafka.tools import tool
+from compat.waiting import until
+
+TOPIC = "orders"
+PATIENCE_S = 60.0
+BUILT = "starting a partition where the leader's local log starts"
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "20000",
+    "local.retention.bytes": "1",
+    "min.insync.replicas": "1",
+}
+
+
+class Load:
+    """One idempotent producer for the whole test, and what it was told to be stored."""
+
+    def __init__(self, servers: str) -> None:
+        self.sent = 0
+        self.errors: list[KafkaError] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": servers,
+                "enable.idempotence": True,
+                "reconnect.backoff.max.ms": 200,
+                "topic.metadata.refresh.interval.ms": 500,
+                "error_cb": self._on_error,
+            }
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.errors.append(error)
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+
+    def produce(self, count: int) -> None:
+        """Every record is acknowledged."""
+        for number in range(self.sent, self.sent + count):
+            self._producer.produce(TOPIC, b"%06d" % number + b"x" * 100, on_delivery=self._on_delivery)
+            if number % 20 == 0:
+                assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
+        assert not self.errors
+        self.sent += count
+
+    def read(self, servers: str) -> None:
+        """A consumer that starts at offset 0 gets exactly the produced records."""
+        reader = Consumer({"bootstrap.servers": servers, "group.id": "readers", "auto.offset.reset": "error"})
+        reader.assign([TopicPartition(TOPIC, 0, 0)])
+        found: list[Message] = []
+
+        def complete() -> bool:
+            found.extend(reader.consume(1_000, timeout=0.5))
+            return len(found) >= self.sent
+
+        try:
+            until(complete, patience_s=PATIENCE_S)
+        finally:
+            reader.close()
+        assert [one.error() for one in found if one.error()] == []
+        assert [(one.offset(), int((one.value() or b"")[:6])) for one in found] == [(at, at) for at in range(self.sent)]
+
+
+def local_start(cluster: ProcessCluster, broker: int) -> int:
+    """The first offset in the partition's directory."""
+    return min((int(path.stem) for path in (cluster.brokers[broker].data / f"{TOPIC}-0").glob("*.log")), default=-1)
+
+
+def reassign(cluster: ProcessCluster, place: Path, replicas: list[int]) -> None:
+    plan = place / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "replicas": replicas}]}))
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    tool("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan), "--execute")
+
+
+def test_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: Path) -> None:
+    libraries()
+    settings = {
+        **QUICK_SESSIONS,
+        "remote.log.storage.system.enable": "true",
+        "rsm.config.dir": str(tmp_path / "tier"),
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+        "remote.log.manager.task.interval.ms": "300",
+        "log.retention.check.interval.ms": "300",
+    }
+    with ProcessCluster(tmp_path, controllers=[KBROKER], brokers=[KBROKER] * 3, settings=settings) as cluster:
+        cluster.start()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1, 2]], config=TIERED)
+        admin.create_topics([new])[TOPIC].result(30)
+        load = Load(cluster.bootstrap_servers)
+        load.produce(3_000)
+        until(lambda: local_start(cluster, 1) > 2_000, patience_s=PATIENCE_S)
+
+        cluster.brokers[2].kill()
+        shutil.rmtree(cluster.brokers[2].data / f"{TOPIC}-0")
+        cluster.brokers[2].start()
+        cluster.await_brokers(1, 2, 3)
+        cluster.await_isrs(TOPIC, 1, 2)
+        assert BUILT in cluster.brokers[2].log()
+        assert local_start(cluster, 2) > 2_000
+        load.produce(500)
+
+        reassign(cluster, tmp_path, [1, 2, 3])
+        cluster.await_isrs(TOPIC, 1, 2, 3)
+        assert BUILT in cluster.brokers[3].log()
+        assert local_start(cluster, 3) > 2_000
+
+        for dead in (1, 2):
+            cluster.brokers[dead].kill()
+            until(lambda dead=dead: cluster.leader(TOPIC, ask=3) in range(dead + 1, 4), patience_s=PATIENCE_S)
+            load.produce(500)
+            load.read(cluster.bootstrap_servers)
+        assert cluster.leader(TOPIC, ask=3) == 3
+
+        for dead in (1, 2):
+            cluster.brokers[dead].start()
+        cluster.await_brokers(1, 2, 3)
+        cluster.await_isrs(TOPIC, 1, 2, 3)
+        load.produce(500)
+        load.read(cluster.bootstrap_servers)
