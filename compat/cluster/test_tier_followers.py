@@ -91,7 +91,7 @@ def reassign(cluster: ProcessCluster, place: Path, replicas: list[int]) -> None:
     tool("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan), "--execute")
 
 
-def test_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: Path) -> None:
+def test_m11_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: Path) -> None:
     libraries()
     settings = {
         **QUICK_SESSIONS,

@@ -350,7 +350,6 @@ class FollowerLogs:
                 continue
             end = ends.get(followed) or EpochEndOffset(partition=followed.partition.index)
             epoch = epoch_before(start.offset, start.leader_epoch, end.leader_epoch, end.end_offset)
-            leader = in_tier[followed]
-            self._builds.begin(
-                followed, LocalStart(start.offset, epoch, leader.log_start_offset, leader.high_watermark)
-            )
+            log_start_offset = max(0, in_tier[followed].log_start_offset)
+            high_watermark = in_tier[followed].high_watermark
+            self._builds.begin(followed, LocalStart(start.offset, epoch, log_start_offset, high_watermark))

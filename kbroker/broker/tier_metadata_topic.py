@@ -120,10 +120,11 @@ class OwnMetadataTopic:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {leader}: {why}") from error
         if answer is None:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no answer to Produce from broker {leader}")
-        produced = answer.responses[0].partition_responses[0]
-        if produced.error_code:
-            raise KafkaError(code_of(produced.error_code), f"broker {leader}: {code_of(produced.error_code).name}")
-        return produced.base_offset
+        produced = [one for each in answer.responses for one in each.partition_responses]
+        code = code_of(produced[0].error_code) if produced else ErrorCode.UNKNOWN_SERVER_ERROR
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code, f"broker {leader}: {code.name}")
+        return produced[0].base_offset
 
     def log(self, partition: int) -> Log | None:
         """The local log of one of its partitions, for reading; None if there is none."""

@@ -113,8 +113,11 @@ class SegmentedLog(LogView):
             self.leader_epochs.truncate_from_end(self.log_end_offset)
             return False
         if offset < self.segments.first.base_offset:
-            start = min(self.log_start_offset, offset) if self.config.remote_storage_enable else offset
-            self.truncate_fully_and_start_at(offset, log_start_offset=start)
+            start, epochs = offset, LeaderEpochs()
+            if self.config.remote_storage_enable:
+                start, epochs = min(self.log_start_offset, offset), LeaderEpochs(self.leader_epochs.entries)
+                epochs.truncate_from_end(offset)
+            self.truncate_fully_and_start_at(offset, log_start_offset=start, epochs=epochs.entries)
             return True
         with self.disk_errors():
             self.generation += 1

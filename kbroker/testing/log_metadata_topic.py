@@ -24,7 +24,7 @@ class LogMetadataTopic:
     Shape  partition_count applies when the topic is created; an existing topic keeps its number
     Note   clean_shutdown says that the logs were closed, so opening them checks nothing
     Note   is_reachable says whether the topic can be created and has leaders; commits whether an append is committed at
-           once (`commit_all` does it later)
+           once (`commit_all` does it later); lags whether the logs lack committed records
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class LogMetadataTopic:
         self.partition_count = partition_count
         self.is_reachable = True
         self.commits = True
+        self.lags = False
         self.ensured = 0
         self.logs: list[Log] = []
         self._env = env
@@ -89,8 +90,8 @@ class LogMetadataTopic:
         return self.logs[partition] if self.is_reachable and self.logs else None
 
     def is_in_sync(self, partition: int) -> bool:
-        """The topic has no other replicas."""
-        return self.log(partition) is not None
+        """Whether the log of a partition has all committed records."""
+        return self.log(partition) is not None and not self.lags
 
     def high_watermark(self, partition: int) -> int:
         """The committed end of a partition, 0 if it is not here."""

@@ -39,6 +39,9 @@ MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 500
 """The minimum number of events between two snapshots. With more segments than this, the number of segments counts
 instead. Writing a snapshot then costs less than reading the events did."""
 
+MISSING_MS: Final = 30_000
+"""A new topic has its replicas much earlier."""
+
 NO_BATCH: Final = (-1, 0)
 
 logger = get_logger(__name__)
@@ -135,9 +138,16 @@ class FollowedPartition:
                 await self._env.sleep_ms(10 * self._retry_ms)
 
     async def _find_log(self) -> Log:
+        missing_since_ms, is_reported = self._env.now_ms(), False
         while (found := self._topic.log(self.index)) is None:
             self._on_lost()
             await self._env.sleep_ms(self._retry_ms)
+            if not is_reported and self._env.now_ms() - missing_since_ms >= MISSING_MS:
+                is_reported = True
+                logger.warning(
+                    "this broker has no replica of a partition of __remote_log_metadata; tiered partitions wait for it",
+                    partition=self.index,
+                )
         return found
 
     async def _begin(self, found: Log) -> None:

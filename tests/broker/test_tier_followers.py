@@ -13,7 +13,6 @@ from kbroker.testing.disk import Fault, SimulatedDisk
 from tests.broker.several import MemoryCluster, memory_cluster
 from tests.broker.shared_store import SHARED_TIER, TIER, SharedStore
 from tests.handlers.asking import read
-from wire.errors import ErrorCode
 from wire.messages.produce import PartitionProduceResponse
 from wire.record_batch import Record, build_batch
 
@@ -71,7 +70,7 @@ async def read_all(cluster: MemoryCluster, count: int, *, start: int = 0) -> Non
             assert (await read(client, "t", offset=number))[0] == value(number)
 
 
-async def test_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None:
+async def test_m11_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None:
     async with tiered_cluster() as (cluster, _):
         await cluster.create(**TIERED)
         await fill(cluster, 10)
@@ -109,7 +108,7 @@ async def test_a_follower_that_is_built_leads_without_loss() -> None:
         await read_all(cluster, 13)
 
 
-async def test_a_follower_that_was_away_continues_at_the_leaders_local_start() -> None:
+async def test_a_follower_that_was_away_continues_at_the_local_start() -> None:
     async with tiered_cluster() as (cluster, _):
         await cluster.create(**TIERED)
         await fill(cluster, 4)
@@ -136,7 +135,7 @@ async def test_the_whole_log_starts_where_the_leaders_does() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-async def test_a_store_that_fails_delays_only_the_follower_that_needs_it(
+async def test_m11_a_failing_store_delays_only_its_followers(
     error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tiered_cluster() as (cluster, disk):
@@ -156,7 +155,7 @@ async def test_a_store_that_fails_delays_only_the_follower_that_needs_it(
         await cluster.agree()
 
 
-async def test_a_broker_without_a_tier_says_why_it_does_not_follow(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_without_a_tier_says_why_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     async with tiered_cluster() as (cluster, _):
         await cluster.create(**TIERED)
         await fill(cluster, 10)
@@ -168,6 +167,43 @@ async def test_a_broker_without_a_tier_says_why_it_does_not_follow(caplog: pytes
         assert said
         assert "remote.log.storage.system.enable=false" in str(vars(said[0]))
         assert not (await send(cluster, 10)).error_code
+
+
+async def test_m11_a_follower_killed_during_builds_is_built_later() -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        await replace_disk(cluster, 3)
+        ends: set[int] = set()
+        for life in range(25):
+            await cluster.start(3)
+            await trio.sleep(0.02 * life)
+            log = cluster.brokers[3].partition().log
+            ends.add(log.log_end_offset)
+            if log.log_end_offset:
+                assert (log.leader_epochs.entries, set(log.producers.producers)) == ([(0, 0)], {7})
+                await cluster.kill(3)
+                del cluster.disks[3]
+            else:
+                await cluster.kill(3)
+        assert len(ends) > 1
+        await cluster.start(3)
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        await cluster.agree()
+
+
+async def test_m10_copies_continue_with_another_leader_of_the_tiers_metadata() -> None:
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(replicas=((1, 2, 3),), **TIERED)
+        await fill(cluster, 4)
+        ends = {index: cluster.brokers[1].partition("__remote_log_metadata", index).log for index in range(3)}
+        (index,) = [index for index, log in ends.items() if log.log_end_offset]
+        before = cluster.leader("__remote_log_metadata", index)
+        assert before != 1, "another broker leads it"
+        await cluster.kill(before)
+        await cluster.until(lambda: cluster.leader("__remote_log_metadata", index) not in (before, -1))
+        await fill(cluster, 4, start=4)
+        await read_all(cluster, 8)
 
 
 async def test_a_leader_that_changes_during_a_build_is_followed() -> None:

@@ -10,6 +10,7 @@ from kbroker.replication.follower import (
     Followed,
     ReplicaFetcher,
     Step,
+    epoch_before,
     fetch_version,
     list_offsets_version,
     step_for,
@@ -254,7 +255,7 @@ def data(code: ErrorCode = ErrorCode.NONE, diverging: EpochEndOffset | None = No
     [
         (ErrorCode.NONE, Step.APPEND),
         (ErrorCode.OFFSET_OUT_OF_RANGE, Step.LOOK_UP),
-        (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, Step.AWAIT_TIER),
+        (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, Step.BUILD_FROM_TIER),
         (ErrorCode.FENCED_LEADER_EPOCH, Step.AWAIT_METADATA),
         (ErrorCode.UNKNOWN_LEADER_EPOCH, Step.DELAY),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, Step.DELAY),
@@ -291,3 +292,18 @@ def test_r8_truncation_follows_both_histories(
     epochs: list[tuple[int, int]], leaders_epoch: int, leaders_end: int, offset: int
 ) -> None:
     assert truncation_offset(leaders_epoch, leaders_end, LeaderEpochs(epochs), log_end_offset=20) == offset
+
+
+@pytest.mark.parametrize(
+    ("offset", "leader_epoch", "earlier", "expected"),
+    [
+        (90, 3, (1, 90), 1),  # epoch 2 has no records; epoch 1 ends where the local log starts
+        (98, 4, (3, 98), 3),
+        (95, 3, (1, 90), 3),  # epoch 3 began before the local log
+        (50, 0, (-1, -1), 0),  # there is no earlier epoch
+    ],
+)
+def test_kip_405_the_epoch_before_the_local_log_start(
+    offset: int, leader_epoch: int, earlier: tuple[int, int], expected: int
+) -> None:
+    assert epoch_before(offset, leader_epoch, *earlier) == expected

@@ -70,7 +70,19 @@ def test_the_log_continues_with_the_given_epochs_and_producers() -> None:
     assert set(again.producers.producers) == {7}
 
 
-def test_a_crash_leaves_the_old_log_or_the_whole_state() -> None:
+def test_a_truncation_into_the_tier_keeps_earlier_epochs() -> None:
+    """An unclean election may lose records that the tier has. The remaining ones are found by their leader epochs."""
+    disk = SimulatedDisk()
+    log = short_log(disk)
+    start(log)
+    append_as_follower(log, batch(base_offset=500, partition_leader_epoch=9))
+    assert log.truncate_to(300)
+    for found in (log, reopened(disk.crash(Loss.ONLY_SYNCED))):
+        assert (found.log_start_offset, found.local_log_start_offset, found.log_end_offset) == (20, 300, 300)
+        assert found.leader_epochs.entries == EPOCHS[:2]
+
+
+def test_m11_a_crash_leaves_the_old_log_or_the_whole_state() -> None:
     """A log that starts at 500 without its epochs and producers would never be repaired."""
     disk = SimulatedDisk()
     log = short_log(disk)
