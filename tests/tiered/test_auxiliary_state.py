@@ -26,8 +26,9 @@ async def copied() -> AsyncIterator[tuple[Site, Partition]]:
     log = partition.log
 
     def append(sequence: int) -> None:
-        sent = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
-        log.append(sent, leader_epoch=partition.leader_epoch, timestamp_ms=site.env.timestamp_ms())
+        now_ms = site.env.timestamp_ms()
+        sent = batch(timestamp=now_ms, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        log.append(sent, leader_epoch=partition.leader_epoch, timestamp_ms=now_ms)
         partition.on_append()
 
     site.append(partition, 3)

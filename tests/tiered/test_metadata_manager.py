@@ -119,9 +119,7 @@ async def test_a_replica_is_read_from_when_it_has_all_committed_records(autojump
         assert len(manager.list_remote_log_segments(ORDERS)) == 3
 
 
-async def test_a_missing_replica_is_reported_once(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_missing_replica_is_reported_once(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     env, topic = topic_on(SimulatedDisk())
     async with at_work(env, topic) as manager:
         await hold(manager, ORDERS)
