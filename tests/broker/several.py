@@ -173,8 +173,8 @@ class MemoryCluster:
                 listener = await env.listen(f"broker-{running.id}", 9092)
                 server.add(listener, name="PLAINTEXT")
                 await broker.lifecycle.unfence()
-                if settings.tier.remote_log_storage_system_enable:
-                    await broker.tier.start(nursery)
+                await broker.tier.start(nursery)
+                if settings.tier.rsm_configs:  # retention frees what the tier has
                     start_log_tasks(nursery, directory, broker)
                 nursery.start_soon(self._keep_alive, running)
                 task_status.started()
