@@ -91,6 +91,10 @@ class MemoryThreads:
         self._env = env
         self._limiter = trio.CapacityLimiter(max_threads)
 
+    @property
+    def max_threads(self) -> float:
+        return self._limiter.total_tokens
+
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         async with self._limiter:
             return await self._env.run_blocking(function, *arguments)

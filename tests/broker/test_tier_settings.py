@@ -7,7 +7,7 @@ import trio
 
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.env import WALL_START_MS, MemoryThreads
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from tests.broker.test_tier_lifecycle import QUICK, TIER, TIERED, alter, fill, local_start, segments, until, value
@@ -147,6 +147,7 @@ async def test_a_change_of_the_index_cache_size_takes_effect() -> None:
     [
         "remote.log.manager.copier.thread.pool.size",
         "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.follower.thread.pool.size",
         "remote.log.reader.threads",
     ],
 )
@@ -158,14 +159,21 @@ async def test_a_change_of_the_thread_pools_takes_effect(key: str) -> None:
         assert tier.manager is not None
         assert tier.reader is not None
 
-        def sizes() -> tuple[float, float, int]:
+        def sizes() -> dict[str, float]:
             assert tier.manager is not None
             assert tier.reader is not None
-            threads = tier.reader.settings.remote_log_reader_threads
-            return tier.manager.copiers.total_tokens, tier.manager.expirers.total_tokens, threads
+            followers = tier.manager.tools.follower_threads
+            assert isinstance(followers, MemoryThreads)
+            return {
+                "remote.log.manager.copier.thread.pool.size": tier.manager.copiers.total_tokens,
+                "remote.log.manager.expiration.thread.pool.size": tier.manager.expirers.total_tokens,
+                "remote.log.manager.follower.thread.pool.size": followers.max_threads,
+                "remote.log.reader.threads": tier.reader.settings.remote_log_reader_threads,
+            }
 
-        assert sizes() == (10, 10, 10)
+        before = sizes()
+        assert sorted(before.values()) == [2, 10, 10, 10]
         await set_all(client, key, 3)
-        assert sorted(sizes()) == [3, 10, 10]
+        assert sizes() == {**before, key: 3}
         await set_all(client, key, None)
-        assert sizes() == (10, 10, 10)
+        assert sizes() == before

@@ -245,6 +245,7 @@ SEEN_ELSEWHERE = {
             "remote.log.index.file.cache.total.size.bytes",
             "remote.log.manager.copier.thread.pool.size",
             "remote.log.manager.expiration.thread.pool.size",
+            "remote.log.manager.follower.thread.pool.size",
             "remote.log.manager.fetch.max.bytes.per.second",
             "remote.log.reader.threads",
         ),
