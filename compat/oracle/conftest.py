@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -228,3 +229,12 @@ def seat(pair: Pair) -> Iterator[NewSeat]:
     yield take
     for each in seats:
         each.close()
+
+
+def soon_same(read: Callable[[], list[Message]]) -> None:
+    """Assert that the broker's answer becomes that of Kafka, which acknowledges a change before its broker shows it."""
+    for _ in range(200):
+        if not differences(*map(normal, read())):
+            return
+        time.sleep(0.02)
+    same(read())

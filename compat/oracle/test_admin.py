@@ -4,13 +4,12 @@ and loggers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from compat.oracle.conftest import Pair, Topic, kind, same
+from compat.oracle.conftest import Pair, Topic, kind, same, soon_same
 from compat.oracle.schema import Message, encode_request
 from compat.oracle.test_topics_and_configs import alter, by_name, resource
 
@@ -141,15 +140,6 @@ def test_broker_settings_override_the_cluster_default(pair: Pair, key: str, valu
             config["Synonyms"] = [synonym for synonym in config["Synonyms"] if synonym["Source"] != 4]
         return [theirs, ours]
 
-    def described() -> None:
-        # Kafka acknowledges a change before its broker shows it.
-        for _ in range(200):
-            theirs, ours = seen()
-            if theirs == ours:
-                break
-            time.sleep(0.02)
-        same(seen())
-
     def change(broker: str, *what: tuple[str, int, str | None]) -> None:
         answer = same(pair.call("IncrementalAlterConfigs", 1, alter(BROKER, broker, *what)))
         assert answer["Responses"][0]["ErrorCode"] == 0
@@ -161,15 +151,15 @@ def test_broker_settings_override_the_cluster_default(pair: Pair, key: str, valu
 
     try:
         change("", (key, SET, value))
-        described()
+        soon_same(seen)
         change("1", (key, SET, value))
-        described()
+        soon_same(seen)
         change("", (key, DELETE, None))
-        described()
+        soon_same(seen)
     finally:
         change("1", (key, DELETE, None))
         change("", (key, DELETE, None))
-    described()
+    soon_same(seen)
 
 
 # Settings of groups, subscriptions and loggers

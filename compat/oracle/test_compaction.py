@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from compat.oracle.batches import Batch, Item
-from compat.oracle.conftest import Pair, same
+from compat.oracle.conftest import Pair, same, soon_same
 from compat.oracle.produce_table import FUTURE, GOOD, INVALID_RECORD, INVALID_TIMESTAMP, NONE
 from compat.oracle.test_produce import partition_of, produce
 from compat.oracle.test_topics_and_configs import APPEND, SET, TOPIC, alter, by_name, resource
@@ -43,4 +43,4 @@ def test_a_topic_can_become_compacted(
     topic = pair.create(new_topic_name("compacted"))
     same(pair.call("IncrementalAlterConfigs", 1, alter(TOPIC, topic.name, ("cleanup.policy", *operation))))
     wanted = resource(TOPIC, topic.name, "cleanup.policy")
-    same(list(by_name(pair.call("DescribeConfigs", 4, {"Resources": [wanted], "IncludeSynonyms": True}))))
+    soon_same(lambda: list(by_name(pair.call("DescribeConfigs", 4, {"Resources": [wanted], "IncludeSynonyms": True}))))
