@@ -70,5 +70,5 @@ def test_cpu_time_counts_grandchildren_that_have_ended() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert cpu_seconds(process.pid) >= 0.5
+        assert cpu_seconds(process.pid) >= 0.45  # of 0.5; both times of each process are rounded down
         process.communicate()
