@@ -130,8 +130,7 @@ class Connection:
             try:
                 await _calling_when_suspended(self._serve(), self._send_before_waiting)
             except CloseConnection:
-                await self._finish()  # replies to earlier requests still go out
-                await self._send_collected()
+                await _calling_when_suspended(self._send_earlier_replies(), self._send_before_waiting)
                 raise
             finally:
                 self._answers.release()
@@ -303,11 +302,19 @@ class Connection:
         return frame[0] == frame[1] == 0  # the api key of Produce
 
     async def _finish(self) -> None:
-        """Wait for the replies that are not complete yet, and collect them in order."""
-        while self._unfinished:
+        """Wait for the replies that are not complete yet, and collect them in order. Errors: CloseConnection."""
+        unfinished, self._unfinished = self._unfinished, []  # if one has no reply, no later one may have one
+        for one in unfinished:
             self.state = State.ANSWERING
-            await self._collect(await self._dispatcher.finish(self._unfinished.pop(0), self._context))
+            await self._collect(await self._dispatcher.finish(one, self._context))
         self.state = State.RECEIVING
+
+    async def _send_earlier_replies(self) -> None:
+        """Before the connection is closed, send the replies to the requests before the one that closes it."""
+        try:
+            await self._finish()
+        finally:
+            await self._send_collected()
 
     async def _collect(self, parts: list[Part]) -> None:
         self._collected += parts

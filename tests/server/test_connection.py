@@ -151,6 +151,15 @@ async def test_a_close_comes_after_the_replies_that_were_waited_for(rig: Rig) ->
     assert await client.ends_without_reply()
 
 
+async def test_a_close_does_not_delay_complete_replies(rig: Rig) -> None:
+    client = await rig.connect()
+    await client.send((heart(), 0, 1), (records(b"first", acks=-1), 7, 2), (records(b"", topic="close"), 7, 3))
+    assert await client.receive_heartbeat() == (1, 0)
+    rig.broker.gate.set()
+    assert (await client.receive(ProduceResponse, 7))[0] == 2
+    assert await client.ends_without_reply()
+
+
 async def test_the_server_stops_after_the_replies_that_were_waited_for(rig: Rig) -> None:
     client = await rig.connect()
     await client.send((records(b"first", acks=-1), 7, 1), (records(b"second", acks=-1), 7, 2))
@@ -172,6 +181,26 @@ async def test_a_fault_after_the_wait_closes_the_connection() -> None:
         assert (await client.receive(ProduceResponse, 7))[0] == 1
         assert await client.ends_without_reply()
         assert rig.count("requests.faults") == 1
+
+
+async def test_no_reply_follows_a_missing_one() -> None:
+    """Java clients match replies to requests by their order."""
+    async with serving(in_memory=True, logged_errors=1) as rig:
+        client = await rig.connect()
+        await client.send((records(b"first", topic="lost", acks=-1), 7, 1), (records(b"second", acks=-1), 7, 2))
+        rig.broker.gate.set()
+        assert await client.ends_without_reply()
+        assert rig.broker.appended == [b"first", b"second"]
+
+
+async def test_a_fault_after_a_close_keeps_earlier_replies() -> None:
+    async with serving(in_memory=True, logged_errors=1) as rig:
+        client = await rig.connect()
+        rig.broker.gate.set()
+        topics = [("orders", -1), ("lost", -1), ("close", 1)]
+        await client.send(*((records(b"x", topic=topic, acks=acks), 7, n) for n, (topic, acks) in enumerate(topics)))
+        assert (await client.receive(ProduceResponse, 7))[0] == 0
+        assert await client.ends_without_reply()
 
 
 async def test_an_error_without_a_reply_closes_after_sending_earlier_replies(rig: Rig) -> None:
