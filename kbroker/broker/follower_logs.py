@@ -16,8 +16,8 @@ Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 REFUSED: Final = "the leader refuses to serve a partition"
 UNUSABLE: Final = "the leader's records of a partition cannot be used"
 BASE_OFFSET: Final = struct.Struct(">q")
+
+A = TypeVar("A", ListOffsetsPartitionResponse, EpochEndOffset)
 
 logger = get_logger(__name__)
 
@@ -279,45 +281,38 @@ class FollowerLogs:
         self, asked: list[Followed], name: int, connection: Connection
     ) -> list[tuple[Followed, ListOffsetsPartitionResponse]]:
         """The leader's offsets for partitions; those that it refuses to look up are delayed."""
-        broker = self._broker
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for followed in asked:
-            topics.setdefault(followed.partition.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=followed.partition.index,
-                    current_leader_epoch=followed.leader_epoch,
-                    timestamp=name,
-                )
+            partition, epoch = followed.partition, followed.leader_epoch
+            topics.setdefault(partition.topic, []).append(
+                ListOffsetsPartition(partition_index=partition.index, current_leader_epoch=epoch, timestamp=name)
             )
         request = ListOffsetsRequest(
-            replica_id=broker.node_id,
+            replica_id=self._broker.node_id,
             topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
         )
-        version = list_offsets_version(broker.image.metadata_version)
+        version = list_offsets_version(self._broker.image.metadata_version)
         response: ListOffsetsResponse = await self._ask(connection, request, version)
-        by_key = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
-        return [(followed, by_key[followed.partition.key]) for followed in asked if self._has_answer(followed, by_key)]
+        found = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
+        return self._usable(asked, found)
 
     async def _look_up_ends(
         self, asked: dict[Followed, int], connection: Connection
     ) -> list[tuple[Followed, EpochEndOffset]]:
         """The ends of leader epochs on the leader, in the same way."""
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for followed, epoch in asked.items():
-            topics.setdefault(followed.partition.topic, []).append(
-                OffsetForLeaderPartition(
-                    partition=followed.partition.index,
-                    current_leader_epoch=followed.leader_epoch,
-                    leader_epoch=epoch,
-                )
+        for followed, earlier in asked.items():
+            partition, epoch = followed.partition, followed.leader_epoch
+            topics.setdefault(partition.topic, []).append(
+                OffsetForLeaderPartition(partition=partition.index, current_leader_epoch=epoch, leader_epoch=earlier)
             )
         request = OffsetForLeaderEpochRequest(
             replica_id=self._broker.node_id,
             topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
         )
         response: OffsetForLeaderEpochResponse = await self._ask(connection, request, OFFSET_FOR_LEADER_EPOCH_VERSION)
-        by_key = {(topic.topic, one.partition): one for topic in response.topics for one in topic.partitions}
-        return [(followed, by_key[followed.partition.key]) for followed in asked if self._has_answer(followed, by_key)]
+        found = {(topic.topic, one.partition): one for topic in response.topics for one in topic.partitions}
+        return self._usable(asked, found)
 
     async def _ask(self, connection: Connection, request: object, version: int) -> Any:
         timeout_ms = self._broker.settings.replication.replica_socket_timeout_ms
@@ -325,17 +320,17 @@ class FollowerLogs:
             return await connection.ask(request, version=version)
         raise SourceFailed(f"no answer to {type(request).__name__} in {timeout_ms} ms")
 
-    def _has_answer(
-        self,
-        followed: Followed,
-        by_key: Mapping[TopicPartition, ListOffsetsPartitionResponse] | Mapping[TopicPartition, EpochEndOffset],
-    ) -> bool:
-        answer = by_key.get(followed.partition.key)
-        if answer is None or answer.error_code != ErrorCode.NONE:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-            self._wait_with(followed, step_for_code(code), code)
-            return False
-        return followed.is_current
+    def _usable(self, asked: Iterable[Followed], found: Mapping[TopicPartition, A]) -> list[tuple[Followed, A]]:
+        """The answers without errors; partitions with errors or without answers are delayed."""
+        usable = []
+        for followed in asked:
+            answer = found.get(followed.partition.key)
+            if answer is None or answer.error_code != ErrorCode.NONE:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+                self._wait_with(followed, step_for_code(code), code)
+            elif followed.is_current:
+                usable.append((followed, answer))
+        return usable
 
     # Records that only the tier has
 

@@ -63,6 +63,17 @@ async def replace_disk(cluster: MemoryCluster, broker_id: int) -> None:
     del cluster.disks[broker_id]
 
 
+async def join(cluster: MemoryCluster) -> tuple[int, int, int]:
+    """Start broker 3, and wait until it is in sync and equal to the others. Returns where its log starts, where its
+    local log starts, and where it ends.
+    """
+    await cluster.start(3)
+    await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+    await cluster.agree()
+    log = cluster.brokers[3].partition().log
+    return log.log_start_offset, log.local_log_start_offset, log.log_end_offset
+
+
 async def read_all(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
     """Read every record from the leader, and compare."""
     async with cluster.client(cluster.leader()) as client:
@@ -75,11 +86,7 @@ async def test_m11_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None
         await cluster.create(**TIERED)
         await fill(cluster, 10)
         await replace_disk(cluster, 3)
-        await cluster.start(3)
-        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
-        log = cluster.brokers[3].partition().log
-        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 9, 10)
-        await cluster.agree()
+        assert await join(cluster) == (0, 9, 10)
 
 
 async def test_a_follower_that_is_built_leads_without_loss() -> None:
@@ -94,9 +101,7 @@ async def test_a_follower_that_is_built_leads_without_loss() -> None:
         await cluster.until(lambda: cluster.isr() == {1, 2, 3})
         await fill(cluster, 4, start=8)
         await replace_disk(cluster, 3)
-        await cluster.start(3)
-        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
-        await cluster.agree()
+        await join(cluster)
         assert len(cluster.brokers[3].partition().log.leader_epochs) > 1
         await cluster.kill(2)
         await cluster.kill(1)
@@ -114,11 +119,7 @@ async def test_a_follower_that_was_away_continues_at_the_local_start() -> None:
         await fill(cluster, 4)
         await cluster.kill(3)
         await fill(cluster, 6, start=4)
-        await cluster.start(3)
-        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
-        log = cluster.brokers[3].partition().log
-        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 9, 10)
-        await cluster.agree()
+        assert await join(cluster) == (0, 9, 10)
 
 
 async def test_the_whole_log_starts_where_the_leaders_does() -> None:
@@ -127,11 +128,7 @@ async def test_the_whole_log_starts_where_the_leaders_does() -> None:
         await fill(cluster, 10)
         await cluster.brokers[1].broker.delete_records("t", 0, 5)
         await replace_disk(cluster, 3)
-        await cluster.start(3)
-        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
-        log = cluster.brokers[3].partition().log
-        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (5, 9, 10)
-        await cluster.agree()
+        assert await join(cluster) == (5, 9, 10)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
@@ -185,9 +182,7 @@ async def test_m11_a_follower_killed_during_builds_is_built_later() -> None:
             else:
                 await cluster.kill(3)
         assert len(ends) > 1
-        await cluster.start(3)
-        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
-        await cluster.agree()
+        await join(cluster)
 
 
 async def test_m10_copies_continue_with_another_leader_of_the_tiers_metadata() -> None:
