@@ -119,7 +119,8 @@ def _cut(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "..."
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The variable fields of an event."""
     fields: dict[str, Any] = getattr(record, _FIELDS, {})
     return fields
 
@@ -133,7 +134,7 @@ class TerminalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One event as text."""
         words = [f"{self.formatTime(record)} {record.levelname:<5} {visible(record.getMessage())}"]
-        words += [f"{key}={escape(value)}" for key, value in _fields(record).items()]
+        words += [f"{key}={escape(value)}" for key, value in fields_of(record).items()]
         line = " ".join(words)
         if not record.exc_info:
             return line
@@ -151,7 +152,7 @@ class JsonFormatter(logging.Formatter):
             "module": record.name,
             "event": record.getMessage(),
         }
-        event |= {key: _json_value(value) for key, value in _fields(record).items()}
+        event |= {key: _json_value(value) for key, value in fields_of(record).items()}
         if record.exc_info:
             event["traceback"] = self.formatException(record.exc_info)
         return json.dumps(event).replace("\x7f", "\\u007f")

@@ -75,6 +75,7 @@ class Fault:
     skip: int = 0
     times: int = 1
     written: int = 0
+    slow_ms: float = 0
 
     def strikes(self, number: int, name: str, path: str) -> bool:
         """Whether this operation fails; counts the match."""
@@ -117,6 +118,8 @@ class SimulatedDisk:
         self._tree = Tree() if tree is None else tree
         self._faults: list[Fault] = []
         self._locked: set[FileNode] = set()
+        self.slowed: Callable[[float], object] = lambda _ms: None
+        """Called with the milliseconds that an operation takes longer; the environment of the process sets it."""
         self._dies_at: tuple[int, float] | None = None
 
     # Control by tests.
@@ -294,6 +297,9 @@ class SimulatedDisk:
             raise Crashed(f"killed at operation {number}: {name} {path}")
         for fault in self._faults:
             if fault.strikes(number, name, path):
+                if not fault.error:
+                    self.slowed(fault.slow_ms)
+                    continue
                 if node is not None and name == "write":
                     self._land(node, position, data[: fault.written])
                 elif node is not None and name == "sync":
@@ -322,6 +328,9 @@ class SimulatedDisk:
         self._living()
         for fault in self._faults:
             if fault.number is None and fault.name == name and fault.strikes(-1, name, path):
+                if not fault.error:
+                    self.slowed(fault.slow_ms)
+                    continue
                 raise _error(fault.error, path)
 
     def _living(self) -> None:

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
 from kbroker.runtime.ports import Disk
-from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream
+from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream, Network
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -29,15 +29,18 @@ class MemoryEnv:
 
     Blocking functions run in the event loop. One starts after a random delay of up to latency_ms and returns after
     another one, so that concurrent tasks interleave with it. wall_jump_ms is the error of the wall clock, as if an
-    operator had set it wrongly; it does not affect the monotonic clock.
+    operator had set it wrongly, and wall_drift how much faster it runs than the monotonic clock, as a ratio (1e-4: 0.1
+    ms each second); neither affects the monotonic clock. A blocking function that takes longer says so with `charge`.
     """
 
     def __init__(self, disk: Disk, *, seed: int = 0, latency_ms: int = 0) -> None:
         self.disk = disk
-        self.network = MemoryNetwork()
+        self.network: Network = MemoryNetwork()
         self.random = Random(seed)
         self.latency_ms = latency_ms
         self.wall_jump_ms = 0
+        self.wall_drift = 0.0
+        self._charged_ms = 0.0
 
     def now_ms(self) -> int:
         return MONOTONIC_START_MS + round(trio.current_time() * 1000)
@@ -46,7 +49,7 @@ class MemoryEnv:
         return MONOTONIC_START_MS * 1_000_000 + round(trio.current_time() * 1e9)
 
     def timestamp_ms(self) -> int:
-        return WALL_START_MS + self.wall_jump_ms + round(trio.current_time() * 1000)
+        return WALL_START_MS + self.wall_jump_ms + round(trio.current_time() * 1000 * (1 + self.wall_drift))
 
     def new_uuid(self) -> UUID:
         return UUID(int=self.random.getrandbits(127), version=4)
@@ -73,9 +76,16 @@ class MemoryEnv:
             return function(*arguments)
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
             await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
-            result = function(*arguments)
-            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
+            self._charged_ms = 0
+            try:
+                result = function(*arguments)
+            finally:
+                await trio.sleep((self.random.uniform(0, self.latency_ms) + self._charged_ms) / 1000)
         return result
+
+    def charge(self, ms: float) -> None:
+        """The blocking function that runs now takes this much longer. Without latency_ms it has no effect."""
+        self._charged_ms += ms
 
     def threads(self, max_threads: int) -> MemoryThreads:
         return MemoryThreads(self, max_threads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
@@ -19,7 +20,7 @@ PIPE_BYTES = 64 * 1024
 _FIRST_FREE_PORT = 20_000
 
 
-class _Pipe:
+class Pipe:
     """One direction of a connection."""
 
     def __init__(self) -> None:
@@ -37,16 +38,21 @@ class _Pipe:
         return taken
 
     def end(self) -> None:
+        """Its writer has closed it."""
         self.ended = True
         self.moved.unpark_all()
         if self.on_end is not None:
             self.on_end()
 
+    def leave(self) -> None:
+        """Its reader has closed it."""
+        self.end()
+
 
 class MemoryStream:
     """One end of a connection in memory; see `kbroker.runtime.net_ports.Stream`."""
 
-    def __init__(self, incoming: _Pipe, outgoing: _Pipe, *, peer_host: str, peer_port: int) -> None:
+    def __init__(self, incoming: Pipe, outgoing: Pipe, *, peer_host: str, peer_port: int) -> None:
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.received_bytes = 0
@@ -103,7 +109,7 @@ class MemoryStream:
         if not self._closed:
             self._closed = True
             self._incoming.on_end = None
-            self._incoming.end()
+            self._incoming.leave()
             self._outgoing.end()
 
     def cut(self) -> None:
@@ -114,7 +120,7 @@ class MemoryStream:
 
 def stream_pair(*, client_host: str = "198.51.100.1") -> tuple[MemoryStream, MemoryStream]:
     """Both ends of a new connection: the client's and the server's."""
-    up, down = _Pipe(), _Pipe()
+    up, down = Pipe(), Pipe()
     client = MemoryStream(down, up, peer_host="192.0.2.1", peer_port=9092)
     server = MemoryStream(up, down, peer_host=client_host, peer_port=1)
     return client, server
@@ -141,6 +147,14 @@ class MemoryListener:
 
     def close(self) -> None:
         self._network.listeners.pop((self.host, self.port), None)
+
+
+class Network(Protocol):
+    """The network as one environment sees it; see `kbroker.runtime.net_ports.Env`."""
+
+    async def listen(self, host: str, port: int, *, accepts: bool = True) -> MemoryListener: ...
+
+    async def connect(self, host: str, port: int) -> MemoryStream: ...
 
 
 class MemoryNetwork:

@@ -1,0 +1,361 @@
+"""A whole cluster in memory: real nodes on simulated disks, one simulated network and one simulated tier, in virtual
+time.
+
+    async with memory_cluster(brokers=3) as cluster:
+        await cluster.create_topic("orders", partitions=1, replicas=3)
+        await cluster.leader("orders").kill()
+        client = await cluster.connect(cluster.leader("orders"))
+
+Each node is the program that `kbroker serve` runs, with its own disk, its own wall clock and its own host on the
+network. Under `trio.testing.MockClock` with autojump an hour takes seconds, and with a seed every run is the same: see
+`kbroker.testing.deterministic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import trio
+
+from kbroker.broker import Broker
+from kbroker.config import Settings
+from kbroker.metadata.image import Image
+from kbroker.metadata.parts import PartitionImage
+from kbroker.node import Node, NodeFailed
+from kbroker.replication.partition import Partition
+from kbroker.testing.broker import Client
+from kbroker.testing.disk import Crashed, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.draws import Draws
+from kbroker.testing.env import MemoryEnv
+from kbroker.testing.event_lines import EventLines, running_as
+from kbroker.testing.network import Pace, SimulatedNetwork
+from kbroker.testing.store import RemoteStore
+from wire.errors import check
+from wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+DATA: Final = "/data"
+CONTROLLER: Final = 100
+CLUSTER_ID: Final = "kbrokerTestCluster0000"
+CLIENT: Final = "client"
+_POLL_S: Final = 0.01
+_CONTROLLER_LISTENER: Final = "CONTROLLER"
+
+T = TypeVar("T")
+
+
+class MemoryNode:
+    """One node of a cluster; it lives from `start` to `stop`, `kill` or its own failure, and may start again.
+
+    Shape  disk is what the node finds at its next start, or uses now; failure is why it ended by itself
+    """
+
+    def __init__(self, cluster: MemoryCluster, node_id: int, *, is_controller: bool) -> None:
+        self.id = node_id
+        self.host = f"node-{node_id}"
+        self.port = 9093 if is_controller else 9092
+        self.is_controller = is_controller
+        self.disk = SimulatedDisk()
+        self.failure: NodeFailed | None = None
+        self.lives = 0
+        self.settings: dict[str, object] = {}
+        """More settings of this node; they count from its next start."""
+        self.wall_jump_ms = 0
+        self.wall_drift = 0.0
+        self.env: MemoryEnv
+        self.node: Node | None = None
+        self._cluster = cluster
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self.node is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return self.node is not None and self.node.is_serving
+
+    @property
+    def broker(self) -> Broker:
+        """The domain of a broker that runs and has loaded its logs."""
+        assert self.node is not None, f"{self.host} does not run"
+        assert self.node.broker is not None, f"{self.host} is still loading"
+        return self.node.broker
+
+    @property
+    def image(self) -> Image | None:
+        """The metadata that this node has."""
+        return None if self.node is None else self.node.image
+
+    def replica(self, topic: str, index: int = 0) -> Partition | None:
+        """Its replica of a partition, if it has one."""
+        if self.node is None or self.node.broker is None:
+            return None
+        return self.node.broker.replicas.partitions.get((topic, index))
+
+    def jump(self, ms: int) -> None:
+        """Set its wall clock forward, or back."""
+        self.wall_jump_ms += ms
+        if self.is_running:
+            self.env.wall_jump_ms = self.wall_jump_ms
+
+    async def start(self, *, waits: bool = True) -> None:
+        """Start it; with `waits` until it serves."""
+        await self._cluster._nursery.start(self._run)
+        if waits:
+            await self._cluster.until(lambda: self.is_serving or not self.is_running)
+            if self.failure is not None:
+                raise self.failure
+
+    async def stop(self) -> None:
+        """Stop it in order, as SIGTERM does, and wait for its end."""
+        if self.node is not None:
+            self.node.stop()
+            await self._ended.wait()
+
+    async def kill(self, *, loss: Loss = Loss.PROCESS_DEATH) -> None:
+        """End it without a last word. Everything that it has written survives, unless `loss` is a loss of power."""
+        if self.node is None:
+            return
+        has_power = loss is Loss.PROCESS_DEATH
+        survivor = self.disk.crash(loss, seed=self._draws("crash").below(1 << 32))
+        self.disk.dead = True  # no `finally` of the dying node can change the disk
+        self._cluster.network.kill(self.host, power=not has_power)
+        self._scope.cancel()
+        await self._ended.wait()
+        self.disk = survivor
+
+    def _draws(self, purpose: str) -> Draws:
+        return Draws(purpose, self._cluster.seed, self.id, self.lives)
+
+    async def _run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        assert self.node is None, f"{self.host} runs already"
+        cluster = self._cluster
+        self.lives += 1
+        cluster.network.revive(self.host)
+        self.env = env = MemoryEnv(
+            self.disk, seed=self._draws("environment").below(1 << 62), latency_ms=cluster.latency_ms
+        )
+        env.network = cluster.network.host(self.host)
+        env.wall_jump_ms, env.wall_drift = self.wall_jump_ms, self.wall_drift
+        self.disk.slowed = env.charge
+        cluster.store.disks[self.id] = self.disk
+        self.failure, self._ended, self._scope = None, trio.Event(), trio.CancelScope()
+        self.node = Node(env, cluster.settings_of(self), cluster_id=CLUSTER_ID if self.is_controller else None)
+        cluster.trace("start", self.id)
+        task_status.started()
+        try:
+            with self._scope, running_as(self.id):
+                await self.node.run(on_ready=lambda _host, _port: None)
+        except* Crashed:
+            pass
+        except* NodeFailed as group:
+            self.failure = _first(group)
+        finally:
+            metrics = self.node.metrics
+            self.node = None
+            cluster.network.kill(self.host)
+            cluster.trace("end", self.id, str(self.failure or ""))
+            self._ended.set()
+        faults = metrics.counter("requests.faults").value
+        if faults:
+            cluster.faults.append(f"{faults} requests met a fault of {self.host}")
+
+
+class MemoryClock:
+    """The clocks of a cluster."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+
+    def jump(self, ms: int, *nodes: int) -> None:
+        """Set the wall clock of these nodes forward or back, or of all. Time itself goes on by sleeping."""
+        for node in self._cluster.nodes.values():
+            if not nodes or node.id in nodes:
+                node.jump(ms)
+
+
+class MemoryCluster:
+    """See the module docstring; made by `memory_cluster`.
+
+    Shape  nodes has the brokers 1 to n and the controller; faults are sentences about requests that met a bug
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, *, seed: int, latency_ms: int, pace: Pace | None, settings: Mapping[str, object]
+    ) -> None:
+        self.seed = seed
+        self.latency_ms = latency_ms
+        self.network = SimulatedNetwork(seed=seed, pace=pace)
+        self.store = RemoteStore()
+        self.clock = MemoryClock(self)
+        self.nodes: dict[int, MemoryNode] = {}
+        self.faults: list[str] = []
+        self.events = EventLines()
+        self.trace: Callable[..., object] = lambda *_: None
+        self._given = settings
+        self._nursery = nursery
+        self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
+        self._clients = 0
+
+    def settings_of(self, node: MemoryNode) -> Settings:
+        """The settings of a node."""
+        role = "controller" if node.is_controller else "broker"
+        listener = _CONTROLLER_LISTENER if node.is_controller else "PLAINTEXT"
+        given = {**self._given, **node.settings}
+        return Settings.load(
+            overrides=[f"{key}={value}" for key, value in given.items()],
+            defaults={
+                "node.id": str(node.id),
+                "process.roles": role,
+                "listeners": f"{listener}://{node.host}:{node.port}",
+                "controller.listener.names": _CONTROLLER_LISTENER,
+                "controller.quorum.voters": f"{CONTROLLER}@node-{CONTROLLER}:9093",
+                "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{_CONTROLLER_LISTENER}:PLAINTEXT",
+                "log.dirs": DATA,
+                "kbroker.metadata.reserve.bytes": "65536",  # the default would take memory on a simulated disk
+            },
+        )
+
+    @property
+    def brokers(self) -> list[MemoryNode]:
+        """The brokers, by id."""
+        return [node for node in self.nodes.values() if not node.is_controller]
+
+    @property
+    def controller(self) -> MemoryNode:
+        """The controller."""
+        return self.nodes[CONTROLLER]
+
+    @property
+    def image(self) -> Image:
+        """The controller's metadata, or those of the broker that has the newest ones if it does not run."""
+        if (image := self.controller.image) is not None:
+            return image
+        images = [node.image for node in self.brokers if node.image is not None]
+        return max(images, key=lambda image: image.offset)
+
+    def partition(self, topic: str, index: int = 0) -> PartitionImage:
+        """The newest metadata of a partition."""
+        found = self.image.partition(topic, index)
+        assert found is not None, f"there is no partition {topic}-{index}"
+        return found
+
+    def leader(self, topic: str, index: int = 0) -> MemoryNode:
+        """The leader of a partition in the newest metadata. Errors: KeyError if it has none."""
+        return self.nodes[self.partition(topic, index).leader]
+
+    async def connect(self, node: MemoryNode | int, *, host: str = CLIENT, client_id: str = "test") -> Client:
+        """Connect to a node from a client's host. Errors: OSError."""
+        to = self.nodes[node] if isinstance(node, int) else node
+        return Client(await self.network.connect_from(host, to.host, to.port), client_id=client_id)
+
+    async def ask(self, node: MemoryNode | int, request: object, *, version: int | None = None) -> Any:
+        """One request to a node, over a connection of its own."""
+        client = await self.connect(node)
+        try:
+            return await client.ask(request, version=version)
+        finally:
+            client.close()
+
+    async def create_topic(
+        self, name: str, *, partitions: int = 1, replicas: int | Sequence[Sequence[int]] = 3, **configs: object
+    ) -> None:
+        """Create a topic and wait until every running broker knows it.
+
+        Shape   replicas is their number, or the broker ids of each partition; configs are Kafka's with _ for the dots
+        Errors  KafkaError
+        """
+        assignments = [] if isinstance(replicas, int) else replicas
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=-1 if assignments else partitions,
+            replication_factor=replicas if isinstance(replicas, int) else -1,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids))
+                for index, ids in enumerate(assignments)
+            ],
+            configs=[
+                CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()
+            ],
+        )
+        node = next(node for node in self.brokers if node.is_serving)
+        answer = await self.ask(node, CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+        check(answer.topics[0].error_code, answer.topics[0].error_message)
+        await self.until(
+            lambda: all(
+                node.image is not None and name in node.image.topics_by_name for node in self.brokers if node.is_serving
+            )
+        )
+
+    async def until(self, condition: Callable[[], T], *, within_ms: int = 120_000) -> T:
+        """Wait until a condition is true, and return what it returned. Errors: AssertionError after within_ms."""
+        with trio.move_on_after(within_ms / 1000):
+            while not (found := condition()):  # noqa: ASYNC110 - anything may make it true
+                await trio.sleep(_POLL_S)
+            return found
+        raise AssertionError(f"the condition did not hold within {within_ms} ms")
+
+    def heal(self) -> None:
+        """End the faults of the network, of the disks and of the store. Nodes that have ended stay down."""
+        self.network.heal()
+        self.store.heal()
+        for node in self.nodes.values():
+            node.disk.heal()
+
+    async def start(self, brokers: int) -> None:
+        """Start the controller, then all brokers at once."""
+        self._nursery.start_soon(self.network.run)
+        self.nodes[CONTROLLER] = MemoryNode(self, CONTROLLER, is_controller=True)
+        await self.controller.start()
+        for node_id in range(1, brokers + 1):
+            self.nodes[node_id] = MemoryNode(self, node_id, is_controller=False)
+        async with trio.open_nursery() as nursery:
+            for node in self.brokers:
+                nursery.start_soon(node.start)
+
+
+@asynccontextmanager
+async def memory_cluster(
+    brokers: int = 3,
+    *,
+    settings: Mapping[str, object] | None = None,
+    seed: int = 0,
+    latency_ms: int = 1,
+    pace: Pace | None = None,
+    has_tier: bool = True,
+) -> AsyncIterator[MemoryCluster]:
+    """Run a controller and brokers 1 to `brokers` until the block ends.
+
+    Shape   settings are Kafka's keys, of all nodes; pace is that of the network; without has_tier the tier is off
+    Units   latency_ms is the longest time that a blocking call waits for a thread
+    Errors  AssertionError at the end if a request met a bug of a broker
+    """
+    async with trio.open_nursery() as nursery:
+        cluster = MemoryCluster(nursery, seed=seed, latency_ms=latency_ms, pace=pace, settings={})
+        cluster._given = {**(cluster.store.settings() if has_tier else {}), **(settings or {})}
+        with cluster.events.recording():
+            await cluster.start(brokers)
+            yield cluster
+            for node in cluster.nodes.values():
+                await node.kill()
+        nursery.cancel_scope.cancel()
+    assert not cluster.faults, "; ".join(cluster.faults)
+
+
+def _first(group: BaseExceptionGroup[NodeFailed]) -> NodeFailed:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, NodeFailed)
+    return error

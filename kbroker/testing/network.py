@@ -1,0 +1,422 @@
+"""A network between simulated hosts, with delays and faults, in virtual time.
+
+    network = SimulatedNetwork(seed=7)
+    env.network = network.host("node-1")          # what this host listens on and connects from
+    nursery.start_soon(network.run)               # delivers; nothing arrives without it
+    network.cut("node-1", "node-2")               # one way: what node-1 sends does not arrive at node-2
+
+Theory of operation: a connection is two pipes. What a pipe carries is delivered after the delay of its link, in the
+order of sending, as TCP does it; so a fault is a delay, a pause or a reset, never a lost byte within a connection. Each
+link (the pair of sender and receiver) has its own faults:
+
+    cut        nothing is delivered until `mend`; the senders see nothing of it, new connections do not come about
+    reset      connections end at once on both sides, and what was under way is lost
+    frames     a `FrameFault` applies to one frame of Kafka's protocol: it is delayed, delivered once more on another
+               connection, or its reply is dropped together with the connection
+    splitting  a chunk arrives in two parts, at different times
+
+A host that is killed closes its connections; after a loss of power its peers see nothing until it is back, and then
+resets.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final
+
+import trio
+
+from kbroker.runtime.ports import Buffer
+from kbroker.testing.draws import Draws
+from kbroker.testing.net import PIPE_BYTES, MemoryListener, MemoryNetwork, MemoryStream, Pipe
+
+NEVER: Final = float("inf")
+_GRID: Final = 10_000  # deliveries happen at multiples of 0.1 ms, so that one wake-up serves several
+_REQUEST_HEAD: Final = 12  # size, api key, version, correlation id
+_RESPONSE_HEAD: Final = 8  # size, correlation id
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a link is.
+
+    Units  delay_ms for each delivery, and up to jitter_ms more; split is the probability that a chunk arrives in two
+           parts
+    """
+
+    delay_ms: float = 0.2
+    jitter_ms: float = 0.3
+    split: float = 0.0
+
+
+@dataclass(slots=True)
+class FrameFault:
+    """A fault of the next matching request; it strikes once.
+
+    Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
+           on another connection, whose answer nobody reads) or "drop-reply" (the request is served, and the connection
+           ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any
+    """
+
+    kind: str
+    api_key: int = -1
+    sender: str = ""
+    receiver: str = ""
+    delay_ms: float = 0.0
+    skip: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Link:
+    """One direction between two hosts."""
+
+    sender: str
+    receiver: str
+    pace: Pace
+    draws: Draws
+    is_cut: bool = False
+    held: list[tuple[int, _WirePipe, bytes | None]] = field(default_factory=list)
+
+
+class _Frames:
+    """Finds the frames in what one side of a connection sends."""
+
+    __slots__ = ("_head", "_head_size", "_left", "frame")
+
+    def __init__(self, head_size: int) -> None:
+        self._head = bytearray()
+        self._head_size = head_size
+        self._left = 0
+        self.frame: bytearray | None = None
+        """The bytes of the frame that `collect` asked for."""
+
+    def feed(self, data: Buffer, on_head: Callable[[bytes], object]) -> bytearray | None:
+        """Call on_head with the head of each frame that begins here; return a collected frame once it is whole."""
+        view, position, whole = memoryview(data), 0, None
+        while position < len(view):
+            if self._left:
+                taken = min(self._left, len(view) - position)
+                if self.frame is not None:
+                    self.frame += view[position : position + taken]
+                self._left -= taken
+                position += taken
+            else:
+                taken = min(self._head_size - len(self._head), len(view) - position)
+                self._head += view[position : position + taken]
+                position += taken
+                if len(self._head) < self._head_size:
+                    break
+                head = bytes(self._head)
+                self._head.clear()
+                self._left = max(0, int.from_bytes(head[:4], "big") + 4 - self._head_size)
+                on_head(head)
+            if not self._left and self.frame is not None:
+                whole, self.frame = self.frame, None
+        return whole
+
+    def collect(self, head: bytes) -> None:
+        """Keep the bytes of the frame with this head."""
+        self.frame = bytearray(head)
+
+
+class _WirePipe(Pipe):
+    """One direction of a simulated connection."""
+
+    def __init__(self, network: SimulatedNetwork, link: _Link, connection: _Connection, *, asks: bool) -> None:
+        super().__init__()
+        self.link = link
+        self.connection = connection
+        self.in_flight = 0
+        self.due = 0.0
+        self.is_broken = False
+        self._network = network
+        self._asks = asks
+        self._frames = _Frames(_REQUEST_HEAD if asks else _RESPONSE_HEAD)
+
+    def put(self, data: Buffer) -> int:
+        if self.is_broken:
+            raise trio.BrokenResourceError("the peer has closed the connection")
+        if self.ended:
+            return len(data)  # its reader has left, and this side does not know it yet
+        taken = min(len(data), PIPE_BYTES - len(self.data) - self.in_flight)
+        if taken:
+            chunk = bytes(memoryview(data)[:taken])
+            self.in_flight += taken
+            repeated = self._frames.feed(chunk, self._on_head)
+            self._network.send(self, chunk)  # nobody reads it if a fault of this very frame has ended the connection
+            if repeated is not None:
+                self._network.repeat(self.connection, bytes(repeated))
+        return taken
+
+    def end(self) -> None:
+        """Its writer has closed it."""
+        self._network.send(self, None)
+
+    def arrive(self, chunk: bytes | None) -> None:
+        """Called by the network when something is delivered; None is the end."""
+        if self.ended:
+            return
+        if chunk is None:
+            self.leave()
+            other = self.connection.other(self)
+            other.is_broken = True
+            other.moved.unpark_all()
+            return
+        self.in_flight -= len(chunk)
+        self.data += chunk
+        self.moved.unpark_all()
+
+    def leave(self) -> None:
+        super().end()  # nothing more arrives here
+
+    def _on_head(self, head: bytes) -> None:
+        connection = self.connection
+        if not self._asks:
+            if int.from_bytes(head[4:8], "big") in connection.dropped:
+                self._network.trace("drop-reply", self.link.sender, self.link.receiver)
+                connection.reset()
+            return
+        fault = self._network.fault_of(int.from_bytes(head[4:6], "big"), self.link)
+        if fault is None:
+            return
+        if fault.kind == "delay":
+            self.due = trio.current_time() + fault.delay_ms / 1000
+        elif fault.kind == "repeat":
+            connection.repeat_after_ms = fault.delay_ms
+            self._frames.collect(head)
+        else:
+            connection.dropped.add(int.from_bytes(head[8:12], "big"))
+
+
+class _Connection:
+    """A pair of pipes: from the client to the server, and back."""
+
+    def __init__(self, network: SimulatedNetwork, client: str, server: str, port: int) -> None:
+        self.client, self.server, self.port = client, server, port
+        self.up = _WirePipe(network, network.link(client, server), self, asks=True)
+        self.down = _WirePipe(network, network.link(server, client), self, asks=False)
+        self.dropped: set[int] = set()
+        self.repeat_after_ms = 0.0
+
+    def other(self, pipe: _WirePipe) -> _WirePipe:
+        return self.down if pipe is self.up else self.up
+
+    def reset(self) -> None:
+        """End it at once on both sides; what is under way is lost."""
+        for pipe in (self.up, self.down):
+            pipe.is_broken = True
+            pipe.data.clear()
+            pipe.leave()
+
+    @property
+    def is_over(self) -> bool:
+        return self.up.ended and self.down.ended
+
+
+class Host:
+    """The network as one host sees it: `MemoryEnv.network`."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self.name = name
+        self._network = network
+
+    async def listen(self, host: str, port: int, *, accepts: bool = True) -> MemoryListener:
+        """See `kbroker.runtime.net_ports.Env.listen`."""
+        return await self._network.listen(host, port, accepts=accepts)
+
+    async def connect(self, host: str, port: int) -> MemoryStream:
+        """See `kbroker.runtime.net_ports.Env.connect`."""
+        return await self._network.connect_from(self.name, host, port)
+
+
+class SimulatedNetwork(MemoryNetwork):
+    """See the module docstring. `trace` is called with each fault that strikes and each delivery."""
+
+    def __init__(self, *, seed: int = 0, pace: Pace | None = None) -> None:
+        super().__init__()
+        self.seed = seed
+        self.pace = pace or Pace()
+        self.frame_faults: list[FrameFault] = []
+        self.trace: Callable[..., object] = lambda *_: None
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._connections: list[_Connection] = []
+        self._dark: set[str] = set()
+        self._queue: list[tuple[float, int, _WirePipe, bytes | None]] = []
+        self._sequence = 0
+        self._next = NEVER
+        self._changed = trio.Event()
+
+    def host(self, name: str) -> Host:
+        """The network as the host of this name sees it."""
+        return Host(self, name)
+
+    # Faults
+
+    def cut(self, sender: str, receiver: str, *, both_ways: bool = False) -> None:
+        """Deliver nothing from one host to another until `mend`."""
+        self.link(sender, receiver).is_cut = True
+        if both_ways:
+            self.link(receiver, sender).is_cut = True
+
+    def isolate(self, host: str, *others: str) -> None:
+        """Cut a host off from these others, both ways."""
+        for other in others:
+            self.cut(host, other, both_ways=True)
+
+    def mend(self, sender: str | None = None, receiver: str | None = None) -> None:
+        """End the cuts of one link, of all links of one sender, or of all; what was held is delivered."""
+        for link in self._links.values():
+            if sender in (None, link.sender) and receiver in (None, link.receiver):
+                link.is_cut = False
+                held, link.held = link.held, []
+                for sequence, pipe, chunk in held:
+                    heappush(self._queue, (trio.current_time(), sequence, pipe, chunk))
+        self._changed.set()
+
+    def slow(self, sender: str, receiver: str, pace: Pace | None = None) -> None:
+        """Give a link another pace; None gives it the network's."""
+        self.link(sender, receiver).pace = pace or self.pace
+
+    def reset(self, host: str, other: str | None = None) -> None:
+        """Reset the connections of a host, or those between two hosts."""
+        for connection in self._living():
+            ends = (connection.client, connection.server)
+            if host in ends and (other is None or other in ends):
+                connection.reset()
+
+    def heal(self) -> None:
+        """End all faults; connections that were reset stay so."""
+        self.frame_faults.clear()
+        for link in self._links.values():
+            link.pace = self.pace
+        self.mend()
+
+    def kill(self, host: str, *, power: bool = False) -> None:
+        """A process of a host died: its addresses are free and its connections close. With `power` the host has lost
+        its power: its peers see nothing until `revive`.
+        """
+        for address in [address for address in self.listeners if address[0] == host]:
+            del self.listeners[address]
+        if power:
+            self._dark.add(host)
+        for connection in self._living():
+            if host in (connection.client, connection.server):
+                mine, theirs = connection.up, connection.down
+                if connection.server == host:
+                    mine, theirs = theirs, mine
+                theirs.leave()
+                if not power:
+                    mine.end()
+                mine.is_broken = True
+
+    def revive(self, host: str) -> None:
+        """A host has power again: the connections of its earlier life are reset."""
+        self._dark.discard(host)
+        self.reset(host)
+
+    # Connections
+
+    async def connect_from(self, client: str, host: str, port: int) -> MemoryStream:
+        """Connect from a host to an address, one round trip later."""
+        while self.link(client, host).is_cut or self.link(host, client).is_cut or host in self._dark:  # noqa: ASYNC110
+            await trio.sleep(0.2)  # the first packet is sent again
+        await trio.sleep(2 * self._delay(self.link(client, host)))
+        listener = self.listeners.get((host, port))
+        if listener is None or not listener.is_listening:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no listener at {host}:{port}")
+        connection, stream, server = self._pair(client, host, port)
+        self._connections.append(connection)
+        listener.arrivals.send_nowait(server)
+        return stream
+
+    def _pair(self, client: str, host: str, port: int) -> tuple[_Connection, MemoryStream, MemoryStream]:
+        connection = _Connection(self, client, host, port)
+        up, down = connection.up, connection.down
+        near = MemoryStream(down, up, peer_host=host, peer_port=port)
+        far = MemoryStream(up, down, peer_host=client, peer_port=1)
+        return connection, near, far
+
+    def _living(self) -> list[_Connection]:
+        self._connections = [connection for connection in self._connections if not connection.is_over]
+        return self._connections
+
+    def link(self, sender: str, receiver: str) -> _Link:
+        """The link from one host to another."""
+        link = self._links.get((sender, receiver))
+        if link is None:
+            draws = Draws("link", self.seed, sender, receiver)
+            link = self._links[sender, receiver] = _Link(sender, receiver, self.pace, draws)
+        return link
+
+    def fault_of(self, api_key: int, link: _Link) -> FrameFault | None:
+        """The fault that strikes this request, if any; it is used up."""
+        for fault in self.frame_faults:
+            matches = fault.api_key in (-1, api_key)
+            if matches and fault.sender in ("", link.sender) and fault.receiver in ("", link.receiver):
+                if fault.skip:
+                    fault.skip -= 1
+                    return None
+                self.frame_faults.remove(fault)
+                self.trace(fault.kind, link.sender, link.receiver, api_key)
+                return fault
+        return None
+
+    def repeat(self, connection: _Connection, frame: bytes) -> None:
+        """Deliver a request once more on another connection, whose answers nobody reads."""
+        listener = self.listeners.get((connection.server, connection.port))
+        if listener is None:
+            return
+        again, _, server = self._pair(connection.client, connection.server, connection.port)
+        self._connections.append(again)
+        again.up.due = trio.current_time() + connection.repeat_after_ms / 1000
+        again.up.in_flight += len(frame)
+        self.send(again.up, frame)
+        self.send(again.up, None)
+        listener.arrivals.send_nowait(server)
+
+    # Delivery
+
+    def send(self, pipe: _WirePipe, chunk: bytes | None) -> None:
+        """Carry what was put into a pipe; None is its end."""
+        link = pipe.link
+        delay = self._delay(link)
+        if chunk is not None and link.pace.split and len(chunk) > 1 and link.draws.chance(link.pace.split):
+            at = link.draws.between(1, len(chunk) - 1)
+            self._schedule(pipe, chunk[:at], trio.current_time() + delay)
+            chunk, delay = chunk[at:], delay + self._delay(link)
+        self._schedule(pipe, chunk, trio.current_time() + delay)
+
+    @staticmethod
+    def _delay(link: _Link) -> float:
+        pace = link.pace
+        jitter = link.draws.below(round(pace.jitter_ms * 10) + 1) / 10 if pace.jitter_ms else 0
+        return (pace.delay_ms + jitter) / 1000
+
+    def _schedule(self, pipe: _WirePipe, chunk: bytes | None, due: float) -> None:
+        due = pipe.due = max(pipe.due, round(due * _GRID + 0.5) / _GRID)
+        self._sequence += 1
+        heappush(self._queue, (due, self._sequence, pipe, chunk))
+        if due < self._next:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Deliver, forever."""
+        queue = self._queue
+        while True:
+            self._changed = trio.Event()
+            self._next = queue[0][0] if queue else NEVER
+            if self._next > trio.current_time():
+                with trio.move_on_at(self._next):
+                    await self._changed.wait()
+            now = trio.current_time()
+            while queue and queue[0][0] <= now:
+                _, sequence, pipe, chunk = heappop(queue)
+                link = pipe.link
+                if link.is_cut or link.sender in self._dark:
+                    link.held.append((sequence, pipe, chunk))
+                elif link.receiver not in self._dark:
+                    self.trace("deliver", link.sender, link.receiver, -1 if chunk is None else len(chunk))
+                    pipe.arrive(chunk)

@@ -1,0 +1,222 @@
+"""A cluster of real nodes in virtual time: what its faults do, and that a seed decides a run."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.testing.broker import Client
+from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
+from kbroker.testing.deterministic import run
+from kbroker.testing.disk import Fault
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.network import FrameFault, Pace
+from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from wire.record_batch import Record, build_batch
+
+PRODUCE = 0
+FSYNC_MS = 3_000
+DELAY_MS = 5_000
+
+
+def request(value: bytes, *, acks: int = -1) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=build_batch([Record(timestamp=1_700_000_000_000, value=value)]))
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+
+
+async def produce(client: Client, value: bytes = b"x") -> int:
+    answer = await client.ask(request(value), version=9)
+    found = answer.responses[0].partition_responses[0]
+    assert not found.error_code, found
+    offset: int = found.base_offset
+    return offset
+
+
+async def ended(client: Client) -> bool:
+    """Whether the other side has closed the connection."""
+    return not await client.stream.receive(1)
+
+
+async def story(seen: list[str], seed: int) -> None:
+    """Records, a killed leader, a lost reply, a cut, and a loss of power."""
+    async with memory_cluster(3, seed=seed, pace=Pace(split=0.1)) as cluster:
+        digest = blake2b(digest_size=8)
+
+        def trace(*what: object) -> None:
+            digest.update(repr((trio.current_time(), *what)).encode())
+
+        cluster.trace = cluster.network.trace = cluster.store.trace = trace
+        await cluster.create_topic(
+            "t", replicas=3, min_insync_replicas=2, remote_storage_enable="true", segment_bytes=1_000
+        )
+        leader = cluster.leader("t")
+        client = await cluster.connect(leader)
+        for number in range(20):
+            await produce(client, b"%d" % number * 50)
+        await leader.kill(loss=Loss.SECTORS)
+        await cluster.until(lambda: cluster.partition("t").leader not in (-1, leader.id))
+        await leader.start()
+        await cluster.until(lambda: len(cluster.partition("t").isr) == 3)
+        await trio.sleep(60)
+        seen.append(digest.hexdigest())
+        seen.extend(map(str, cluster.events.lines))
+
+
+def test_k16_a_seed_decides_every_event_of_a_run() -> None:
+    first: list[str] = []
+    again: list[str] = []
+    other: list[str] = []
+    run(story, first, 1, seed=1)
+    run(story, again, 1, seed=1)
+    run(story, other, 2, seed=2)
+    assert first == again
+    assert first[0] != other[0]
+
+
+async def with_topic(cluster: MemoryCluster) -> Client:
+    await cluster.create_topic("t", replicas=3, min_insync_replicas=2)
+    return await cluster.connect(cluster.leader("t"))
+
+
+def in_cluster(test: Any) -> Any:
+    """Run an async test with a cluster and a client of the leader of t-0."""
+
+    def call() -> None:
+        async def main() -> None:
+            async with memory_cluster(3) as cluster:
+                await test(cluster, await with_topic(cluster))
+
+        run(main, seed=3)
+
+    call.__name__ = test.__name__
+    return call
+
+
+@in_cluster
+async def test_records_survive_the_death_of_their_leader(cluster: MemoryCluster, client: Client) -> None:
+    assert [await produce(client) for _ in range(3)] == [0, 1, 2]
+    dead = cluster.leader("t")
+    await dead.kill()
+    assert await ended(client)
+    await cluster.until(lambda: cluster.partition("t").leader not in (-1, dead.id))
+    assert await produce(await cluster.connect(cluster.leader("t"))) == 3
+
+
+@in_cluster
+async def test_a_peer_without_power_says_nothing_until_it_is_back(cluster: MemoryCluster, client: Client) -> None:
+    dead = cluster.leader("t")
+    await dead.kill(loss=Loss.ONLY_SYNCED)
+    with trio.move_on_after(600) as minutes:
+        await ended(client)
+    assert minutes.cancelled_caught
+    await dead.start()
+    assert await ended(client)
+
+
+@in_cluster
+async def test_nothing_crosses_a_cut_until_it_ends(cluster: MemoryCluster, client: Client) -> None:
+    leader = cluster.leader("t")
+    cluster.network.cut(leader.host, CLIENT)
+    await client.send(request(b"asked"), version=9)
+    with trio.move_on_after(60) as minute:
+        await client.receive()
+    assert minute.cancelled_caught
+    log = leader.broker.replicas.partitions["t", 0].log
+    assert log.log_end_offset == 1, "the request has arrived: the cut is one way"
+    cluster.network.mend()
+    assert (await client.receive()).responses[0].partition_responses[0].base_offset == 0
+
+
+@in_cluster
+async def test_a_dropped_reply_ends_the_connection_after_the_request_is_served(
+    cluster: MemoryCluster, client: Client
+) -> None:
+    cluster.network.frame_faults.append(FrameFault("drop-reply", PRODUCE, sender=CLIENT))
+    await client.send(request(b"lost"), version=9)
+    assert await ended(client)
+    assert await produce(await cluster.connect(cluster.leader("t"))) == 1
+
+
+@in_cluster
+async def test_a_repeated_request_is_served_twice(cluster: MemoryCluster, client: Client) -> None:
+    cluster.network.frame_faults.append(FrameFault("repeat", PRODUCE, sender=CLIENT, delay_ms=DELAY_MS))
+    assert await produce(client) == 0
+    assert await produce(client) == 1
+    await cluster.until(lambda: cluster.leader("t").broker.replicas.partitions["t", 0].log.log_end_offset == 3)
+    assert trio.current_time() > DELAY_MS / 1000
+
+
+@in_cluster
+async def test_a_delayed_request_delays_those_behind_it(cluster: MemoryCluster, client: Client) -> None:
+    cluster.network.frame_faults.append(FrameFault("delay", PRODUCE, sender=CLIENT, delay_ms=DELAY_MS))
+    before = trio.current_time()
+    await client.send(request(b"1"), version=9)
+    await client.send(request(b"2"), version=9)
+    offsets = [(await client.receive()).responses[0].partition_responses[0].base_offset for _ in range(2)]
+    assert offsets == [0, 1]
+    assert trio.current_time() - before > DELAY_MS / 1000
+
+
+def test_a_slow_disk_takes_virtual_time() -> None:
+    async def main() -> None:
+        async with memory_cluster(1) as cluster:
+            await cluster.create_topic("t", replicas=1, flush_messages=1)
+            client = await cluster.connect(1)
+            cluster.nodes[1].disk.inject(Fault(0, name="sync", path="*.log", times=1, slow_ms=FSYNC_MS))
+            before = trio.current_time()
+            await produce(client)
+            assert trio.current_time() - before > FSYNC_MS / 1000
+
+    run(main, seed=6)
+
+
+@in_cluster
+async def test_a_failed_disk_ends_its_node_and_another_leads(cluster: MemoryCluster, client: Client) -> None:
+    leader = cluster.leader("t")
+    leader.disk.inject(Fault(5, name="write", path="/data/t-0/*", times=-1))
+    await client.send(request(b"x"), version=9)
+    await cluster.until(lambda: not leader.is_running)
+    assert "has failed" in str(leader.failure)
+    await cluster.until(lambda: cluster.partition("t").leader not in (-1, leader.id))
+    leader.disk.heal()
+    await leader.start()
+    await cluster.until(lambda: len(cluster.partition("t").isr) == 3)
+
+
+@in_cluster
+async def test_clocks_jump_alone_and_together(cluster: MemoryCluster, client: Client) -> None:
+    before = [node.env.timestamp_ms() for node in cluster.brokers]
+    cluster.clock.jump(3_600_000)
+    cluster.clock.jump(-1_000, 2)
+    after = [node.env.timestamp_ms() for node in cluster.brokers]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [3_600_000, 3_599_000, 3_600_000]
+    assert await produce(client) == 0
+
+
+def test_objects_go_to_the_tier_and_its_faults_strike() -> None:
+    async def main() -> None:
+        async with memory_cluster(3, settings={"remote.log.manager.task.interval.ms": 1_000}) as cluster:
+            await cluster.create_topic("t", replicas=3, remote_storage_enable="true", segment_bytes=1_000)
+            client = await cluster.connect(cluster.leader("t"))
+            cluster.store.fail("copy", times=-1)
+            for _ in range(10):
+                await produce(client, b"x" * 300)
+            await trio.sleep(60)
+            assert not cluster.store.objects()
+            cluster.store.heal()
+            await cluster.until(cluster.store.objects)
+
+    run(main, seed=4)
+
+
+def test_a_failure_of_the_cluster_fails_the_test() -> None:
+    async def main() -> None:
+        async with memory_cluster(1) as cluster:
+            cluster.faults.append("a request met a fault")
+
+    with pytest.raises(BaseException) as caught:
+        run(main, seed=5)
+    assert "met a fault" in repr(caught.value)
