@@ -343,7 +343,7 @@ async def memory_cluster(
     """
     async with trio.open_nursery() as nursery:
         cluster = MemoryCluster(nursery, seed=seed, latency_ms=latency_ms, pace=pace, settings={})
-        cluster._given = {**(cluster.store.settings() if has_tier else {}), **(settings or {})}
+        cluster._given = {**(cluster.store.settings(brokers=brokers) if has_tier else {}), **(settings or {})}
         with cluster.events.recording():
             await cluster.start(brokers)
             yield cluster

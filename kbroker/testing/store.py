@@ -84,13 +84,16 @@ class RemoteStore:
         self.disk.make_directory(TIER)
         _stores[self.name] = self
 
-    def settings(self) -> dict[str, object]:
-        """The settings of a broker that uses this store."""
+    def settings(self, *, brokers: int) -> dict[str, object]:
+        """The settings of a broker that uses this store, in a cluster of this many brokers."""
         return {
             "remote.log.storage.system.enable": "true",
             "remote.log.storage.manager.class.name": f"{__name__}:SimulatedStore",
             "rsm.config.dir": TIER,
             "rsm.config.store": self.name,
+            "rlmm.config.remote.log.metadata.topic.num.partitions": 3,
+            "rlmm.config.remote.log.metadata.topic.replication.factor": min(brokers, 3),
+            "rlmm.config.remote.log.metadata.topic.min.isr": min(brokers, 2),
         }
 
     def slow(self, ms: float) -> None:
