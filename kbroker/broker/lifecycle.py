@@ -50,8 +50,8 @@ _UNUSABLE: Final = frozenset({
 """Errors that a repeated registration would meet again."""
 
 _FINAL: Final = frozenset({ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-"""Errors that end a start, because a repeated heartbeat would meet them again. Only the first one ends a broker that
-already serves clients: the controller's administrator can correct the other one."""
+"""Errors that end a start, because a repeated heartbeat would meet them again. A broker that serves clients ends only
+after DUPLICATE_BROKER_REGISTRATION, because an administrator of the controllers can correct the other error."""
 
 _LOG_INTERVAL_MS: Final = 60_000
 
