@@ -271,9 +271,13 @@ class FetchRound:
                 asked, proposal = answer.asked, partition.proposal
                 try:
                     rose = partition.on_follower_fetch(
-                        fetcher, asked.fetch_offset, log_start_offset=asked.log_start_offset, now_ms=now_ms
+                        fetcher,
+                        asked.fetch_offset,
+                        current_leader_epoch=asked.current_leader_epoch,
+                        log_start_offset=asked.log_start_offset,
+                        now_ms=now_ms,
                     )
-                except KafkaError as error:  # the leadership or the directory was lost during the read
+                except KafkaError as error:  # the leader epoch has changed during the read, or the directory has failed
                     answer.fail(error)
                     continue
                 if rose:

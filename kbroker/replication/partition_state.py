@@ -217,14 +217,22 @@ class PartitionState:
         return True
 
     def on_follower_fetch(
-        self, fetcher: Fetcher, fetch_offset: int, *, log_start_offset: int = UNKNOWN_OFFSET, now_ms: int = 0
+        self,
+        fetcher: Fetcher,
+        fetch_offset: int,
+        *,
+        current_leader_epoch: int = NO_EPOCH,
+        log_start_offset: int = UNKNOWN_OFFSET,
+        now_ms: int = 0,
     ) -> bool:
         """Record that a follower has all records below its fetch offset. True if those that wait for commits or for
         deleted records should check again: the high watermark rose, or the follower's log starts later.
 
         May open a proposal to add the follower to the ISR.
+
+        Errors  those of `leading`
         """
-        progress = self.leading()
+        progress = self.leading(current_leader_epoch)
         started = progress.followers[fetcher.replica_id].log_start_offset
         rose = progress.on_follower_fetch(
             fetcher.replica_id,

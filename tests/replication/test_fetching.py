@@ -187,6 +187,18 @@ def test_a_partition_lost_during_a_read_fails_alone() -> None:
     assert [answer.error_code for answer in fetch.answers] == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
+def test_a_fetch_in_an_earlier_leader_epoch_acknowledges_nothing() -> None:
+    """During the read, another broker has led in between; the follower may have truncated its log since."""
+    held = partition(image=placed(replicas=(1, 2), isr=(1, 2)))
+    append(held, 1)
+    fetch = round_over([held], asking(offset=1, epoch=0), fetcher=FOLLOWER)
+    held.apply(placed(replicas=(1, 2), isr=(1, 2), leader=2, epoch=1))
+    held.apply(placed(replicas=(1, 2), isr=(1, 2), epoch=2))
+    assert fetch.note_follower() == ([], [])
+    assert held.readable_end() == 0
+    assert fetch.answers[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_a_diverging_follower_acknowledges_nothing() -> None:
     held = partition(image=placed(replicas=(1, 2), isr=(1, 2), epoch=4))
     append(held, 2)
