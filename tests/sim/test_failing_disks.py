@@ -74,10 +74,12 @@ def assert_untouched_from_now_on(workload: LogWorkload, number: int) -> None:
 def test_d8_a_failed_sync_takes_the_directory_offline_without_losses(seed: int) -> None:
     failed = 0
     for number in range(operations_of(seed)):
-        workload, error = run_until_it_fails(seed, Fault(errno.EIO, name="sync*", number=number))
-        if error is None or workload is None:
+        fault = Fault(errno.EIO, name="sync*", number=number)
+        workload, error = run_until_it_fails(seed, fault)
+        if fault.times or workload is None:
             continue
         failed += 1
+        assert error is not None, f"operation {number} failed, and the log went on"
         assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
         if not workload.is_stopped:
             assert_untouched_from_now_on(workload, number)
