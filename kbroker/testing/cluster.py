@@ -18,18 +18,22 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import trio
+import trio.testing
 
 from kbroker.broker import Broker
 from kbroker.config import Settings
+from kbroker.coordinator.common.ports import partition_for
 from kbroker.metadata.image import Image
+from kbroker.metadata.names import GROUP_METADATA_TOPIC
 from kbroker.metadata.parts import PartitionImage
 from kbroker.node import Node, NodeFailed
 from kbroker.replication.partition import Partition
+from kbroker.testing import records
 from kbroker.testing.broker import Client
 from kbroker.testing.disk import Crashed, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.env import MemoryEnv
+from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from kbroker.testing.event_lines import EventLines, running_as
 from kbroker.testing.network import Pace, SimulatedNetwork
 from kbroker.testing.store import RemoteStore
@@ -178,11 +182,16 @@ class MemoryClock:
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
 
-    def jump(self, ms: int, *nodes: int) -> None:
-        """Set the wall clock of these nodes forward or back, or of all. Time itself goes on by sleeping."""
+    def jump(self, ms: int, *nodes: MemoryNode | int) -> None:
+        """Set the wall clock of these nodes, or of all, forward or back. Time itself passes only while tasks sleep."""
+        chosen = {node if isinstance(node, int) else node.id for node in nodes}
         for node in self._cluster.nodes.values():
-            if not nodes or node.id in nodes:
+            if not chosen or node.id in chosen:
                 node.jump(ms)
+
+    def timestamp_ms(self) -> int:
+        """The correct wall time in milliseconds since 1970: for timestamps of records and the clock of a client."""
+        return WALL_START_MS + round(trio.current_time() * 1000)
 
 
 class MemoryCluster:
@@ -207,6 +216,8 @@ class MemoryCluster:
         self._nursery = nursery
         self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
         self._clients = 0
+
+    produce, records, consumer_offset = records.produce, records.records, records.consumer_offset
 
     def settings_of(self, node: MemoryNode) -> Settings:
         """The settings of a node."""
@@ -233,6 +244,11 @@ class MemoryCluster:
         return [node for node in self.nodes.values() if not node.is_controller]
 
     @property
+    def bootstrap_servers(self) -> str:
+        """Host and port of the brokers, separated by commas, as clients are configured."""
+        return ",".join(f"{node.host}:{node.port}" for node in self.brokers)
+
+    @property
     def controller(self) -> MemoryNode:
         """The controller."""
         return self.nodes[CONTROLLER]
@@ -254,6 +270,11 @@ class MemoryCluster:
     def leader(self, topic: str, index: int = 0) -> MemoryNode:
         """The leader of a partition in the newest metadata. Errors: KeyError if it has none."""
         return self.nodes[self.partition(topic, index).leader]
+
+    def coordinator(self, group: str) -> MemoryNode:
+        """The coordinator of a group. Errors: KeyError before the first use of any group, or if there is none."""
+        topic = self.image.topics_by_name[GROUP_METADATA_TOPIC]
+        return self.leader(GROUP_METADATA_TOPIC, partition_for(group, len(topic.partitions)))
 
     async def connect(self, node: MemoryNode | int, *, host: str = CLIENT, client_id: str = "test") -> Client:
         """Connect to a node from a client's host. Errors: OSError."""
@@ -306,6 +327,25 @@ class MemoryCluster:
             return found
         raise AssertionError(f"the condition did not hold within {within_ms} ms")
 
+    def problems(self) -> list[str]:
+        """What is missing for a healthy cluster: nodes that do not serve, partitions without a leader or a full ISR."""
+        found = [f"{node.host} does not serve" for node in self.nodes.values() if not node.is_serving]
+        for name, topic in self.image.topics_by_name.items():
+            for index, each in topic.partitions.items():
+                if each.leader not in self.nodes:
+                    found.append(f"{name}-{index} has no leader")
+                elif len(each.isr) < len(each.replicas):
+                    found.append(f"{name}-{index} has the ISR {list(each.isr)} of {list(each.replicas)}")
+        return found
+
+    async def wait_healthy(self, *, within_ms: int = 120_000) -> None:
+        """Wait until all nodes serve and all replicas are in sync. Errors: AssertionError with the `problems`."""
+        try:
+            await self.until(lambda: not self.problems(), within_ms=within_ms)
+        except AssertionError:
+            problems = "; ".join(self.problems())
+            raise AssertionError(f"the cluster is not healthy after {within_ms} ms: {problems}") from None
+
     def heal(self) -> None:
         """End the faults of the network, of the disks and of the store. Nodes that have ended stay down."""
         self.network.heal()
@@ -340,16 +380,37 @@ async def memory_cluster(
     Shape   settings are Kafka's keys, of all nodes; pace is that of the network; without has_tier the tier is off
     Units   latency_ms is the longest time that a blocking call waits for a thread
     Errors  AssertionError at the end if a request met a bug of a broker
+    Errors  RuntimeError without a `trio.testing.MockClock`
     """
+    if not isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock):
+        raise RuntimeError(
+            "memory_cluster needs virtual time: use kbroker.testing.run, or make autojump_clock of pytest-trio "
+            "an argument of the test function itself"
+        )
+    failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         cluster = MemoryCluster(nursery, seed=seed, latency_ms=latency_ms, pace=pace, settings={})
-        cluster._given = {**(cluster.store.settings(brokers=brokers) if has_tier else {}), **(settings or {})}
+        cluster._given = {
+            "offsets.topic.num.partitions": 3,
+            "offsets.topic.replication.factor": min(brokers, 3),
+            **(cluster.store.settings(brokers=brokers) if has_tier else {}),
+            **(settings or {}),
+        }
         with cluster.events.recording():
             await cluster.start(brokers)
-            yield cluster
-            for node in cluster.nodes.values():
-                await node.kill()
+            try:
+                yield cluster
+                for node in cluster.nodes.values():
+                    await node.kill()
+            except trio.Cancelled:
+                raise  # of an outer scope, or because a node met a bug
+            except BaseException as error:  # noqa: BLE001 - raised below: a nursery would put it into a group
+                failure = error
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        for fault in cluster.faults:
+            failure.add_note(fault)
+        raise failure
     assert not cluster.faults, "; ".join(cluster.faults)
 
 

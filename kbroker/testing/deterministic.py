@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -13,11 +14,13 @@ from trio._core import _run as trio_run  # trio offers this switch to Hypothesis
 Result = TypeVar("Result")
 
 
-def run(main: Callable[..., Awaitable[Result]], *arguments: object, seed: int) -> Result:
-    """`trio.run` on a clock that jumps to the next deadline as soon as all tasks wait.
+@contextmanager
+def deterministic(seed: int) -> Iterator[trio.testing.MockClock]:
+    """Until the end of the block each run of trio is decided by the seed, if it uses the clock of the block.
 
-    The order within one set of Python, where it depends on the hashes of texts, is the same only with PYTHONHASHSEED
-    set. The garbage collector runs before and after, and not during, because finalizers would run at arbitrary points.
+    The clock jumps to the next deadline as soon as all tasks wait. The order within one set of Python, where it depends
+    on the hashes of texts, is the same only with PYTHONHASHSEED set. The garbage collector runs before and after, and
+    not during, because finalizers would run at arbitrary points.
     """
     scheduling: Any = trio_run
     before, state = scheduling._ALLOW_DETERMINISTIC_SCHEDULING, scheduling._r.getstate()
@@ -27,10 +30,16 @@ def run(main: Callable[..., Awaitable[Result]], *arguments: object, seed: int) -
     scheduling._ALLOW_DETERMINISTIC_SCHEDULING = True
     scheduling._r.seed(seed)
     try:
-        return trio.run(main, *arguments, clock=trio.testing.MockClock(autojump_threshold=0))
+        yield trio.testing.MockClock(autojump_threshold=0)
     finally:
         scheduling._ALLOW_DETERMINISTIC_SCHEDULING = before
         scheduling._r.setstate(state)
         if collects:
             gc.enable()
         gc.collect()
+
+
+def run(main: Callable[..., Awaitable[Result]], *arguments: object, seed: int) -> Result:
+    """`trio.run` in virtual time, decided by the seed; see `deterministic`."""
+    with deterministic(seed) as clock:
+        return trio.run(main, *arguments, clock=clock)

@@ -9,7 +9,8 @@ that:
   so one run of a workload can crash at each of its operations: `observer` is called before each one.
 * `kill_at(number)` kills the process at that operation. `Crashed` is not an `Exception`, and every later call on this
   disk raises it again, so no handler and no `finally` of a dying process can still change the disk.
-* `inject(Fault(...))` makes operations fail: EIO, ENOSPC, a partial write, a sync whose error loses the pages.
+* `inject(Fault(...))` makes operations fail: EIO, ENOSPC, a partial write, a sync whose error loses the pages. `fail`
+  and `slow` are short for it.
 
 Everything that changes the disk or makes it durable is an operation with a number, a name and a path (`operations`
 counts them). Reads are not counted, because a crash before or after a read leaves the same disk, but they can fail.
@@ -63,7 +64,8 @@ class Fault:
     """Makes matching operations fail.
 
     Shape   error is an errno; number is the operation's number, or None for any; name is an operation's name or one of
-            read, open, list, or * for any; path is an fnmatch pattern
+            read, open, list, or * for any operation that is counted; path is an fnmatch pattern; with error 0 the
+            operation succeeds, after slow_ms
     Units   skip: matches that still succeed; times: matches that fail, -1 for all; written: bytes of a failed write
             that reach the file before it fails (a short write)
     """
@@ -127,6 +129,19 @@ class SimulatedDisk:
     def inject(self, fault: Fault) -> None:
         """Make operations fail from now on."""
         self._faults.append(fault)
+
+    def fail(
+        self, operation: str = "*", path: str = "*", *, error: int = errno.EIO, times: int = 1, skip: int = 0
+    ) -> None:
+        """Make operations fail, or never succeed again with times=-1; see Fault for the names of operations and paths.
+
+        Shape  error is an errno: EIO ends the node, ENOSPC is a full disk
+        """
+        self.inject(Fault(error, name=operation, path=path, times=times, skip=skip))
+
+    def slow(self, ms: float, operation: str = "*", path: str = "*") -> None:
+        """Make each of these operations take this much longer until `heal`. Needs an environment with latency_ms."""
+        self.inject(Fault(0, name=operation, path=path, times=-1, slow_ms=ms))
 
     def heal(self) -> None:
         """Remove all injected faults and the limit of space."""

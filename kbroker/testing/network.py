@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Final
 
@@ -31,7 +31,9 @@ import trio
 
 from kbroker.runtime.ports import Buffer
 from kbroker.testing.draws import Draws
-from kbroker.testing.net import PIPE_BYTES, MemoryListener, MemoryNetwork, MemoryStream, Pipe
+from kbroker.testing.hosts import Host, Place, host_of
+from kbroker.testing.net import PIPE_BYTES, MemoryNetwork, MemoryStream, Pipe
+from wire.schema import schema_of
 
 NEVER: Final = float("inf")
 _GRID: Final = 10_000  # deliveries happen at multiples of 0.1 ms, so that one wake-up serves several
@@ -148,7 +150,7 @@ class _WirePipe(Pipe):
             repeated = self._frames.feed(chunk, self._on_head)
             self._network.send(self, chunk)  # nobody reads it if a fault of this very frame has ended the connection
             if repeated is not None:
-                self._network.repeat(self.connection, bytes(repeated))
+                self._network.serve_again(self.connection, bytes(repeated))
         return taken
 
     def end(self) -> None:
@@ -216,22 +218,6 @@ class _Connection:
         return self.up.ended and self.down.ended
 
 
-class Host:
-    """The network as one host sees it: `MemoryEnv.network`."""
-
-    def __init__(self, network: SimulatedNetwork, name: str) -> None:
-        self.name = name
-        self._network = network
-
-    async def listen(self, host: str, port: int, *, accepts: bool = True) -> MemoryListener:
-        """See `kbroker.runtime.net_ports.Env.listen`."""
-        return await self._network.listen(host, port, accepts=accepts)
-
-    async def connect(self, host: str, port: int) -> MemoryStream:
-        """See `kbroker.runtime.net_ports.Env.connect`."""
-        return await self._network.connect_from(self.name, host, port)
-
-
 class SimulatedNetwork(MemoryNetwork):
     """See the module docstring. `trace` is called with each fault that strikes and each delivery."""
 
@@ -255,37 +241,69 @@ class SimulatedNetwork(MemoryNetwork):
 
     # Faults
 
-    def cut(self, sender: str, receiver: str, *, both_ways: bool = False) -> None:
-        """Deliver nothing from one host to another until `mend`."""
-        self.link(sender, receiver).is_cut = True
+    def cut(self, sender: Place, receiver: Place, *, both_ways: bool = False) -> None:
+        """Deliver nothing from one host to another until `mend`. Connections stay open; new ones wait."""
+        self.link(host_of(sender), host_of(receiver)).is_cut = True
         if both_ways:
-            self.link(receiver, sender).is_cut = True
+            self.cut(receiver, sender)
 
-    def isolate(self, host: str, *others: str) -> None:
-        """Cut a host off from these others, both ways."""
+    def isolate(self, host: Place, *others: Place) -> None:
+        """Cut a host off from these others, both ways. The host may be among the others."""
         for other in others:
-            self.cut(host, other, both_ways=True)
+            if host_of(other) != host_of(host):
+                self.cut(host, other, both_ways=True)
 
-    def mend(self, sender: str | None = None, receiver: str | None = None) -> None:
-        """End the cuts of one link, of all links of one sender, or of all; what was held is delivered."""
+    def mend(self, sender: Place | None = None, receiver: Place | None = None, *, both_ways: bool = False) -> None:
+        """End the cuts of one link, of all links of one sender, or of all; what was held is delivered.
+
+        With both_ways also those of the opposite direction: `mend(host, both_ways=True)` ends `isolate(host, ...)`.
+        """
+        one = None if sender is None else host_of(sender)
+        other = None if receiver is None else host_of(receiver)
         for link in self._links.values():
-            if sender in (None, link.sender) and receiver in (None, link.receiver):
+            if one in (None, link.sender) and other in (None, link.receiver):
                 link.is_cut = False
                 held, link.held = link.held, []
                 for sequence, pipe, chunk in held:
                     heappush(self._queue, (trio.current_time(), sequence, pipe, chunk))
         self._changed.set()
+        if both_ways:
+            self.mend(receiver, sender)
 
-    def slow(self, sender: str, receiver: str, pace: Pace | None = None) -> None:
-        """Give a link another pace; None gives it the network's."""
-        self.link(sender, receiver).pace = pace or self.pace
+    def slow(self, sender: Place, receiver: Place, pace: Pace | None = None) -> None:
+        """Give a link, in one direction, another pace; None gives it the network's."""
+        self.link(host_of(sender), host_of(receiver)).pace = pace or self.pace
 
-    def reset(self, host: str, other: str | None = None) -> None:
+    def reset(self, host: Place, other: Place | None = None) -> None:
         """Reset the connections of a host, or those between two hosts."""
         for connection in self._living():
             ends = (connection.client, connection.server)
-            if host in ends and (other is None or other in ends):
+            if host_of(host) in ends and (other is None or host_of(other) in ends):
                 connection.reset()
+
+    def drop_reply(self, sender: Place, request: type | None = None, *, times: int = 1, skip: int = 0) -> None:
+        """The next requests of a host are served, and their connection ends instead of the reply.
+
+        Shape  request is a class of `wire.messages`, None for any; `skip` of them are left alone, then `times` struck
+        """
+        self._strike(FrameFault("drop-reply", sender=host_of(sender), skip=skip), request, times)
+
+    def delay(self, sender: Place, request: type | None = None, *, ms: float, times: int = 1, skip: int = 0) -> None:
+        """The next requests of a host arrive later, with everything that it sends behind them; see `drop_reply`."""
+        self._strike(FrameFault("delay", sender=host_of(sender), delay_ms=ms, skip=skip), request, times)
+
+    def repeat(
+        self, sender: Place, request: type | None = None, *, after_ms: float = 0, times: int = 1, skip: int = 0
+    ) -> None:
+        """The next requests of a host arrive again, on a connection that ignores replies; see `drop_reply`."""
+        self._strike(FrameFault("repeat", sender=host_of(sender), delay_ms=after_ms, skip=skip), request, times)
+
+    def _strike(self, fault: FrameFault, request: type | None, times: int) -> None:
+        if request is not None:
+            api_key = schema_of(request).api_key
+            assert api_key is not None, f"{request} is not a request"
+            fault.api_key = api_key
+        self.frame_faults += [fault, *(replace(fault, skip=0) for _ in range(times - 1))]
 
     def heal(self) -> None:
         """End all faults; connections that were reset stay so."""
@@ -364,7 +382,7 @@ class SimulatedNetwork(MemoryNetwork):
                 return fault
         return None
 
-    def repeat(self, connection: _Connection, frame: bytes) -> None:
+    def serve_again(self, connection: _Connection, frame: bytes) -> None:
         """Deliver a request once more on another connection, whose answers nobody reads."""
         listener = self.listeners.get((connection.server, connection.port))
         if listener is None:

@@ -97,13 +97,13 @@ class RemoteStore:
         }
 
     def slow(self, ms: float) -> None:
-        """Every operation takes this long from now on."""
+        """Every operation takes this much longer from now on; 0 ends it."""
         self.slow_ms = ms
 
     def fail(
         self, operation: str = "*", *, times: int = 1, skip: int = 0, is_applied: bool = False, damage: str = ""
     ) -> None:
-        """Make operations fail; see StoreFault."""
+        """Make operations of any node fail, or never succeed again with times=-1; see StoreFault."""
         self.faults.append(StoreFault(operation, times, skip, is_applied, damage))
 
     def heal(self) -> None:

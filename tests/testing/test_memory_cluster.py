@@ -11,13 +11,11 @@ import trio
 from kbroker.testing.broker import Client
 from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
 from kbroker.testing.deterministic import run
-from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.network import FrameFault, Pace
+from kbroker.testing.network import Pace
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, build_batch
 
-PRODUCE = 0
 FSYNC_MS = 3_000
 DELAY_MS = 5_000
 
@@ -119,7 +117,7 @@ async def test_a_peer_without_power_says_nothing_until_it_is_back(cluster: Memor
 @in_cluster
 async def test_nothing_crosses_a_cut_until_it_ends(cluster: MemoryCluster, client: Client) -> None:
     leader = cluster.leader("t")
-    cluster.network.cut(leader.host, CLIENT)
+    cluster.network.cut(leader, CLIENT)
     await client.send(request(b"asked"), version=9)
     with trio.move_on_after(60) as minute:
         await client.receive()
@@ -134,7 +132,7 @@ async def test_nothing_crosses_a_cut_until_it_ends(cluster: MemoryCluster, clien
 async def test_a_dropped_reply_ends_the_connection_after_the_request_is_served(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    cluster.network.frame_faults.append(FrameFault("drop-reply", PRODUCE, sender=CLIENT))
+    cluster.network.drop_reply(CLIENT, ProduceRequest)
     await client.send(request(b"lost"), version=9)
     assert await ended(client)
     assert await produce(await cluster.connect(cluster.leader("t"))) == 1
@@ -142,7 +140,7 @@ async def test_a_dropped_reply_ends_the_connection_after_the_request_is_served(
 
 @in_cluster
 async def test_a_repeated_request_is_served_twice(cluster: MemoryCluster, client: Client) -> None:
-    cluster.network.frame_faults.append(FrameFault("repeat", PRODUCE, sender=CLIENT, delay_ms=DELAY_MS))
+    cluster.network.repeat(CLIENT, ProduceRequest, after_ms=DELAY_MS)
     assert await produce(client) == 0
     assert await produce(client) == 1
     await cluster.until(lambda: cluster.leader("t").broker.replicas.partitions["t", 0].log.log_end_offset == 3)
@@ -151,7 +149,7 @@ async def test_a_repeated_request_is_served_twice(cluster: MemoryCluster, client
 
 @in_cluster
 async def test_a_delayed_request_delays_those_behind_it(cluster: MemoryCluster, client: Client) -> None:
-    cluster.network.frame_faults.append(FrameFault("delay", PRODUCE, sender=CLIENT, delay_ms=DELAY_MS))
+    cluster.network.delay(CLIENT, ProduceRequest, ms=DELAY_MS)
     before = trio.current_time()
     await client.send(request(b"1"), version=9)
     await client.send(request(b"2"), version=9)
@@ -165,7 +163,7 @@ def test_a_slow_disk_takes_virtual_time() -> None:
         async with memory_cluster(1) as cluster:
             await cluster.create_topic("t", replicas=1, flush_messages=1)
             client = await cluster.connect(1)
-            cluster.nodes[1].disk.inject(Fault(0, name="sync", path="*.log", times=1, slow_ms=FSYNC_MS))
+            cluster.nodes[1].disk.slow(FSYNC_MS, "sync", "*.log")
             before = trio.current_time()
             await produce(client)
             assert trio.current_time() - before > FSYNC_MS / 1000
@@ -176,21 +174,21 @@ def test_a_slow_disk_takes_virtual_time() -> None:
 @in_cluster
 async def test_a_failed_disk_ends_its_node_and_another_leads(cluster: MemoryCluster, client: Client) -> None:
     leader = cluster.leader("t")
-    leader.disk.inject(Fault(5, name="write", path="/data/t-0/*", times=-1))
+    leader.disk.fail("write", "/data/t-0/*")
     await client.send(request(b"x"), version=9)
     await cluster.until(lambda: not leader.is_running)
     assert "has failed" in str(leader.failure)
     await cluster.until(lambda: cluster.partition("t").leader not in (-1, leader.id))
     leader.disk.heal()
     await leader.start()
-    await cluster.until(lambda: len(cluster.partition("t").isr) == 3)
+    await cluster.wait_healthy()
 
 
 @in_cluster
 async def test_clocks_jump_alone_and_together(cluster: MemoryCluster, client: Client) -> None:
     before = [node.env.timestamp_ms() for node in cluster.brokers]
     cluster.clock.jump(3_600_000)
-    cluster.clock.jump(-1_000, 2)
+    cluster.clock.jump(-1_000, cluster.nodes[2])
     after = [node.env.timestamp_ms() for node in cluster.brokers]
     assert [now - then for now, then in zip(after, before, strict=True)] == [3_600_000, 3_599_000, 3_600_000]
     assert await produce(client) == 0
