@@ -100,6 +100,7 @@ class Tier:
         self._broker = broker
         self._storage: RemoteStorageManager | None = None
         self._metadata: RemoteLogMetadataManager | None = None
+        self._topic: OwnMetadataTopic | None = None
         self._workers = Workers(
             may_start=broker.env.disk.is_shared and broker.settings.tier.kbroker_remote_copy_process_enable,
             report=logger.warning,
@@ -201,6 +202,8 @@ class Tier:
     def on_image(self, image: Image, delta: Delta) -> None:
         """Take a new image. The tier's task processes it later."""
         self._changed.set()
+        if self._topic is not None:
+            self._topic.on_image()
         if self.manager is not None:
             self._removed.update(topic.id for topic in delta.deleted_topics)
         if self._is_running or self._nursery is None:
@@ -355,7 +358,8 @@ class Tier:
         settings = broker.settings
         tier, directory = settings.tier, broker.replicas.directory.path
         make_metadata: Any = metadata_manager_class(tier.remote_log_metadata_manager_class_name)
-        metadata: RemoteLogMetadataManager = make_metadata(env, OwnMetadataTopic(broker), self._as_made(tier))
+        self._topic = OwnMetadataTopic(broker)
+        metadata: RemoteLogMetadataManager = make_metadata(env, self._topic, self._as_made(tier))
         indexes = RemoteIndexCache(
             directory,
             storage,

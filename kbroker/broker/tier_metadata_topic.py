@@ -1,8 +1,8 @@
 """Access of the tier's metadata manager to `__remote_log_metadata`, without Kafka clients.
 
-The topic is created on first use, as by Kafka's manager. Reads are from the replica on this broker. Records go to the
-leader of the partition, with acks=all, because the tier may delete a local segment on the strength of them. If this
-broker leads the partition, it also syncs the record before the append returns.
+The topic is created on first use, as by Kafka's manager. Records go to the leader of the partition, with acks=all,
+because the tier may delete a local segment on the strength of them. If this broker leads the partition, it also syncs
+the record before the append returns. `kbroker.broker.tier_metadata_reader` reads, also from the leader.
 
 Source: `TopicBasedRemoteLogMetadataManager`, `ProducerManager` of Apache Kafka 4.3.1.
 """
@@ -10,17 +10,18 @@ Source: `TopicBasedRemoteLogMetadataManager`, `ProducerManager` of Apache Kafka 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import trio
 
 from kbroker.broker.auto_creation import auto_creation_request
 from kbroker.broker.peers import connect_to_peer
+from kbroker.broker.tier_metadata_reader import LeaderReader
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.housekeeping import flush_log
-from kbroker.storage.log import Log
 from kbroker.storage.plans import UNKNOWN_SPACE
 from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.messages.create_topics import CreateTopicsResponse
@@ -38,7 +39,6 @@ COMMIT_TIMEOUT_MS: Final = 30_000
 """Kafka's request.timeout.ms, after which its producer would retry."""
 IMAGE_TIMEOUT_MS: Final = 5_000
 IMAGE_INTERVAL_MS: Final = 20
-FOR_EVER_MS: Final = 1 << 40
 
 logger = get_logger(__name__)
 
@@ -48,6 +48,7 @@ class OwnMetadataTopic:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._readers: list[LeaderReader] = []
 
     async def ensure(self) -> int:
         """Create the topic if needed, and return its number of partitions. Errors: KafkaError; the caller retries."""
@@ -126,26 +127,19 @@ class OwnMetadataTopic:
             raise KafkaError(code, f"broker {leader}: {code.name}")
         return produced[0].base_offset
 
-    def log(self, partition: int) -> Log | None:
-        """The local log of one of its partitions, for reading; None if there is none."""
-        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
-        return None if held is None else held.log
+    def reader(self, partition: int) -> LeaderReader:
+        """A reader of one partition."""
+        reader = LeaderReader(self._broker, partition, on_close=self._readers.remove)
+        self._readers.append(reader)
+        return reader
 
-    def is_in_sync(self, partition: int) -> bool:
-        """Whether the local log of one of its partitions has all committed records."""
-        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
-        return held is not None and (held.is_leader or self._broker.node_id in held.isr)
+    def on_image(self) -> None:
+        """Have the readers go to the new leaders."""
+        for reader in self._readers:
+            reader.check_leader()
 
-    def high_watermark(self, partition: int) -> int:
-        """The high watermark of one of its partitions, 0 without a local log."""
-        held = self._broker.replicas.partitions.get((REMOTE_LOG_METADATA_TOPIC, partition))
-        return 0 if held is None else held.known_high_watermark
-
-    async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return once the high watermark is greater than `offset`, or the partition is no longer on this broker."""
-        key = (REMOTE_LOG_METADATA_TOPIC, partition)
-        await self._broker.purgatory.wait(
-            key,
-            until=lambda: self.log(partition) is None or self.high_watermark(partition) > offset,
-            max_wait_ms=FOR_EVER_MS,
-        )
+    @property
+    def topic_id(self) -> UUID | None:
+        """None while this broker knows no such topic."""
+        topic = self._broker.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
+        return None if topic is None else topic.id

@@ -1,46 +1,43 @@
 """The in-memory state of one partition of `__remote_log_metadata`, as this broker follows it.
 
-A single task reads the log and changes the state. Queries run between its steps; waiters park until its next step. The
-task waits for nothing but the log, so its waiters cannot block it (in Kafka the two could deadlock: KAFKA-17766).
+One task reads the partition from its leader and changes the state. Queries run between its steps; waiters park until
+its next step. The task waits for nothing but the log, so its waiters cannot block it (in Kafka the two could deadlock:
+KAFKA-17766). A second task asks the leader where the partition ends when a user partition is newly held.
 
 The task keeps all events of the log, even of user partitions that this broker does not hold. So a newly held partition
 needs no reading. The memory is limited by the number of segments in the tier, a few hundred bytes each.
 
-A partition is ready when everything is read that was in the log when the broker started to hold it. The log may follow
-a leader, and reading begins when it is in sync, so it has everything that was committed. A log that was replaced, or
-truncated below the read position, is read again from its start; until then nothing is ready.
+A user partition is ready when everything is read that was committed when the broker started to hold it. If the topic
+was created again, or an unclean election truncated the log below the read position, the log is read again from its
+start; until then nothing is ready.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import trio
 
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
-from kbroker.storage.log import Log
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent, RemoteLogMetadataCache
-from kbroker.tiered.metadata_reading import read_new, read_on
-from kbroker.tiered.metadata_snapshot import Caches, Snapshot
-from kbroker.tiered.metadata_topic import Events
+from kbroker.tiered.metadata_snapshot import Caches, Snapshot, Source
+from kbroker.tiered.metadata_topic import NO_EPOCH, Events
 from kbroker.tiered.ports import MetadataTopic
-from wire.errors import KafkaError
-
-SLICE_BYTES: Final = 64 << 10
-"""The events of one slice are applied in one step: about 500 events, a few milliseconds."""
+from wire.errors import ErrorCode, KafkaError
 
 MIN_EVENTS_BETWEEN_SNAPSHOTS: Final = 500
 """The minimum number of events between two snapshots. With more segments than this, the number of segments counts
 instead. Writing a snapshot then costs less than reading the events did."""
 
-MISSING_MS: Final = 30_000
-"""A new topic has its replicas much earlier."""
+REPORT_MS: Final = 30_000
+"""A new leader is elected much earlier."""
 
 NO_BATCH: Final = (-1, 0)
 
@@ -84,21 +81,28 @@ class FollowedPartition:
         self.counters = counters
         self._env = env
         self._topic = topic
+        self._reader = topic.reader(index)
         self._retry_ms = retry_ms
         self._progress = progress
         self._on_lost = on_lost
-        self._log: Log | None = None
+        self._topic_id: UUID | None = None
+        self._starts = 0  # how often the log was read from its start
         self._last_batch = NO_BATCH
+        self._leader_epoch = NO_EPOCH
         self._events_since_snapshot = 0
         self._snapshot_position = 0
         self._writing = trio.Lock()  # serializes the snapshots of the follower and of close
-        self._targets: dict[TopicIdPartition, int] = {}
+        self._targets: dict[TopicIdPartition, int | None] = {}
+        self._held_more = trio.lowlevel.ParkingLot()
+        self._failing_since_ms: int | None = None
+        self._is_reported = False
 
     # --- held partitions ----------------------------------------------------------------------------------------------
 
     def hold(self, partition: TopicIdPartition) -> None:
-        """Hold a user partition; it is ready once everything in the log at this time is read."""
-        self._targets.setdefault(partition, 0 if self._log is None else self._log.log_end_offset)
+        """Hold a user partition; it is ready once everything committed in the log at this time is read."""
+        self._targets.setdefault(partition, None)
+        self._held_more.unpark_all()
 
     def let_go(self, partition: TopicIdPartition) -> None:
         """Stop holding a user partition; its cache is dropped if it has no segments."""
@@ -111,10 +115,8 @@ class FollowedPartition:
         return not self._targets
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        if self._log is None or partition not in self._targets:
-            return False
-        # The log may have been truncated below the target.
-        return self.position >= min(self._targets[partition], self._log.log_end_offset)
+        target = self._targets.get(partition)
+        return self._topic_id is not None and target is not None and self.position >= target
 
     def cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         """The cache of a user partition; an empty one if it is unknown."""
@@ -124,80 +126,113 @@ class FollowedPartition:
 
     async def follow(self) -> None:
         """Read the log and new records until cancelled."""
-        while True:
-            try:
-                found = await self._find_log()
-                if found is not self._log or found.log_end_offset < self.position:
-                    if not self._topic.is_in_sync(self.index):
-                        await self._env.sleep_ms(self._retry_ms)
-                        continue
-                    await self._begin(found)
-                await self._read_on(found)
-            except KafkaError as error:
-                logger.warning("cannot read the tier's metadata", partition=self.index, why=error.message)
-                await self._env.sleep_ms(10 * self._retry_ms)
-
-    async def _find_log(self) -> Log:
-        missing_since_ms, is_reported = self._env.now_ms(), False
-        while (found := self._topic.log(self.index)) is None:
-            self._on_lost()
-            await self._env.sleep_ms(self._retry_ms)
-            if not is_reported and self._env.now_ms() - missing_since_ms >= MISSING_MS:
-                is_reported = True
-                logger.warning(
-                    "this broker has no replica of a partition of __remote_log_metadata; tiered partitions wait for it",
-                    partition=self.index,
-                )
-        return found
-
-    async def _begin(self, found: Log) -> None:
-        """Start to read a log: from a matching snapshot, or from its start."""
-        if self._log is not None:
-            logger.warning("the log of the tier's metadata was replaced or truncated", partition=self.index)
-        self._log = None
-        self.caches, self.position, self._last_batch = {}, 0, NO_BATCH
-        loaded = await self._env.run_blocking(self._load, found)
-        if loaded is not None:
-            snapshot, self.caches = loaded
-            self.position, self._last_batch = snapshot.position, snapshot.last_batch
-        self._snapshot_position, self._events_since_snapshot = self.position, 0
-        self._log = found
-        self._targets = dict.fromkeys(self._targets, found.log_end_offset)
-        self._progress.unpark_all()
-
-    def _load(self, found: Log) -> tuple[Snapshot, Caches] | None:
         try:
-            snapshot = metadata_snapshot.read(self._env.disk, found, self.partition_count)
-            return snapshot, snapshot.restore()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._find_ends)
+                while True:
+                    await self._retry_on_error(self._follow_on)
+        finally:
+            self._reader.close()
+
+    async def _retry_on_error(self, step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except KafkaError as error:
+            self._note_failure(error)
+            await self._env.sleep_ms(self._retry_ms)
+        else:
+            if self._is_reported:
+                logger.info("reading the tier's metadata again", partition=self.index)
+            self._failing_since_ms, self._is_reported = None, False
+
+    def _note_failure(self, error: KafkaError) -> None:
+        """Log an error once: immediately if the log is damaged or its disk fails, later if it may have no leader."""
+        now_ms = self._env.now_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        is_due = error.code is ErrorCode.KAFKA_STORAGE_ERROR or now_ms - self._failing_since_ms >= REPORT_MS
+        if is_due and not self._is_reported:
+            self._is_reported = True
+            why = error.message or error.code.name
+            logger.warning("cannot read the tier's metadata; will retry", partition=self.index, why=why)
+
+    async def _follow_on(self) -> None:
+        topic_id = self._topic.topic_id
+        if topic_id is None:
+            self._on_lost()
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no __remote_log_metadata")
+        if topic_id != self._topic_id:
+            if self._topic_id is not None:
+                logger.warning("the topic of the tier's metadata was created again", partition=self.index)
+            self._start_over()
+            await self._load_snapshot(Source(topic_id, self.index, self.partition_count))
+            self._topic_id = topic_id
+            self._held_more.unpark_all()
+            self._progress.unpark_all()
+        await self._read_on()
+
+    def _start_over(self) -> None:
+        self._topic_id = None
+        self.caches, self.position, self._last_batch, self._leader_epoch = {}, 0, NO_BATCH, NO_EPOCH
+        self._snapshot_position = self._events_since_snapshot = 0
+        self._starts += 1
+        self._targets = dict.fromkeys(self._targets)
+        self._held_more.unpark_all()
+
+    async def _load_snapshot(self, source: Source) -> None:
+        """Continue where a snapshot was taken, if there is one that fits the log. Errors: KafkaError."""
+        directory = self._reader.directory
+        if directory is None:
+            return
+        try:
+            snapshot, caches = await self._env.run_blocking(self._load, directory, source)
+            base_offset, crc = snapshot.last_batch
+            if base_offset >= 0 and not await self._reader.has_batch(base_offset, crc):
+                raise metadata_snapshot.Unusable(f"the log does not have its batch at offset {base_offset}")
         except FileNotFoundError:
-            return None
+            return
         except (metadata_snapshot.Unusable, OSError) as error:
             logger.warning("a snapshot of the tier's metadata cannot be used", partition=self.index, why=error)
-            return None
+            return
+        self.caches, self.position = caches, snapshot.position
+        self._last_batch, self._leader_epoch = snapshot.last_batch, snapshot.leader_epoch
+        self._snapshot_position = self.position
 
-    async def _read_on(self, found: Log) -> None:
-        """Apply the next slice, or wait for new records."""
-        topic, position = self._topic, self.position
-        end_offset = topic.high_watermark(self.index)
-        if end_offset <= position:
-            await topic.wait_beyond(self.index, position)
-            if topic.high_watermark(self.index) <= position:
-                await self._env.sleep_ms(self._retry_ms)  # the partition is no longer on this broker
+    def _load(self, directory: str, source: Source) -> tuple[Snapshot, Caches]:
+        snapshot = metadata_snapshot.read(self._env.disk, directory, source)
+        return snapshot, snapshot.restore()
+
+    async def _read_on(self) -> None:
+        """Apply the next slice, if new records come in time."""
+        count, topic_id = self.partition_count, self._topic_id
+        events = await self._reader.read(self.position, self._leader_epoch, partition_count=count)
+        if self._topic.topic_id != topic_id:
             return
-        count = self.partition_count
-        events = read_new(found, position, end_offset=end_offset, partition_count=count)
         if events is None:
-            read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=count)
-            events = await self._env.run_blocking(read, found, position)
-        if topic.log(self.index) is not found or found.log_end_offset < events.next_offset:
-            return
-        if events.next_offset == position:
-            await self._env.sleep_ms(self._retry_ms)  # the rest of a batch is not committed yet
-            return
-        self._take_in(events)
-        self._progress.unpark_all()
-        if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
-            await self.write_snapshot()
+            logger.warning("the log of the tier's metadata was truncated; reading it again", partition=self.index)
+            self._start_over()
+            self._topic_id = topic_id
+            self._progress.unpark_all()
+        elif events.next_offset > self.position:
+            self._take_in(events)
+            self._progress.unpark_all()
+            if self._events_since_snapshot > max(MIN_EVENTS_BETWEEN_SNAPSHOTS, self.segment_count):
+                await self.write_snapshot()
+
+    async def _find_ends(self) -> None:
+        """Find out how far to read until newly held partitions are ready."""
+        while True:
+            new = [partition for partition, target in self._targets.items() if target is None]
+            if new and self._topic_id is not None:
+                await self._retry_on_error(partial(self._find_end, new))
+            else:
+                await self._held_more.park()
+
+    async def _find_end(self, new: list[TopicIdPartition]) -> None:
+        starts, end_offset = self._starts, await self._reader.end_offset()
+        if self._starts == starts:
+            self._targets.update((one, end_offset) for one in new if one in self._targets)
+            self._progress.unpark_all()
 
     def _take_in(self, events: Events) -> None:
         dropped: list[str] = []
@@ -206,7 +241,8 @@ class FollowedPartition:
             if why is not None:
                 dropped.append(f"offset {offset}: {why}")
         self.position = events.next_offset
-        self._last_batch = events.last_batch or self._last_batch
+        if events.last_batch is not None:
+            self._last_batch, self._leader_epoch = events.last_batch, events.leader_epoch
         self.counters.events_read += len(events.events)
         self._events_since_snapshot += len(events.events)
         if dropped:
@@ -240,16 +276,17 @@ class FollowedPartition:
     async def write_snapshot(self) -> None:
         """Write a snapshot unless the file is current. A failure is only logged: it costs just a longer restart."""
         async with self._writing:
-            if self._log is not None and self.position != self._snapshot_position:
-                await self._write_snapshot(self._log)
+            directory, topic_id = self._reader.directory, self._topic_id
+            if directory is not None and topic_id is not None and self.position != self._snapshot_position:
+                await self._write_snapshot(directory, Source(topic_id, self.index, self.partition_count))
 
-    async def _write_snapshot(self, found: Log) -> None:
+    async def _write_snapshot(self, directory: str, source: Source) -> None:
         # A partition that has no segments and is not held belongs to a deleted topic, so it is left out.
         kept = {key: cache for key, cache in self.caches.items() if key in self._targets or cache.segments}
         self._events_since_snapshot = 0
-        snapshot = Snapshot.of(kept, self.position, self._last_batch)
+        snapshot = Snapshot.of(kept, self.position, self._last_batch, self._leader_epoch)
         try:
-            await self._env.run_blocking(metadata_snapshot.write, self._env.disk, found, self.partition_count, snapshot)
+            await self._env.run_blocking(metadata_snapshot.write, self._env.disk, directory, source, snapshot)
             self._snapshot_position = snapshot.position
         except OSError as error:
             logger.warning("cannot write a snapshot of the tier's metadata", partition=self.index, why=error)

@@ -1,4 +1,4 @@
-"""Reads the log of a partition of `__remote_log_metadata`, and skips damage.
+"""Reads a local log of a partition of `__remote_log_metadata`, and skips damage.
 
 After damage the next batch is found by its checksum. All bytes before it are skipped, and the number of skipped offsets
 is reported.
@@ -9,14 +9,50 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from kbroker.runtime.net_ports import Env
 from kbroker.storage.log import Log
 from kbroker.storage.valid_batches import read_behind_damage, read_undamaged
-from kbroker.tiered.metadata_topic import Events, read_events
-from wire.errors import KafkaError
+from kbroker.tiered.metadata_topic import NO_EPOCH, Events, read_events
+from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import batches
+
+SLICE_BYTES: Final = 64 << 10
+"""The events of one slice are applied in one step: about 500 events, a few milliseconds."""
 
 _FEW_RECORDS: Final = 8
 _FEW_BYTES: Final = 8 << 10
+
+
+async def read_log(env: Env, log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events:
+    """The next events from `offset` up to `end_offset`. Errors: as read_on."""
+    events = read_new(log, offset, end_offset=end_offset, partition_count=partition_count)
+    if events is None:
+        read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=partition_count)
+        events = await env.run_blocking(read, log, offset)
+    return events
+
+
+def is_truncated(log: Log, offset: int, leader_epoch: int) -> bool:
+    """Whether the log no longer has the batch of `leader_epoch` that ended at `offset`."""
+    if log.log_end_offset < offset:
+        return True
+    if leader_epoch == NO_EPOCH or not log.leader_epochs.entries:
+        return False
+    found_epoch, end_offset = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+    return found_epoch != leader_epoch or end_offset < offset
+
+
+def has_batch(log: Log, base_offset: int, crc: int) -> bool:
+    """Whether the log has this batch, or starts after it. Blocking. Errors: KAFKA_STORAGE_ERROR."""
+    if base_offset < log.local_log_start_offset:
+        return True
+    try:
+        data = log.read(base_offset, max_bytes=1).read()
+    except KafkaError as error:
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+        return False
+    return any((one.base_offset, one.crc) == (base_offset, crc) for one in batches(data))
 
 
 def read_new(log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events | None:

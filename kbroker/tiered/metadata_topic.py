@@ -28,6 +28,7 @@ from wire.stored import tiered
 from wire.stored.frame import decode_record, encode_record
 
 RECORD_VERSION: Final = 0
+NO_EPOCH: Final = -1
 
 _SegmentRecord, _UpdateRecord = tiered.RemoteLogSegmentMetadataRecord, tiered.RemoteLogSegmentMetadataUpdateRecord
 _TYPES: Final = {0: _SegmentRecord, 1: _UpdateRecord}
@@ -109,13 +110,15 @@ class Events:
 
     Shape  events are (offset, event) in log order; skipped are (first offset, count, reason)
     Shape  next_offset is where to continue reading
-    Shape  last_batch is (base_offset, crc) of the last batch that was read; it identifies a position in the log
+    Shape  last_batch is (base_offset, crc) of the last batch that was read, leader_epoch its epoch; they identify a
+           position in the log
     """
 
     next_offset: int
     events: list[tuple[int, MetadataEvent]] = field(default_factory=list)
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
     last_batch: tuple[int, int] | None = None
+    leader_epoch: int = NO_EPOCH
 
     def skip_to(self, offset: int, why: str) -> None:
         """Record that nothing before `offset` can be read."""
@@ -141,7 +144,7 @@ def read_events(
 
 def _read_batch(found: Events, batch: RecordBatch, partition: int, partition_count: int) -> None:
     start = found.next_offset
-    found.last_batch = batch.base_offset, batch.crc
+    found.last_batch, found.leader_epoch = (batch.base_offset, batch.crc), batch.partition_leader_epoch
     if batch.is_control:
         found.next_offset = batch.next_offset  # a transaction marker; the metadata is read uncommitted
         return

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
+from kbroker.tiered.metadata_topic import Events
 from kbroker.tiered.partition import RemotePartition
 
 
@@ -66,6 +67,11 @@ class PartitionWriter(Protocol):
 class MetadataTopic(Protocol):
     """`__remote_log_metadata` as its manager sees it."""
 
+    @property
+    def topic_id(self) -> UUID | None:
+        """None while this broker knows no such topic."""
+        ...
+
     async def ensure(self) -> int:
         """Create the topic if needed, and return its number of partitions. Errors: KafkaError; the caller retries."""
         ...
@@ -77,16 +83,34 @@ class MetadataTopic(Protocol):
         """
         ...
 
-    def log(self, partition: int) -> Log | None:
-        """The local log of one of its partitions, for reading; None if there is none."""
+    def reader(self, partition: int) -> MetadataReader:
+        """A reader of one partition. The caller closes it."""
         ...
 
-    def is_in_sync(self, partition: int) -> bool:
-        """Whether the local log of one of its partitions has all committed records."""
+
+class MetadataReader(Protocol):
+    """Reads one partition of `__remote_log_metadata` from its leader, on whichever broker that is.
+
+    Errors  KafkaError; the caller retries
+    """
+
+    @property
+    def directory(self) -> str | None:
+        """The directory of this broker's replica; None without one."""
         ...
 
-    def high_watermark(self, partition: int) -> int: ...
-
-    async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return once the high watermark is greater than `offset`, or the partition is no longer on this broker."""
+    async def end_offset(self) -> int:
+        """An offset below which all records are that were committed when the call began."""
         ...
+
+    async def read(self, offset: int, leader_epoch: int, *, partition_count: int) -> Events | None:
+        """The next events from `offset` on; none if there are none for a while. `leader_epoch` is the epoch of the
+        last batch before `offset`. None if the log no longer has that batch: it was truncated.
+        """
+        ...
+
+    async def has_batch(self, base_offset: int, crc: int) -> bool:
+        """Whether the log has this batch, or starts after it."""
+        ...
+
+    def close(self) -> None: ...

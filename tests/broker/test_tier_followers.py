@@ -3,64 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from kbroker.testing.disk import Fault, SimulatedDisk
-from tests.broker.several import MemoryCluster, memory_cluster
-from tests.broker.shared_store import SHARED_TIER, TIER, SharedStore
-from tests.handlers.asking import read
-from wire.messages.produce import PartitionProduceResponse
-from wire.record_batch import Record, build_batch
+from kbroker.testing.disk import Fault
+from tests.broker.several import MemoryCluster
+from tests.broker.shared_store import TIER
+from tests.broker.tiered_cluster import TIERED, complaints, fill, read_all, replace_disk, send, tiered_cluster
 
-TIERED = {"remote.storage.enable": "true", "segment.bytes": 400, "local.retention.bytes": 1, "retention.ms": -1}
-"""Each batch of `value` is a segment, and goes from here as soon as the tier has it."""
 CANNOT = "a follower cannot be built from the tier yet; will retry"
-
-
-def value(number: int) -> bytes:
-    return b"%08d" % number + b"x" * 300
-
-
-@asynccontextmanager
-async def tiered_cluster() -> AsyncIterator[tuple[MemoryCluster, SimulatedDisk]]:
-    """Three brokers and the disk of their tier."""
-    async with memory_cluster(0, settings=SHARED_TIER) as cluster:
-        disk = SharedStore.use(cluster.disks)
-        await cluster.start(1, 2, 3)
-        yield cluster, disk
-
-
-async def send(cluster: MemoryCluster, number: int) -> PartitionProduceResponse:
-    """One batch of an idempotent producer, to the leader."""
-    await cluster.until(lambda: cluster.leader() in cluster.brokers)
-    leader = cluster.leader()
-    await cluster.until(lambda: cluster.brokers[leader].partition().is_leader)
-    request = cluster.produce_request([])
-    request.topic_data[0].partition_data[0].records = build_batch(
-        [Record(timestamp=1, value=value(number))], producer_id=7, producer_epoch=0, base_sequence=number
-    )
-    async with cluster.client(leader) as client:
-        found: PartitionProduceResponse = (await client.ask(request, version=9)).responses[0].partition_responses[0]
-    return found
-
-
-async def fill(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
-    """Produce batches, and wait until the leader has only the last one locally."""
-    for number in range(start, start + count):
-        sent = await send(cluster, number)
-        assert (sent.error_code, sent.base_offset) == (0, number)
-    log = cluster.brokers[cluster.leader()].partition().log
-    await cluster.until(lambda: log.local_log_start_offset == start + count - 1)
-
-
-async def replace_disk(cluster: MemoryCluster, broker_id: int) -> None:
-    """Kill a broker and give it an empty disk."""
-    await cluster.kill(broker_id)
-    del cluster.disks[broker_id]
 
 
 async def join(cluster: MemoryCluster) -> tuple[int, int, int]:
@@ -74,19 +26,13 @@ async def join(cluster: MemoryCluster) -> tuple[int, int, int]:
     return log.log_start_offset, log.local_log_start_offset, log.log_end_offset
 
 
-async def read_all(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
-    """Read every record from the leader, and compare."""
-    async with cluster.client(cluster.leader()) as client:
-        for number in range(start, count):
-            assert (await read(client, "t", offset=number))[0] == value(number)
-
-
 async def test_m11_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None:
-    async with tiered_cluster() as (cluster, _):
+    async with tiered_cluster() as (cluster, disk):
         await cluster.create(**TIERED)
         await fill(cluster, 10)
         await replace_disk(cluster, 3)
         assert await join(cluster) == (0, 9, 10)
+        assert complaints(cluster, disk) == []
 
 
 async def test_a_follower_that_is_built_leads_without_loss() -> None:
@@ -183,20 +129,6 @@ async def test_m11_a_follower_killed_during_builds_is_built_later() -> None:
                 await cluster.kill(3)
         assert len(ends) > 1
         await join(cluster)
-
-
-async def test_m10_copies_continue_with_another_leader_of_the_tiers_metadata() -> None:
-    async with tiered_cluster() as (cluster, _):
-        await cluster.create(replicas=((1, 2, 3),), **TIERED)
-        await fill(cluster, 4)
-        ends = {index: cluster.brokers[1].partition("__remote_log_metadata", index).log for index in range(3)}
-        (index,) = [index for index, log in ends.items() if log.log_end_offset]
-        before = cluster.leader("__remote_log_metadata", index)
-        assert before != 1, "another broker leads it"
-        await cluster.kill(before)
-        await cluster.until(lambda: cluster.leader("__remote_log_metadata", index) not in (before, -1))
-        await fill(cluster, 4, start=4)
-        await read_all(cluster, 8)
 
 
 async def test_a_leader_that_changes_during_a_build_is_followed() -> None:

@@ -18,7 +18,8 @@ from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import RemoteLogSegmentMetadata
 from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS, NO_BATCH
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
-from kbroker.tiered.metadata_snapshot import Snapshot
+from kbroker.tiered.metadata_snapshot import Snapshot, Source
+from kbroker.tiered.metadata_topic import NO_EPOCH
 from tests.tiered.metadata_site import (
     PARTITIONS,
     append_all,
@@ -144,18 +145,17 @@ async def test_m10_a_snapshot_beyond_the_log_end_is_not_used(refilled: bool) -> 
     assert (await answers_on(disk))[0] == found
 
 
-async def test_a_snapshot_without_batches_is_checked_by_the_log_end() -> None:
+async def test_a_snapshot_beyond_an_empty_log_is_not_used() -> None:
     disk = SimulatedDisk()
-    _, topic = topic_on(disk)
+    env, topic = topic_on(disk)
     await topic.ensure()
-    log = topic.logs[HOME]
-    for position in (0, 1):
-        metadata_snapshot.write(disk, log, PARTITIONS, Snapshot(position, NO_BATCH, {}, []))
-        if position:
-            with pytest.raises(metadata_snapshot.Unusable, match="the log ends at 0"):
-                metadata_snapshot.read(disk, log, PARTITIONS)
-        else:
-            assert metadata_snapshot.read(disk, log, PARTITIONS).position == 0
+    assert topic.topic_id is not None
+    snapshot = Snapshot(1, NO_BATCH, NO_EPOCH, {}, [])
+    metadata_snapshot.write(disk, topic.logs[HOME].directory, Source(topic.topic_id, HOME, PARTITIONS), snapshot)
+    async with at_work(env, topic) as manager:
+        await hold(manager, ORDERS)
+        assert manager.followed[0].position == 0
+        await copy(manager, segment_metadata(ORDERS, 0, 9))
 
 
 async def test_a_partition_held_again_is_not_read_again(autojump_clock: MockClock) -> None:

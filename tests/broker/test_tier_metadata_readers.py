@@ -1,0 +1,130 @@
+"""`__remote_log_metadata` is read from its leader, on whichever broker that is."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from tests.broker.running_broker import DATA
+from tests.broker.several import MemoryCluster
+from tests.broker.tiered_cluster import (
+    TIERED,
+    complaints,
+    fill,
+    knows_the_tier,
+    produce_all,
+    read_all,
+    replace_disk,
+    replica,
+    segments,
+    tiered_cluster,
+)
+
+ONE_REPLICA = {
+    "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
+    "rlmm.config.remote.log.metadata.topic.replication.factor": 1,
+    "rlmm.config.remote.log.metadata.topic.min.isr": 1,
+}
+ON_THREE = {**ONE_REPLICA, "rlmm.config.remote.log.metadata.topic.replication.factor": 3}
+
+
+def home(cluster: MemoryCluster) -> int:
+    """The leader of the only partition of the tier's metadata; -1 before it exists."""
+    found = cluster.image.partition(REMOTE_LOG_METADATA_TOPIC, 0)
+    return -1 if found is None else found.leader
+
+
+async def create_away_from_the_metadata(cluster: MemoryCluster) -> list[int]:
+    """A tiered partition on the two brokers that have no replica of the metadata."""
+    await cluster.create("other", replicas=((1,),), **TIERED)
+    await cluster.until(lambda: home(cluster) > 0)
+    away = [one for one in (1, 2, 3) if one != home(cluster)]
+    await cluster.create(replicas=(away,), **TIERED)
+    return away
+
+
+async def test_a_broker_without_a_replica_of_the_metadata_copies_and_follows() -> None:
+    async with tiered_cluster(settings=ONE_REPLICA) as (cluster, disk):
+        leader, follower = await create_away_from_the_metadata(cluster)
+        await fill(cluster, 6)
+        await replace_disk(cluster, follower)
+        await cluster.start(follower)
+        await cluster.until(lambda: cluster.isr() == {leader, follower})
+        log = cluster.brokers[follower].partition().log
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 5)
+        await cluster.kill(leader)
+        await cluster.until(lambda: cluster.leader() == follower)
+        await fill(cluster, 3, start=6)
+        await read_all(cluster, 9)
+        assert complaints(cluster, disk) == []
+
+
+async def test_m10_without_the_leader_of_the_metadata_copies_wait() -> None:
+    async with tiered_cluster(settings=ONE_REPLICA) as (cluster, disk):
+        await create_away_from_the_metadata(cluster)
+        await fill(cluster, 4)
+        lost = home(cluster)
+        await cluster.kill(lost)
+        await produce_all(cluster, 4, start=4)
+        await trio.sleep(60)
+        log = replica(cluster).log
+        assert log.local_log_start_offset == 3
+        await read_all(cluster, 8)
+        await cluster.start(lost)
+        await cluster.until(lambda: log.local_log_start_offset == 7)
+        await read_all(cluster, 8)
+        assert complaints(cluster, disk) == []
+
+
+@pytest.mark.parametrize("loss", ["killed", "stalled"])
+async def test_m10_copies_continue_with_another_leader_of_the_metadata(loss: str) -> None:
+    async with tiered_cluster(settings=ON_THREE) as (cluster, disk):
+        await cluster.create("other", replicas=((1,),), **TIERED)
+        await cluster.until(lambda: home(cluster) > 0)
+        before = home(cluster)
+        await cluster.create(replicas=([one for one in (1, 2, 3) if one != before],), **TIERED)
+        await fill(cluster, 4)
+        if loss == "killed":
+            await cluster.kill(before)
+        else:
+            # Its connections stay open, and it answers nothing that waits.
+            cluster.brokers[before].is_cut_from_controller = True
+            await cluster.heartbeat(cluster.brokers[before], want_fence=True)
+        await cluster.until(lambda: home(cluster) not in (before, -1))
+        begun = trio.current_time()
+        await fill(cluster, 4, start=4)
+        assert trio.current_time() - begun < 30
+        await read_all(cluster, 8)
+        assert complaints(cluster, disk) == []
+
+
+async def test_a_copy_does_not_wait_for_followers_of_the_metadata() -> None:
+    """Its own record is read back from the leader, which knows first that it is committed."""
+    async with tiered_cluster(settings=ON_THREE) as (cluster, _):
+        await cluster.create("other", replicas=((1,),), **TIERED)
+        await cluster.until(lambda: home(cluster) > 0)
+        (one, *_) = [one for one in (1, 2, 3) if one != home(cluster)]
+        await cluster.create(replicas=((one,),), **{**TIERED, "local.retention.bytes": -2})
+        await produce_all(cluster, 21)
+        begun = segments(cluster, one)[0].event_timestamp_ms if segments(cluster, one) else None
+        await cluster.until(lambda: replica(cluster).remote.highest_offset_in_remote_storage == 19)
+        times = [each.event_timestamp_ms for each in segments(cluster, one)]
+        assert begun is None or begun == times[0]
+        assert times[-1] - times[0] < 19 * 100, "milliseconds for each segment"
+
+
+async def test_m10_damage_at_the_leader_of_the_metadata_is_skipped() -> None:
+    async with tiered_cluster(settings=ONE_REPLICA) as (cluster, _):
+        _, follower = await create_away_from_the_metadata(cluster)
+        await fill(cluster, 6)
+        lost = home(cluster)
+        await cluster.kill(lost)
+        await cluster.start(lost)
+        file = cluster.disks[lost].open(f"{DATA}/{REMOTE_LOG_METADATA_TOPIC}-0/{0:020}.log")
+        file.pwrite(b"\xff" * 4, 200)
+        await cluster.kill(follower)
+        await cluster.start(follower)
+        await cluster.until(lambda: knows_the_tier(cluster, follower))
+        assert 3 <= len(segments(cluster, follower)) < 6
+        await fill(cluster, 3, start=6)
