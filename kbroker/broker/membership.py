@@ -171,6 +171,7 @@ async def join_quorum(
             timestamp_ms=env.timestamp_ms(),
             clean_shutdown=directory.was_clean,
             reserve=directory.reserve,
+            state=directory.state,
             report=logger.warning,
         )
     )

@@ -27,6 +27,7 @@ from kbroker.controller.snapshots import SnapshotId
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, ImageBuilder, Record, TopicImage
 from kbroker.runtime.ports import Disk, File
+from kbroker.storage.plans import DirectoryState
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch, batches
@@ -209,9 +210,11 @@ def open_follower(
     timestamp_ms: int,
     clean_shutdown: bool,
     reserve: SpaceReserve,
+    state: DirectoryState | None = None,
     report: Callable[[str], None],
 ) -> MetadataFollower:
-    """Load the log of a broker. A log that cannot be used is deleted, because the controllers have it.
+    """Load the log of a broker. A log that cannot be used is deleted, because the controllers have it. A later error of
+    the log's disk fails the log directory of `state`.
 
     Blocking. OSError, UnusableMetadata for a record that this version does not know.
     """
@@ -227,6 +230,7 @@ def open_follower(
             clean_shutdown=clean_shutdown,
             reserve=reserve,
             unapplied=unapplied,
+            state=state,
             report=report,
         )
         return MetadataFollower(log, image, unapplied, disk=disk)

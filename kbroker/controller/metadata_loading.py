@@ -29,6 +29,7 @@ from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
+from kbroker.storage.plans import DirectoryState
 from kbroker.storage.reserve import SpaceReserve
 from wire.errors import KafkaError, Malformed
 from wire.record_batch import RecordBatch
@@ -51,10 +52,12 @@ def load_metadata_log(
     may_be_empty: bool = True,
     reserve: SpaceReserve | None = None,
     unapplied: list[RecordBatch] | None = None,
+    state: DirectoryState | None = None,
     report: Report,
 ) -> tuple[MetadataLog, Image]:
     """Open the log under a log directory, or create it, and replay it. `may_be_empty` is False if a broker has run here
-    before, because then the log must have records. node_id is the only voter, None for an observer.
+    before, because then the log must have records. node_id is the only voter, None for an observer. state is that of
+    the log directory, which fails if this log cannot be written; None gives the log a state of its own.
 
     An observer passes the list `unapplied`. The image is then that of the snapshot, and the batches after it, which may
     not be committed, are added to the list. Damage only shortens an observer's log: it fetches the rest again.
@@ -121,6 +124,7 @@ def load_metadata_log(
         log_start_offset=0,
         timestamp_ms=timestamp_ms,
         pool=FilePool(disk, limit=64),
+        state=state,
         report=report,
     )
     try:

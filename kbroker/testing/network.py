@@ -35,6 +35,7 @@ from kbroker.testing.hosts import Host, Place, host_of
 from kbroker.testing.net import PIPE_BYTES, MemoryNetwork, MemoryStream, Pipe
 from wire.schema import schema_of
 
+NODE: Final = "node-"  # hosts of nodes begin with it, hosts of clients do not
 NEVER: Final = float("inf")
 _GRID: Final = 10_000  # deliveries happen at multiples of 0.1 ms, so that one wake-up serves several
 _REQUEST_HEAD: Final = 12  # size, api key, version, correlation id
@@ -56,11 +57,12 @@ class Pace:
 
 @dataclass(slots=True)
 class FrameFault:
-    """A fault of the next matching request; it strikes once.
+    """A fault of the next matching requests, as many as `times`.
 
     Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
            on another connection, whose answer nobody reads) or "drop-reply" (the request is served, and the connection
-           ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any
+           ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any;
+           is_from_node: only requests of nodes, or only those of clients
     """
 
     kind: str
@@ -69,6 +71,17 @@ class FrameFault:
     receiver: str = ""
     delay_ms: float = 0.0
     skip: int = 0
+    times: int = 1
+    is_from_node: bool | None = None
+
+    def matches(self, api_key: int, sender: str, receiver: str) -> bool:
+        """Whether this request is one that it strikes."""
+        return (
+            self.api_key in (-1, api_key)
+            and self.sender in ("", sender)
+            and self.receiver in ("", receiver)
+            and self.is_from_node in (None, sender.startswith(NODE))
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -370,14 +383,15 @@ class SimulatedNetwork(MemoryNetwork):
         return link
 
     def fault_of(self, api_key: int, link: _Link) -> FrameFault | None:
-        """The fault that strikes this request, if any; it is used up."""
+        """The fault that strikes this request, if any."""
         for fault in self.frame_faults:
-            matches = fault.api_key in (-1, api_key)
-            if matches and fault.sender in ("", link.sender) and fault.receiver in ("", link.receiver):
+            if fault.matches(api_key, link.sender, link.receiver):
                 if fault.skip:
                     fault.skip -= 1
                     return None
-                self.frame_faults.remove(fault)
+                fault.times -= 1
+                if not fault.times:
+                    self.frame_faults.remove(fault)
                 self.trace(fault.kind, link.sender, link.receiver, api_key)
                 return fault
         return None

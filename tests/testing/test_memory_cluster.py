@@ -185,6 +185,17 @@ async def test_a_failed_disk_ends_its_node_and_another_leads(cluster: MemoryClus
 
 
 @in_cluster
+async def test_d8_a_broker_that_cannot_store_the_metadata_ends(cluster: MemoryCluster, client: Client) -> None:
+    """It would go on as a leader that hears of no later leader."""
+    leader = cluster.leader("t")
+    leader.disk.fail("write", path="/data/__cluster_metadata-0/*.log")
+    await cluster.create_topic("other", replicas=[[each.id for each in cluster.brokers if each is not leader]])
+    await cluster.until(lambda: not leader.is_running)
+    assert "/data has failed" in str(leader.failure)
+    assert await ended(client)
+
+
+@in_cluster
 async def test_clocks_jump_alone_and_together(cluster: MemoryCluster, client: Client) -> None:
     before = [node.env.timestamp_ms() for node in cluster.brokers]
     cluster.clock.jump(3_600_000)
