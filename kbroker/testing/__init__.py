@@ -3,11 +3,17 @@
 from kbroker.testing import memory_cluster, run
 """
 
-from kbroker.testing.broker import Client, memory_broker
-from kbroker.testing.cluster import MemoryCluster, MemoryNode, memory_cluster
-from kbroker.testing.deterministic import deterministic, run
-from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.network import Pace
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kbroker.testing.broker import Client, memory_broker
+    from kbroker.testing.cluster import MemoryCluster, MemoryNode, memory_cluster
+    from kbroker.testing.determinism import deterministic, run
+    from kbroker.testing.disk_nodes import Loss
+    from kbroker.testing.network import Pace
 
 __all__ = [
     "Client",
@@ -20,3 +26,22 @@ __all__ = [
     "memory_cluster",
     "run",
 ]
+
+_MODULES: Final = {
+    "Client": "broker",
+    "Loss": "disk_nodes",
+    "MemoryCluster": "cluster",
+    "MemoryNode": "cluster",
+    "Pace": "network",
+    "deterministic": "determinism",
+    "memory_broker": "broker",
+    "memory_cluster": "cluster",
+    "run": "determinism",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Not at import: a mutant is installed from a module of this package before it imports the broker.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -8,7 +8,7 @@ time.
 
 Each node is the program that `kbroker serve` runs, with its own disk, its own wall clock and its own host on the
 network. Under `trio.testing.MockClock` with autojump an hour takes seconds, and with a seed every run is the same: see
-`kbroker.testing.deterministic`.
+`kbroker.testing.determinism`.
 """
 
 from __future__ import annotations

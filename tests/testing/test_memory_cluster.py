@@ -10,7 +10,7 @@ import trio
 
 from kbroker.testing.broker import Client
 from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
-from kbroker.testing.deterministic import run
+from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.network import Pace
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
