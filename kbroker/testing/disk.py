@@ -133,11 +133,12 @@ class SimulatedDisk:
     def fail(
         self, operation: str = "*", path: str = "*", *, error: int = errno.EIO, times: int = 1, skip: int = 0
     ) -> None:
-        """Make operations fail, or never succeed again with times=-1; see Fault for the names of operations and paths.
-
-        Shape  error is an errno: EIO ends the node, ENOSPC is a full disk
-        """
+        """Make operations fail, or never succeed again with times=-1; see Fault for their names and paths."""
         self.inject(Fault(error, name=operation, path=path, times=times, skip=skip))
+
+    def fill(self, *, free_bytes: int = 0) -> None:
+        """Leave this much space until `heal`."""
+        self.capacity_bytes = self._used_bytes() + free_bytes
 
     def slow(self, ms: float, operation: str = "*", path: str = "*") -> None:
         """Make each of these operations take this much longer until `heal`. Needs an environment with latency_ms."""

@@ -1,6 +1,9 @@
 """Methods of `MemoryCluster` that put records into topics and read what topics and groups hold, as any client does.
 
-All of them wait up to a minute of virtual time for a leader.
+All of them repeat a request that fails because a leader is missing or ends, for up to a minute of virtual time.
+
+Errors  KafkaError; if no broker has answered, ConnectionClosed, ConnectionRefusedError, KeyError (the partition has no
+        leader) or trio.TooSlowError
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
-from wire.errors import ErrorCode, KafkaError, check
+from wire.errors import KafkaError, check
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.init_producer_id import InitProducerIdRequest
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -29,40 +33,38 @@ _WITHIN_S: Final = 60
 _CONNECT_S: Final = 2
 _EARLIEST: Final = -2
 _FETCH_BYTES: Final = 1 << 20
-_OUTCOME_UNKNOWN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
-async def produce(
-    cluster: MemoryCluster, topic: str, *values: bytes | Record, index: int = 0, acks: int = -1
-) -> list[int]:
-    """Append one batch to a partition, and return the offsets of its records.
+async def produce(cluster: MemoryCluster, topic: str, *values: bytes | Record, index: int = 0) -> list[int]:
+    """Append one batch to a partition once, with acks=all, and return the offsets of its records.
 
-    A value becomes a record without a key that has the time of `cluster.clock`. The batch is sent again only if it was
-    certainly not appended.
+    A value becomes a record without a key that has the time of `cluster.clock`. A producer id makes it safe to send the
+    batch again after an error.
 
-    Errors  KafkaError; ConnectionClosed and trio.TooSlowError, after which the batch may have been appended or not
+    Errors  those of this module; after a retriable one the batch may have been appended or not
     """
     now_ms = cluster.clock.timestamp_ms()
     records = [each if isinstance(each, Record) else Record(timestamp=now_ms, value=each) for each in values]
-    data = PartitionProduceData(index=index, records=build_batch(records))
-    request = ProduceRequest(
-        acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+    producer = await _retried(lambda: _ask(cluster, _any_broker(cluster), request, 4))
+    check(producer.error_code)
+    batch = build_batch(
+        records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=0
     )
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=batch)])
 
     async def append() -> list[int]:
-        answer = (await _ask(cluster, cluster.leader(topic, index), request, 9)).responses[0]
-        found = answer.partition_responses[0]
+        request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data])
+        answer = await _ask(cluster, cluster.leader(topic, index), request, 9)
+        found = answer.responses[0].partition_responses[0]
         check(found.error_code, found.error_message)
         return [found.base_offset + number for number in range(len(records))]
 
-    return await _retried(append, is_repeatable=False)
+    return await _retried(append)
 
 
 async def records(cluster: MemoryCluster, topic: str, *, index: int = 0, start: int | None = None) -> list[Record]:
-    """The committed records of a partition, from its log start or from an offset; those in the tier too.
-
-    Errors  KafkaError, trio.TooSlowError
-    """
+    """The committed records of a partition, from its log start or from an offset; those in the tier too."""
     found: list[Record] = []
     position = await _retried(lambda: _log_start(cluster, topic, index)) if start is None else start
     while True:
@@ -75,14 +77,13 @@ async def records(cluster: MemoryCluster, topic: str, *, index: int = 0, start: 
 
 
 async def consumer_offset(cluster: MemoryCluster, group: str, topic: str, *, index: int = 0) -> int | None:
-    """The offset that a group has committed for a partition; None if it has none. Errors: KafkaError, TooSlowError."""
+    """The offset that a group has committed for a partition; None if it has none."""
     asked = OffsetFetchRequest(
         group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[index])], require_stable=True
     )
 
     async def look_up() -> int | None:
-        serving = next((node for node in cluster.brokers if node.is_serving), cluster.brokers[0])
-        found = await _ask(cluster, serving, FindCoordinatorRequest(key=group), 3)
+        found = await _ask(cluster, _any_broker(cluster), FindCoordinatorRequest(key=group), 3)
         check(found.error_code, found.error_message)
         answer = await _ask(cluster, found.node_id, asked, 7)
         check(answer.error_code)
@@ -90,6 +91,10 @@ async def consumer_offset(cluster: MemoryCluster, group: str, topic: str, *, ind
         return None if offset < 0 else offset
 
     return await _retried(look_up)
+
+
+def _any_broker(cluster: MemoryCluster) -> MemoryNode:
+    return next((node for node in cluster.brokers if node.is_serving), cluster.brokers[0])
 
 
 async def _log_start(cluster: MemoryCluster, topic: str, index: int) -> int:
@@ -126,21 +131,21 @@ async def _ask(cluster: MemoryCluster, node: MemoryNode | int, request: object, 
         client.close()
 
 
-async def _retried(attempt: Callable[[], Awaitable[T]], *, is_repeatable: bool = True) -> T:
-    """Repeat what failed because a leader is missing or has just changed; is_repeatable: also if it may have happened.
+async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what fails because a leader is missing, has just changed or dies.
 
-    Errors  KafkaError; ConnectionClosed if it is not repeatable; trio.TooSlowError
+    Errors  the last retriable one after a minute, or trio.TooSlowError; other KafkaErrors at once
     """
-    with trio.fail_after(_WITHIN_S):
+    failure: Exception = trio.TooSlowError("no answer")
+    with trio.move_on_after(_WITHIN_S):
         while True:
             try:
                 return await attempt()
-            except (KeyError, ConnectionRefusedError):
-                pass  # no leader, or it has just ended
-            except ConnectionClosed:
-                if not is_repeatable:
-                    raise
+            except (KeyError, ConnectionRefusedError, ConnectionClosed) as error:  # no leader, or it has just ended
+                failure = error
             except KafkaError as error:
-                if not error.code.retriable or (error.code in _OUTCOME_UNKNOWN and not is_repeatable):
+                if not error.code.retriable:
                     raise
+                failure = error
             await trio.sleep(_RETRY_S)
+    raise failure

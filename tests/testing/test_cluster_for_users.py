@@ -16,6 +16,7 @@ from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.fetch import FetchRequest
 from wire.messages.metadata import MetadataRequest
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from wire.messages.produce import ProduceRequest
 from wire.record_batch import Record
 
 APP = "app"
@@ -51,6 +52,22 @@ async def test_a_leader_without_power_is_replaced(cluster: MemoryCluster, autoju
     await leader.kill(loss=Loss.ONLY_SYNCED)
     assert await cluster.produce("orders", b"a") == [0]
     assert cluster.leader("orders") is not leader
+
+
+async def test_a_lost_reply_does_not_repeat_records(cluster: MemoryCluster, autojump_clock: MockClock) -> None:
+    cluster.network.drop_reply(CLIENT, ProduceRequest, times=2)
+    assert await cluster.produce("orders", b"a", b"b") == [0, 1]
+    assert [record.value for record in await cluster.records("orders")] == [b"a", b"b"]
+
+
+async def test_a_full_disk_refuses_records(cluster: MemoryCluster, autojump_clock: MockClock) -> None:
+    for node in cluster.brokers:
+        node.disk.fill()
+    with pytest.raises(KafkaError) as caught:
+        await cluster.produce("orders", b"a" * 1_000)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.heal()
+    assert await cluster.produce("orders", b"a" * 1_000) == [0]
 
 
 async def test_committed_offsets_outlive_their_coordinator(cluster: MemoryCluster, autojump_clock: MockClock) -> None:
