@@ -51,6 +51,7 @@ CONTROLLER: Final = 100
 CLUSTER_ID: Final = "kbrokerTestCluster0000"
 CLIENT: Final = "client"
 _POLL_S: Final = 0.01
+_NOTED: Final = 20
 _CONTROLLER_LISTENER: Final = "CONTROLLER"
 
 T = TypeVar("T")
@@ -299,13 +300,20 @@ class MemoryCluster:
             client.close()
 
     async def create_topic(
-        self, name: str, *, partitions: int = 1, replicas: int | Sequence[Sequence[int]] = 3, **configs: object
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int | Sequence[Sequence[int]] | None = None,
+        **configs: object,
     ) -> None:
         """Create a topic and wait until every running broker knows it.
 
-        Shape   replicas is their number, or the broker ids of each partition; configs are Kafka's with _ for the dots
+        Shape   replicas is their number, or the broker ids of each partition, by default 3 or the number of brokers if
+                that is less; configs are Kafka's with _ for the dots
         Errors  KafkaError
         """
+        replicas = min(3, len(self.brokers)) if replicas is None else replicas
         assignments = [] if isinstance(replicas, int) else replicas
         topic = CreatableTopic(
             name=name,
@@ -420,6 +428,7 @@ async def memory_cluster(
     if failure is not None:
         for fault in cluster.faults:
             failure.add_note(fault)
+        failure.add_note("\n".join(["the last events of the cluster:", *map(str, cluster.events.lines[-_NOTED:])]))
         raise failure
     assert not (asserts and cluster.faults), "; ".join(cluster.faults)
 

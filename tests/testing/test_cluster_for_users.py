@@ -142,7 +142,9 @@ async def test_an_error_of_the_test_is_raised_as_itself(autojump_clock: MockCloc
 
     with pytest.raises(ZeroDivisionError) as caught:
         await fails()
-    assert caught.value.__notes__ == ["a request met a fault"]
+    fault, log = caught.value.__notes__
+    assert fault == "a request met a fault"
+    assert "node 1 INFO" in log
 
 
 async def test_a_cluster_in_real_time_is_refused() -> None:
@@ -160,7 +162,7 @@ async def test_a_time_limit_around_a_cluster_ends_it(autojump_clock: MockClock) 
 def test_a_group_works_with_one_broker() -> None:
     async def main() -> int | None:
         async with memory_cluster(brokers=1) as cluster:
-            await cluster.create_topic("orders", replicas=1)
+            await cluster.create_topic("orders")
             return await cluster.consumer_offset("readers", "orders")
 
     assert run(main, seed=1) is None
