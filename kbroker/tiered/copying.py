@@ -4,12 +4,14 @@
     the bytes   the broker checks them first (see kbroker/storage/sealing.py), the storage manager while sending
     FINISHED    once this is durable, the segment may be read from the tier, or deleted locally
 
-A crash in between leaves an orphan in state STARTED, which `tidy` deletes. After a permanent failure the broker deletes
-the copy at once; if that fails, expiry retries the deletion until it succeeds. The next attempt gets a new id. If the
-store is full or down, the broker retries the copy under the same id, so a long outage costs only one STARTED record.
-Nothing is deleted between such attempts, so a delayed deletion in the store cannot hit a later attempt, and a delayed
-write stores the same bytes. If the store can report its free space, the broker asks before it writes STARTED. If the
-segment is no longer a candidate, `tidy` deletes its partial copy.
+A crash in between leaves an orphan in state STARTED, which `tidy` deletes; a broker does so even if it does not lead
+the partition any more. If the broker loses its leadership during a copy, it deletes the copy. A copy whose FINISHED
+record may have been written is never deleted by `tidy`: followers may rely on it. The record is repeated instead. After
+a permanent failure the broker deletes the copy at once; if that fails, expiry retries the deletion until it succeeds.
+The next attempt gets a new id. If the store is full or down, the broker retries the copy under the same id, so a long
+outage costs only one STARTED record. Nothing is deleted between such attempts, so a delayed deletion in the store
+cannot hit a later attempt, and a delayed write stores the same bytes. If the store can report its free space, the
+broker asks before it writes STARTED. If the segment is no longer a candidate, `tidy` deletes its partial copy.
 
 Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
 """
@@ -64,6 +66,7 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
     epochs = LeaderEpochs(one for one in log.leader_epochs.entries if one[1] < sealed.next_offset)
     epochs.complete_start(sealed.leader_epochs)
     attempt = held.attempt
+    leader_epoch = held.partition.leader_epoch
     metadata = RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(remote.topic_id_partition, tools.env.new_uuid()),
         start_offset=sealed.base_offset,
@@ -95,7 +98,7 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
         leader_epoch_index=format_epochs(epochs.entries).encode(),
     )
     with tools.finishing():
-        await _copy(tools, held, metadata, data)
+        await _copy(tools, held, metadata, data, leader_epoch)
     await tools.env.sleep_ms(0)  # a checkpoint: a cancellation during the shielded copy takes effect here
 
 
@@ -122,13 +125,17 @@ async def _sealed(tools: TierTools, log: Log, candidate: CopyCandidate[Segment])
         raise
 
 
-async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+async def _copy(
+    tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, leader_epoch: int
+) -> None:
     counters = held.remote.counters
     if metadata is not held.attempt:
         held.unfinished.add(metadata.remote_log_segment_id)
         with plugin_errors("add_remote_log_segment_metadata"):
             await tools.metadata.add_remote_log_segment_metadata(metadata)
     held.attempt = None
+    if not _leads(held, leader_epoch):
+        return await _clean_up(tools, held, metadata)
     counters.copy_requests += 1
     try:
         custom_metadata = await tools.copy_threads.run_blocking(_copy_data, tools, metadata, data)
@@ -143,10 +150,39 @@ async def _copy(tools: TierTools, held: Held, metadata: RemoteLogSegmentMetadata
         with suppress(RetriableRemoteStorageError):
             await _clean_up(tools, held, metadata, error)
         raise
-    await tools.record(metadata, FINISHED, custom_metadata)
+    if not _leads(held, leader_epoch):
+        return await _clean_up(tools, held, metadata)
+    held.stored = metadata, custom_metadata
+    return await _finish(tools, held)
+
+
+def _leads(held: Held, leader_epoch: int) -> bool:
+    """Whether this broker still leads the partition in the epoch in which a copy began."""
+    return held.partition.is_leader and held.partition.leader_epoch == leader_epoch
+
+
+async def _finish(tools: TierTools, held: Held) -> None:
+    """Record that the stored copy is finished. It is repeated until it is known to be recorded or refused.
+
+    Errors  RetriableRemoteStorageError; RemoteStorageError if another broker has deleted the copy
+    """
+    assert held.stored is not None
+    metadata, custom_metadata = held.stored
+    try:
+        await tools.record(metadata, FINISHED, custom_metadata)
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError:
+        held.stored = None
+        held.unfinished.discard(metadata.remote_log_segment_id)
+        # The leader gave the copy up for lost, perhaps before all objects were stored.
+        await tools.delete_threads.run_blocking(expiring.delete_data, tools, metadata)
+        raise
+    held.stored = None
     held.unfinished.discard(metadata.remote_log_segment_id)
-    counters.copy_bytes += metadata.segment_size_in_bytes
-    held.note_copied(metadata.end_offset)
+    held.remote.counters.copy_bytes += metadata.segment_size_in_bytes
+    if held.remote.highest_offset_in_remote_storage is not None and held.partition.is_leader:
+        held.note_copied(metadata.end_offset)
 
 
 def _copy_data(tools: TierTools, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
@@ -206,11 +242,13 @@ def find_unfinished(tools: TierTools, held: Held) -> None:
 
 
 async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] | None) -> None:
-    """Delete the partial copies of this broker before another copy starts.
+    """Delete the partial copies of this broker before another copy starts, and finish a stored one.
 
     `attempt` is kept while its segment is the next candidate.
-    Errors  RetriableRemoteStorageError: nothing is copied while leftovers cannot be deleted
+    Errors  RetriableRemoteStorageError: nothing is copied while leftovers cannot be deleted; as _finish
     """
+    if held.stored is not None:
+        await _finish(tools, held)
     if not held.unfinished:
         return
     known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
@@ -226,6 +264,7 @@ async def tidy(tools: TierTools, held: Held, candidate: CopyCandidate[Segment] |
         if one.state is FINISHED:
             # The copy was finished, but the broker got no confirmation.
             held.unfinished.discard(one.remote_log_segment_id)
-            held.note_copied(one.end_offset)
+            if held.partition.is_leader:
+                held.note_copied(one.end_offset)
         else:
             await _clean_up(tools, held, one)

@@ -262,7 +262,7 @@ async def delete_segment(tools: TierTools, counters: TierCounters, metadata: Rem
         await _update(tools, metadata, DELETING)
     counters.delete_requests += 1
     try:
-        await tools.delete_threads.run_blocking(_delete_data, tools, metadata)
+        await tools.delete_threads.run_blocking(delete_data, tools, metadata)
     except RemoteStorageError as error:
         if not isinstance(error, RetriableRemoteStorageError):
             counters.delete_errors += 1
@@ -270,7 +270,8 @@ async def delete_segment(tools: TierTools, counters: TierCounters, metadata: Rem
     await _update(tools, metadata, DELETED)
 
 
-def _delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
+def delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
+    """Delete the objects of a segment. Blocking. Errors: RemoteStorageError."""
     tools.indexes.remove(metadata.remote_log_segment_id.id)
     with plugin_errors("delete_log_segment_data"):
         tools.storage.delete_log_segment_data(metadata)

@@ -135,12 +135,12 @@ class PartitionTasks:
             return False
         if held.make_out(tools.metadata):
             self._is_given_up = self._is_start_known = False
+            find_unfinished(tools, held)
             tools.partitions.wake(partition.key)
         if not partition.is_leader:
             return False
         async with self._beginning:
             if not self._is_start_known:
-                find_unfinished(tools, held)
                 named = held.remote.topic_id_partition
                 is_new = not self.manager.may_have_remote_part(named)
                 # The names of its segments may have given the log start offset, and do not any more.
@@ -152,10 +152,9 @@ class PartitionTasks:
     # Copying
 
     async def _copy_round(self) -> None:
-        if not await self._begin_round():
-            return
+        leads = await self._begin_round()
         tools, held = self.manager.tools, self.held
-        copies = held.remote.copies and not self._is_given_up
+        copies = leads and held.remote.copies and not self._is_given_up
         await tidy(tools, held, self._next_candidate() if copies else None)
         if not copies:
             return

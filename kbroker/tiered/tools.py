@@ -74,6 +74,8 @@ class Held:
            another copy starts
     Shape  attempt is the unfinished copy that is retried under its own id, so that a store that is full for a long time
            costs no further records
+    Shape  stored is a copy of which all objects are stored, with its custom metadata, until its FINISHED record is
+           known to be written or refused
     Note   stuck are remote segments whose last deletion failed: other segments are deleted first
     """
 
@@ -82,6 +84,7 @@ class Held:
     leader_epoch: int = -1
     unfinished: set[RemoteLogSegmentId] = field(default_factory=set)
     attempt: RemoteLogSegmentMetadata | None = None
+    stored: tuple[RemoteLogSegmentMetadata, bytes | None] | None = None
     stuck: set[RemoteLogSegmentId] = field(default_factory=set)
 
     def note_copied(self, end_offset: int) -> None:

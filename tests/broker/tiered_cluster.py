@@ -46,7 +46,13 @@ def replica(cluster: MemoryCluster, topic: str = "t") -> Partition:
 
 async def until_led(cluster: MemoryCluster, topic: str = "t") -> None:
     """Wait until a broker leads the partition and knows it."""
-    await cluster.until(lambda: cluster.leader(topic) in cluster.brokers and replica(cluster, topic).is_leader)
+
+    def is_led() -> bool:
+        running = cluster.brokers.get(cluster.leader(topic))
+        held = None if running is None else running.broker.find_partition((topic, 0))
+        return held is not None and held.is_leader
+
+    await cluster.until(is_led)
 
 
 async def send(cluster: MemoryCluster, number: int, *, acks: int = -1) -> PartitionProduceResponse:

@@ -11,8 +11,11 @@ from trio.testing import MockClock
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
+from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import (
     IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -269,6 +272,64 @@ async def test_m1_a_store_full_for_a_day_costs_one_record(autojump_clock: MockCl
         assert sum(log.log_end_offset for log in site.topic.logs) == 1
         assert site.storage.deleted == []
         site.storage.copies = []
+        await site.rounds()
+        assert site.finished(orders) == bases(site)[:-1]
+        assert not site.complaints(orders)
+
+
+class LosesTheMetadata(FaultyStorage):
+    """After the first copy the tier's metadata cannot be written."""
+
+    site: Site
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        found = super().copy_log_segment_data(metadata, data)
+        if len(self.copied) == 1:
+            self.site.topic.set_reachable(False)
+        return found
+
+
+async def test_m8_a_stored_copy_is_finished_later_and_not_repeated(autojump_clock: MockClock) -> None:
+    """Its record may have been written already, and followers may rely on it: it must not be deleted."""
+    disk = SimulatedDisk()
+    storage = LosesTheMetadata(disk)
+    storage.site = site = Site(disk, storage=storage)
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await trio.sleep(600)
+        assert (len(storage.copied), storage.deleted, site.finished(orders)) == (1, [], [])
+        site.topic.set_reachable(True)
+        await site.rounds()
+        assert site.finished(orders) == storage.copied == bases(site)[:-1]
+        assert storage.deleted == []
+        assert not site.complaints(orders)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_m9_a_broker_that_leads_no_more_deletes_its_copy(when: str, autojump_clock: MockClock) -> None:
+    """It loses the leadership while the objects are stored."""
+    disk = SimulatedDisk()
+
+    class LosesLeadership(FaultyStorage):
+        def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+            if len(self.copied) == 1 and site.leader_epoch == 1:
+                site.lead(orders, leader=2)
+                if when == "before":
+                    raise RetriableRemoteStorageError("503")
+            return super().copy_log_segment_data(metadata, data)
+
+    storage = LosesLeadership(disk)
+    site = Site(disk, storage=storage)
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await site.rounds()
+        first, second, *_ = bases(site)
+        assert site.finished(orders) == [first]
+        assert storage.deleted == [second]
+        assert [one.start_offset for one in site.metadata.list_remote_log_segments(id_of(orders))] == [first]
+        site.lead(orders)
         await site.rounds()
         assert site.finished(orders) == bases(site)[:-1]
         assert not site.complaints(orders)
