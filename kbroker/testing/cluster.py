@@ -14,7 +14,7 @@ network. Under `trio.testing.MockClock` with autojump an hour takes seconds, and
 from __future__ import annotations
 
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -38,13 +38,6 @@ from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from kbroker.testing.event_lines import EventLines, running_as
 from kbroker.testing.network import NODE, Pace, SimulatedNetwork
 from kbroker.testing.store import RemoteStore
-from wire.errors import check
-from wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
 
 DATA: Final = "/data"
 CONTROLLER: Final = 100
@@ -228,7 +221,8 @@ class MemoryCluster:
         self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
         self._image = Image()
 
-    produce, records, consumer_offset = records.produce, records.records, records.consumer_offset
+    create_topic, produce = records.create_topic, records.produce
+    records, consumer_offset = records.records, records.consumer_offset
 
     def settings_of(self, node: MemoryNode) -> Settings:
         """The settings of a node."""
@@ -298,43 +292,6 @@ class MemoryCluster:
             return await client.ask(request, version=version)
         finally:
             client.close()
-
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replicas: int | Sequence[Sequence[int]] | None = None,
-        **configs: object,
-    ) -> None:
-        """Create a topic and wait until every running broker knows it.
-
-        Shape   replicas is their number, or the broker ids of each partition, by default 3 or the number of brokers if
-                that is less; configs are Kafka's with _ for the dots
-        Errors  KafkaError
-        """
-        replicas = min(3, len(self.brokers)) if replicas is None else replicas
-        assignments = [] if isinstance(replicas, int) else replicas
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=-1 if assignments else partitions,
-            replication_factor=replicas if isinstance(replicas, int) else -1,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids))
-                for index, ids in enumerate(assignments)
-            ],
-            configs=[
-                CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()
-            ],
-        )
-        node = next(node for node in self.brokers if node.is_serving)
-        answer = await self.ask(node, CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-        check(answer.topics[0].error_code, answer.topics[0].error_message)
-        await self.until(
-            lambda: all(
-                node.image is not None and name in node.image.topics_by_name for node in self.brokers if node.is_serving
-            )
-        )
 
     async def until(self, condition: Callable[[], T], *, within_ms: int = 120_000) -> T:
         """Wait until a condition is true, and return what it returned. Errors: AssertionError after within_ms."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
@@ -31,6 +31,7 @@ import trio
 
 from kbroker.runtime.ports import Buffer
 from kbroker.testing.draws import Draws
+from kbroker.testing.frames import Frames
 from kbroker.testing.hosts import Host, Place, host_of
 from kbroker.testing.net import PIPE_BYTES, MemoryNetwork, MemoryStream, Pipe
 from wire.schema import schema_of
@@ -96,47 +97,6 @@ class _Link:
     held: list[tuple[int, _WirePipe, bytes | None]] = field(default_factory=list)
 
 
-class _Frames:
-    """Finds the frames in what one side of a connection sends."""
-
-    __slots__ = ("_head", "_head_size", "_left", "frame")
-
-    def __init__(self, head_size: int) -> None:
-        self._head = bytearray()
-        self._head_size = head_size
-        self._left = 0
-        self.frame: bytearray | None = None
-        """The bytes of the frame that `collect` asked for."""
-
-    def feed(self, data: Buffer, on_head: Callable[[bytes], object]) -> bytearray | None:
-        """Call on_head with the head of each frame that begins here; return a collected frame once it is whole."""
-        view, position, whole = memoryview(data), 0, None
-        while position < len(view):
-            if self._left:
-                taken = min(self._left, len(view) - position)
-                if self.frame is not None:
-                    self.frame += view[position : position + taken]
-                self._left -= taken
-                position += taken
-            else:
-                taken = min(self._head_size - len(self._head), len(view) - position)
-                self._head += view[position : position + taken]
-                position += taken
-                if len(self._head) < self._head_size:
-                    break
-                head = bytes(self._head)
-                self._head.clear()
-                self._left = max(0, int.from_bytes(head[:4], "big") + 4 - self._head_size)
-                on_head(head)
-            if not self._left and self.frame is not None:
-                whole, self.frame = self.frame, None
-        return whole
-
-    def collect(self, head: bytes) -> None:
-        """Keep the bytes of the frame with this head."""
-        self.frame = bytearray(head)
-
-
 class _WirePipe(Pipe):
     """One direction of a simulated connection."""
 
@@ -149,7 +109,7 @@ class _WirePipe(Pipe):
         self.is_broken = False
         self._network = network
         self._asks = asks
-        self._frames = _Frames(_REQUEST_HEAD if asks else _RESPONSE_HEAD)
+        self._frames = Frames(_REQUEST_HEAD if asks else _RESPONSE_HEAD)
 
     def put(self, data: Buffer) -> int:
         if self.is_broken:
@@ -299,24 +259,20 @@ class SimulatedNetwork(MemoryNetwork):
 
         Shape  request is a class of `wire.messages`, None for any; `skip` of them are left alone, then `times` struck
         """
-        self._strike(FrameFault("drop-reply", sender=host_of(sender), skip=skip), request, times)
+        fault = FrameFault("drop-reply", _api_key(request), host_of(sender), skip=skip, times=times)
+        self.frame_faults.append(fault)
 
     def delay(self, sender: Place, request: type | None = None, *, ms: float, times: int = 1, skip: int = 0) -> None:
         """The next requests of a host arrive later, with everything that it sends behind them; see `drop_reply`."""
-        self._strike(FrameFault("delay", sender=host_of(sender), delay_ms=ms, skip=skip), request, times)
+        fault = FrameFault("delay", _api_key(request), host_of(sender), delay_ms=ms, skip=skip, times=times)
+        self.frame_faults.append(fault)
 
     def repeat(
         self, sender: Place, request: type | None = None, *, after_ms: float = 0, times: int = 1, skip: int = 0
     ) -> None:
         """The next requests of a host arrive again, on a connection that ignores replies; see `drop_reply`."""
-        self._strike(FrameFault("repeat", sender=host_of(sender), delay_ms=after_ms, skip=skip), request, times)
-
-    def _strike(self, fault: FrameFault, request: type | None, times: int) -> None:
-        if request is not None:
-            api_key = schema_of(request).api_key
-            assert api_key is not None, f"{request} is not a request"
-            fault.api_key = api_key
-        self.frame_faults += [fault, *(replace(fault, skip=0) for _ in range(times - 1))]
+        fault = FrameFault("repeat", _api_key(request), host_of(sender), delay_ms=after_ms, skip=skip, times=times)
+        self.frame_faults.append(fault)
 
     def heal(self) -> None:
         """End all faults; connections that were reset stay so."""
@@ -452,3 +408,9 @@ class SimulatedNetwork(MemoryNetwork):
                 elif link.receiver not in self._dark:
                     self.trace("deliver", link.sender, link.receiver, -1 if chunk is None else len(chunk))
                     pipe.arrive(chunk)
+
+
+def _api_key(request: type | None) -> int:
+    api_key = -1 if request is None else schema_of(request).api_key
+    assert api_key is not None, f"{request} is not a request"
+    return api_key

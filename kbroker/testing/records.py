@@ -1,6 +1,6 @@
-"""Methods of `MemoryCluster` that put records into topics and read what topics and groups hold, as any client does.
+"""Methods of `MemoryCluster` that create topics, produce, and read what topics and groups hold, as any client does.
 
-All of them repeat a request that fails because a leader is missing or ends, for up to a minute of virtual time.
+All but `create_topic` repeat a request that fails because a leader is missing or ends, for up to a virtual minute.
 
 Errors  KafkaError; if no broker has answered, ConnectionClosed, ConnectionRefusedError, KeyError (the partition has no
         leader) or trio.TooSlowError
@@ -8,13 +8,19 @@ Errors  KafkaError; if no broker has answered, ConnectionClosed, ConnectionRefus
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
 from wire.errors import KafkaError, check
+from wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -33,6 +39,40 @@ _WITHIN_S: Final = 60
 _CONNECT_S: Final = 2
 _EARLIEST: Final = -2
 _FETCH_BYTES: Final = 1 << 20
+
+
+async def create_topic(
+    cluster: MemoryCluster,
+    name: str,
+    *,
+    partitions: int = 1,
+    replicas: int | Sequence[Sequence[int]] | None = None,
+    **configs: object,
+) -> None:
+    """Create a topic and wait until every running broker knows it.
+
+    Shape   replicas is their number, or the broker ids of each partition, by default 3 or the number of brokers if that
+            is less; configs are Kafka's with _ for the dots
+    """
+    replicas = min(3, len(cluster.brokers)) if replicas is None else replicas
+    assignments = [] if isinstance(replicas, int) else replicas
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1 if assignments else partitions,
+        replication_factor=replicas if isinstance(replicas, int) else -1,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids))
+            for index, ids in enumerate(assignments)
+        ],
+        configs=[CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()],
+    )
+    answer = await _ask(cluster, _any_broker(cluster), CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
+    check(answer.topics[0].error_code, answer.topics[0].error_message)
+    await cluster.until(
+        lambda: all(
+            node.image is not None and name in node.image.topics_by_name for node in cluster.brokers if node.is_serving
+        )
+    )
 
 
 async def produce(cluster: MemoryCluster, topic: str, *values: bytes | Record, index: int = 0) -> list[int]:

@@ -1,0 +1,48 @@
+"""Finds the frames of Kafka's protocol in the bytes that a simulated connection carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.runtime.ports import Buffer
+
+
+class Frames:
+    """Finds the frames in what one side of a connection sends."""
+
+    __slots__ = ("_head", "_head_size", "_left", "frame")
+
+    def __init__(self, head_size: int) -> None:
+        self._head = bytearray()
+        self._head_size = head_size
+        self._left = 0
+        self.frame: bytearray | None = None
+        """The bytes of the frame that `collect` asked for."""
+
+    def feed(self, data: Buffer, on_head: Callable[[bytes], object]) -> bytearray | None:
+        """Call on_head with the head of each frame that begins here; return a collected frame once it is whole."""
+        view, position, whole = memoryview(data), 0, None
+        while position < len(view):
+            if self._left:
+                taken = min(self._left, len(view) - position)
+                if self.frame is not None:
+                    self.frame += view[position : position + taken]
+                self._left -= taken
+                position += taken
+            else:
+                taken = min(self._head_size - len(self._head), len(view) - position)
+                self._head += view[position : position + taken]
+                position += taken
+                if len(self._head) < self._head_size:
+                    break
+                head = bytes(self._head)
+                self._head.clear()
+                self._left = max(0, int.from_bytes(head[:4], "big") + 4 - self._head_size)
+                on_head(head)
+            if not self._left and self.frame is not None:
+                whole, self.frame = self.frame, None
+        return whole
+
+    def collect(self, head: bytes) -> None:
+        """Keep the bytes of the frame with this head."""
+        self.frame = bytearray(head)
