@@ -70,6 +70,11 @@ class RemoteLog:
         """The offsets of the segments whose copy is finished and whose deletion has not begun."""
         return [each.offsets for each in self.segments(topic_id, partition) if each.state == COPY_FINISHED]
 
+    def states(self) -> dict[tuple[bytes, int, bytes], int]:
+        """The state of every segment in the topic, by topic id, partition and segment id."""
+        self._read()
+        return {key: reported.states[-1] for key, reported in self._segments.items()}
+
     def _partitions(self) -> int:
         with connected(self._servers()) as connection:
             answer = connection.call("Metadata", 4, {"Topics": [{"Name": TOPIC}], "AllowAutoTopicCreation": False})
@@ -109,8 +114,9 @@ class RemoteLog:
         key = (owner["Id"], owner["Partition"], identity["Id"])
         self.metadata_partitions.setdefault(key[:2], set()).add(metadata_partition)
         if name == "RemoteLogSegmentMetadataRecord":
-            assert key not in self._segments, f"reported twice: {message}"
-            self._segments[key] = _Reported(metadata_partition, message)
+            # A broker repeats a record if the answer to its Produce is lost.
+            reported = self._segments.setdefault(key, _Reported(metadata_partition, message))
+            assert reported.metadata == message, f"reported differently: {message}"
         self._segments[key].states.append(message["RemoteLogSegmentState"])
 
 

@@ -73,6 +73,8 @@ STEPS = (
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
     Step("tier", "compat.torture.tier_reads", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),
+    Step("tier-storm", "compat.cluster.tier_storm", ("--kills", "20"), 0.1),
+    Step("tier-storm-minio", "compat.cluster.tier_storm", ("--kills", "20", "--store", "minio"), 0.1),
     Step("spark", "compat.torture.spark", ("--kills", "20"), 0.1, python=SPARK_PYTHON),
 )
 

@@ -130,6 +130,7 @@ class RemoteLogManager:
         self._changed = trio.Event()
         self._settled = trio.Event()
         self._asks_store = asks_store
+        self._followers: set[TopicIdPartition] = set()  # of which this broker was a follower when their tasks ended
         self._unfinished: set[trio.CancelScope] = set()
         self._is_stopping = False
         self.retired = TierCounters()
@@ -153,8 +154,10 @@ class RemoteLogManager:
             running, partition = self._held.get(key), self.tools.partitions.find_partition(key)
             if partition is not None and partition.remote is None:
                 partition.remote = new_remote(partition)  # now, or readers would report missing local data as lost
-            if running is not None and running.held.partition.log.config is not running.config:
-                running.wake()
+            if running is not None:
+                running.led = running.held.partition.is_leader
+                if running.held.partition.log.config is not running.config:
+                    running.wake()
         self._changed.set()
         await trio.lowlevel.checkpoint()
 
@@ -263,6 +266,7 @@ class RemoteLogManager:
             return
         for partition in new:
             running = partition_tasks.PartitionTasks(self, partition)
+            self._followers.discard(id_of(partition))
             self._held[partition.key] = running
             nursery.start_soon(self._look_after, running)
         await self._learn_removed()
@@ -402,6 +406,8 @@ class RemoteLogManager:
             await running.run()
         finally:
             partition.remote = None
+            if not running.led:
+                self._followers.add(id_of(partition))
             for number in (0, 1):
                 self.outage.forget((partition.key, number))
             self.retired.add(running.held.remote.counters)
@@ -411,7 +417,11 @@ class RemoteLogManager:
 
     async def _delete(self, gone: TopicIdPartition) -> None:
         try:
-            await partition_tasks.delete_partition(self, gone)
+            partition = self.tools.partitions.find_partition((gone.topic, gone.partition))
+            follows = partition is not None and partition.topic_id == gone.topic_id and not partition.is_leader
+            led = not follows and gone not in self._followers
+            await partition_tasks.delete_partition(self, gone, led=led)
+            self._followers.discard(gone)
             await self._store_registry(gone=frozenset({gone}))
         except OSError as error:
             logger.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)

@@ -40,18 +40,21 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 BACKOFF_MS: Final = 500
+FOLLOWERS_WAIT: Final = 2
 
 
 class PartitionTasks:
     """The two tasks of one tiered partition.
 
     Shape  config is the log's config that they last used; ended is set when both tasks have ended
+    Note   led: whether this broker led the partition when it was last told of a change; a removed one has no leader
     """
 
     def __init__(self, manager: RemoteLogManager, partition: PartitionReader) -> None:
         self.manager = manager
         self.held = Held(partition, partition.remote or new_remote(partition))
         self.config = partition.log.config
+        self.led = partition.is_leader
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self._wanted = [trio.Event(), trio.Event()]
@@ -137,11 +140,12 @@ class PartitionTasks:
             self._is_given_up = self._is_start_known = False
             find_unfinished(tools, held)
             tools.partitions.wake(partition.key)
+        named = held.remote.topic_id_partition
         if not partition.is_leader:
+            await self.manager.register(named)  # if its topic is removed and the leader dies, this broker deletes
             return False
         async with self._beginning:
             if not self._is_start_known:
-                named = held.remote.topic_id_partition
                 is_new = not self.manager.may_have_remote_part(named)
                 # The names of its segments may have given the log start offset, and do not any more.
                 await expiring.find_log_start(tools, held, is_new=is_new)
@@ -208,13 +212,15 @@ class PartitionTasks:
             await expiring.expire(self.manager.tools, self.held)
 
 
-async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) -> None:
+async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *, led: bool) -> None:
     """Delete all data of a partition in the tier, because its topic was removed or is no longer tiered. Returns when
     everything is deleted.
 
-    If the log stays, its log_start_offset rises to the local log's start before anything is deleted.
+    If the log stays, its log_start_offset rises to the local log's start before anything is deleted. A broker that did
+    not lead the partition first gives the leader FOLLOWERS_WAIT intervals, and then deletes what is left.
     """
     back_off, last_error = BackOff(BACKOFF_MS), ""
+    may_wait = not led
     stuck: set[RemoteLogSegmentId] = set()
     while True:
         tools = manager.tools
@@ -222,6 +228,9 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition) ->
             partition = tools.partitions.find_partition((gone.topic, gone.partition))
             if partition is not None and partition.topic_id == gone.topic_id:
                 await expiring.raise_log_start(tools, partition, None)
+            if may_wait:
+                may_wait = False
+                await tools.env.sleep_ms(FOLLOWERS_WAIT * tools.settings.remote_log_manager_task_interval_ms)
             await _delete_all(manager, gone, stuck)
             with plugin_errors("on_stop_partitions"):
                 await tools.metadata.on_stop_partitions([gone])

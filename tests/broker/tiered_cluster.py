@@ -89,6 +89,7 @@ async def replace_disk(cluster: MemoryCluster, broker_id: int) -> None:
 
 async def read_all(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
     """Read every record from the leader, and compare."""
+    await cluster.until(lambda: replica(cluster).known_high_watermark >= count)
     async with cluster.client(cluster.leader()) as client:
         for number in range(start, count):
             assert (await read(client, "t", offset=number))[0] == value(number)
