@@ -28,9 +28,9 @@ MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *GROUPS, *TI
 _PACKAGES: Final = ("kbroker", "wire")
 
 
-def install(name: str) -> None:
-    """Plant a mutant in this process. Errors: KeyError for an unknown name."""
-    mutant = MUTANTS[name]
+def install(chosen: str | Mutant) -> None:
+    """Plant a mutant, or the one of this name, in this process. Errors: KeyError for an unknown name."""
+    mutant = MUTANTS[chosen] if isinstance(chosen, str) else chosen
     imported = sorted({patch.module for patch in mutant.patches} & sys.modules.keys())
     assert not imported, f"a mutant is installed before {', '.join(imported)} is imported"
     for loaded in [module for key, module in sys.modules.items() if key.partition(".")[0] in _PACKAGES]:
