@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from compat.cluster import KBROKER, ProcessCluster
+from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import QUICK_SESSIONS
+from compat.cluster.test_quorum_member import WITHOUT_TRANSACTIONS
 from compat.kafka import libraries
 from compat.kafka.tools import tool
 from compat.waiting import until
@@ -30,8 +31,9 @@ TIERED = {
 class Load:
     """One idempotent producer for the whole test, and what it was told to be stored."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, *, size: int = 100) -> None:
         self.sent = 0
+        self._rest = b"x" * size
         self.errors: list[KafkaError] = []
         self._producer = Producer(
             {
@@ -54,7 +56,7 @@ class Load:
     def produce(self, count: int) -> None:
         """Every record is acknowledged."""
         for number in range(self.sent, self.sent + count):
-            self._producer.produce(TOPIC, b"%06d" % number + b"x" * 100, on_delivery=self._on_delivery)
+            self._producer.produce(TOPIC, b"%06d" % number + self._rest, on_delivery=self._on_delivery)
             if number % 20 == 0:
                 assert self._producer.flush(PATIENCE_S) == 0
         assert self._producer.flush(PATIENCE_S) == 0
@@ -91,16 +93,20 @@ def reassign(cluster: ProcessCluster, place: Path, replicas: list[int]) -> None:
     tool("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan), "--execute")
 
 
-def test_m11_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: Path) -> None:
-    libraries()
-    settings = {
+def tier_settings(place: Path) -> dict[str, str]:
+    return {
         **QUICK_SESSIONS,
         "remote.log.storage.system.enable": "true",
-        "rsm.config.dir": str(tmp_path / "tier"),
+        "rsm.config.dir": str(place / "tier"),
         "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
         "remote.log.manager.task.interval.ms": "300",
         "log.retention.check.interval.ms": "300",
     }
+
+
+def test_m11_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: Path) -> None:
+    libraries()
+    settings = tier_settings(tmp_path)
     with ProcessCluster(tmp_path, controllers=[KBROKER], brokers=[KBROKER] * 3, settings=settings) as cluster:
         cluster.start()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -135,5 +141,31 @@ def test_m11_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: P
             cluster.brokers[dead].start()
         cluster.await_brokers(1, 2, 3)
         cluster.await_isrs(TOPIC, 1, 2, 3)
+        load.produce(500)
+        load.read(cluster.bootstrap_servers)
+
+
+def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
+    """KIP-1023; only metadata.version 4.2 has the version of ListOffsets that it needs."""
+    libraries()
+    settings = {**tier_settings(tmp_path), "follower.fetch.last.tiered.offset.enable": "true"}
+    with ProcessCluster(
+        tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=settings, release=None,
+        features=WITHOUT_TRANSACTIONS,
+    ) as cluster:  # fmt: skip
+        cluster.start()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        config = {**TIERED, "segment.bytes": str(1 << 20), "local.retention.bytes": str(5 << 20)}
+        new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1]], config=config)
+        admin.create_topics([new])[TOPIC].result(30)
+        load = Load(cluster.bootstrap_servers, size=10_000)
+        load.produce(1_500)
+        until(lambda: local_start(cluster, 1) > 500, patience_s=PATIENCE_S)
+        reassign(cluster, tmp_path, [1, 2])
+        cluster.await_isrs(TOPIC, 1, 2)
+        assert BUILT in cluster.brokers[2].log()
+        assert local_start(cluster, 2) > local_start(cluster, 1) + 250
+        cluster.brokers[1].kill()
+        until(lambda: cluster.leader(TOPIC, ask=2) == 2, patience_s=PATIENCE_S)
         load.produce(500)
         load.read(cluster.bootstrap_servers)

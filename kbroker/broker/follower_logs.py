@@ -7,8 +7,10 @@ answer.
 A follower may learn of a new leader epoch before the leader does. Therefore the pause after an error begins at
 FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms` (`delay_ms`).
 
-If the leader has deleted the next record because the tier has it, the log continues at the leader's local log start;
-`tier_followers.py` builds the state before it.
+If the leader has deleted the next record because the tier has it, the log continues at the leader's local log start, or
+with `follower.fetch.last.tiered.offset.enable` at the first offset that is not in the tier; `tier_followers.py` builds
+the state before it. The log start offset comes from the leader's answer to Fetch. Apache Kafka 4.3.1 asks for it again;
+if it has risen, the next Fetch says so.
 
 Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
 """
@@ -36,7 +38,7 @@ from kbroker.replication.follower import (
     step_for_code,
     truncation_offset,
 )
-from kbroker.replication.offset_lookup import EARLIEST, EARLIEST_LOCAL, LATEST
+from kbroker.replication.offset_lookup import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, FIRST_VERSION, LATEST
 from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
 from kbroker.storage.checkpoint import TopicPartition
@@ -242,12 +244,20 @@ class FollowerLogs:
                 after.append(followed)
         if not after:
             return
+        in_tier: dict[Followed, PartitionData] = {}
         for followed, found in await self._look_up(after, EARLIEST, connection):
-            if found.offset > followed.partition.log.log_end_offset:
+            if self._starts_after_the_tier(followed):
+                in_tier[followed] = PartitionData(
+                    partition_index=followed.partition.index, high_watermark=-1, log_start_offset=found.offset,
+                    aborted_transactions=None, records=None,
+                )  # fmt: skip
+            elif found.offset > followed.partition.log.log_end_offset:
                 why = "retention has deleted the leader's records"
                 await self._move(followed, found.offset, why, truncates_fully=True)
             else:
                 self._delay(followed, REFUSED, ErrorCode.OFFSET_OUT_OF_RANGE.name)
+        if in_tier:
+            await self._build_from_tier(in_tier, connection)
 
     async def _move(self, followed: Followed, offset: int, why: str, *, truncates_fully: bool = False) -> None:
         """Continue at another offset."""
@@ -334,9 +344,30 @@ class FollowerLogs:
 
     # Records that only the tier has
 
+    def _starts_after_the_tier(self, followed: Followed) -> bool:
+        """Whether a follower without records takes over only records that are not in the tier (KIP-1023)."""
+        broker, log = self._broker, followed.partition.log
+        return (
+            broker.settings.tier.follower_fetch_last_tiered_offset_enable
+            and log.log_end_offset == 0
+            and log.config.remote_storage_enable
+            and not log.config.is_compacting
+            and list_offsets_version(broker.image.metadata_version) >= FIRST_VERSION[EARLIEST_PENDING_UPLOAD]
+        )
+
     async def _build_from_tier(self, in_tier: dict[Followed, PartitionData], connection: Connection) -> None:
-        """Begin to build partitions up to where the leader's local log starts."""
-        starts = dict(await self._look_up(list(in_tier), EARLIEST_LOCAL, connection))
+        """Begin to build partitions up to where the leader's local log starts, or where the tier ends."""
+        starts: dict[Followed, ListOffsetsPartitionResponse] = {}
+        after_tier = [one for one in in_tier if self._starts_after_the_tier(one)]
+        at_local_start = [one for one in in_tier if one not in after_tier]
+        if after_tier:
+            for followed, found in await self._look_up(after_tier, EARLIEST_PENDING_UPLOAD, connection):
+                if found.offset > 0:
+                    starts[followed] = found
+                else:  # nothing waits for its copy; Kafka waits for new records
+                    at_local_start.append(followed)
+        if at_local_start:
+            starts |= await self._look_up(at_local_start, EARLIEST_LOCAL, connection)
         # No epoch is below 0, and without an epoch at the start there is none before it.
         earlier = {followed: start.leader_epoch - 1 for followed, start in starts.items() if start.leader_epoch > 0}
         ends = dict(await self._look_up_ends(earlier, connection)) if earlier else {}

@@ -6,7 +6,8 @@ and starts its log there. Then it fetches as usual.
 
 Each build has a task, because a slow store must not delay the other partitions of the source. The partition is not
 fetched until its build ends. If anything is missing, the partition is fetched again after a pause; the leader then
-answers the same error, and the next build begins with the newest offsets of the leader.
+answers the same error, and the next build begins with the newest offsets of the leader. Attempts and failures are
+counted as in Kafka.
 
 Everything is read from the tier before the old log is deleted. If the broker crashes, the next start finds a part of
 the old log, or the whole new state; see `LogFiles.start_again_at`.
@@ -52,9 +53,14 @@ class TierBuilds:
 
     async def _build(self, followed: Followed, start: LocalStart) -> None:
         pause_ms = 0
+        remote = followed.partition.remote
+        if remote is not None:
+            remote.counters.build_requests += 1
         try:
             await self._install(followed, start, await self._read(followed, start))
         except KafkaError as error:
+            if remote is not None:
+                remote.counters.build_errors += 1
             pause_ms = self._note_failure(followed, error.message)
         if self._broker.replicas.directory.state.failure is None:
             self._fetcher.delay(followed, self._broker.env.now_ms() + pause_ms)

@@ -66,6 +66,12 @@ class TierSettings:
         dynamic=CLUSTER_WIDE,
         doc="Maximum number of followers that read leader epochs and producers from the tier concurrently.",
     )
+    follower_fetch_last_tiered_offset_enable: bool = setting(
+        default=False,
+        dynamic=CLUSTER_WIDE,
+        doc="Whether an empty follower of a tiered topic starts at the first offset that is not in the tier, instead of"
+        " at the leader's local log start. Requires metadata.version 4.2-IV0 or newer (KIP-1023).",
+    )
     remote_log_reader_threads: int = setting(
         default=10, at_least=1, dynamic=CLUSTER_WIDE, doc="Maximum number of concurrent reads from the tier."
     )

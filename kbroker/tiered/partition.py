@@ -34,6 +34,8 @@ class TierCounters:
     delete_requests: int = 0
     delete_errors: int = 0
     expired_lookups: int = 0
+    build_requests: int = 0
+    build_errors: int = 0
 
     def add(self, other: TierCounters) -> None:
         """Add the counts of `other`."""

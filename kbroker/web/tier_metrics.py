@@ -48,6 +48,16 @@ _counted("remotefetchrequests", "Reads of the tier for clients.", lambda found: 
 _counted("remotefetcherrors", "Failed reads of the tier for clients.", lambda found: found.fetch_errors)
 _counted("remotedeleterequests", "Attempts to delete a segment from the tier.", lambda found: found.delete_requests)
 _counted("remotedeleteerrors", "Failed deletions of segments in the tier.", lambda found: found.delete_errors)
+_counted(
+    "buildremotelogauxstaterequests",
+    "Attempts to build a follower from the tier.",
+    lambda found: found.build_requests,
+)
+_counted(
+    "buildremotelogauxstateerrors",
+    "Failed attempts to build a follower from the tier.",
+    lambda found: found.build_errors,
+)
 _gauged(
     "remotecopylagbytes",
     "Bytes of closed segments that are not in the tier yet.",

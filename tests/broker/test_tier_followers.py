@@ -32,6 +32,9 @@ async def test_m11_a_replica_with_an_empty_disk_is_built_from_the_tier() -> None
         await fill(cluster, 10)
         await replace_disk(cluster, 3)
         assert await join(cluster) == (0, 9, 10)
+        remote = cluster.brokers[3].partition().remote
+        assert remote is not None
+        assert remote.counters.build_requests == remote.counters.build_errors + 1
         assert complaints(cluster, disk) == []
 
 
@@ -90,6 +93,9 @@ async def test_m11_a_failing_store_delays_only_its_followers(error: int, caplog:
         assert not (await cluster.produce([b"x"], to=1, topic="local")).error_code
         await trio.sleep(30)
         assert cluster.isr() == {1, 2}
+        remote = cluster.brokers[3].partition().remote
+        assert remote is not None
+        assert remote.counters.build_requests == remote.counters.build_errors > 1
         assert 1 <= [record.message for record in caplog.records].count(CANNOT) <= 5
         disk.heal()
         await cluster.until(lambda: cluster.isr() == {1, 2, 3})
