@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 import trio
 
-from kbroker.controller.port import NEWEST_VERSION
 from kbroker.tiered.api import RemoteLogSegmentMetadata
 from tests.broker.several import MemoryCluster
 from tests.broker.shared_store import SharedStore
 from tests.broker.tiered_cluster import (
     TIERED,
     complaints,
+    configure_topic,
     fill,
     knows_the_tier,
     produce_all,
@@ -27,15 +27,7 @@ from tests.broker.tiered_cluster import (
 from tests.handlers.asking import fetching, parts, read, wanted
 from wire.errors import ErrorCode
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from wire.types import ZERO_UUID
-
-TOPIC = 2
 
 
 @pytest.fixture
@@ -56,17 +48,6 @@ async def delete_topic(cluster: MemoryCluster) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t", topic_id=ZERO_UUID)], timeout_ms=1000)
     answer = await cluster.controller.ask(request, DeleteTopicsResponse, version=6)
     assert not answer.responses[0].error_code
-
-
-async def configure_topic(cluster: MemoryCluster, **configs: str) -> None:
-    """Change settings of the topic."""
-    changes = [
-        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=text) for key, text in configs.items()
-    ]
-    resource = AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=changes)
-    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-    answer = await cluster.controller.ask(request, IncrementalAlterConfigsResponse, version=NEWEST_VERSION)
-    assert not answer.responses[0].error_code, answer
 
 
 async def test_a_removed_topic_is_deleted_once(deletions: Counter[int]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from kbroker.controller.port import NEWEST_VERSION
+from kbroker.metadata.image import TOPIC_RESOURCE
 from kbroker.replication.partition import Partition
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.tier_checker import TierState, complaints_about, complaints_about_objects, epoch_at
@@ -18,6 +20,12 @@ from kbroker.tiered.tools import id_of
 from tests.broker.several import MemoryCluster, memory_cluster, values
 from tests.broker.shared_store import SHARED_TIER, TIER, SharedStore
 from tests.handlers.asking import read
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from wire.messages.produce import PartitionProduceResponse
 from wire.record_batch import Record, build_batch
 
@@ -53,6 +61,17 @@ async def until_led(cluster: MemoryCluster, topic: str = "t") -> None:
         return held is not None and held.is_leader
 
     await cluster.until(is_led)
+
+
+async def configure_topic(cluster: MemoryCluster, topic: str = "t", **configs: str) -> None:
+    """Change settings of a topic."""
+    changes = [
+        AlterableConfig(name=key.replace("_", "."), config_operation=0, value=text) for key, text in configs.items()
+    ]
+    resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    answer = await cluster.controller.ask(request, IncrementalAlterConfigsResponse, version=NEWEST_VERSION)
+    assert not answer.responses[0].error_code, answer
 
 
 async def send(cluster: MemoryCluster, number: int, *, acks: int = -1) -> PartitionProduceResponse:
