@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from io import StringIO
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -22,16 +21,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import Event, Function, Type, read_history, write_event
+from kbroker.testing.history import Event, Function, Type, read_history, value_of, write_event
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_BACK_TIMEOUT_S = 60.0
-
-
-def value_of(payload: bytes) -> str:
-    """The name of a record in the history: its id and a digest of all its bytes."""
-    head = payload.split(b"|", 1)[0][:40].decode("ascii", errors="backslashreplace")
-    return f"{head}#{blake2b(payload, digest_size=4).hexdigest()}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ Source: KIP-595, KIP-836, KIP-853; Kafka's KafkaRaftClient.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.controller.context import DEFAULT_MESSAGES, Context
 from kbroker.controller.decisions import decides
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
@@ -22,6 +24,9 @@ from wire.messages.describe_quorum import (
     ReplicaState,
 )
 from wire.refusals import refused
+from wire.types import ZERO_UUID
+
+_FIRST_VERSION_WITH_DIRECTORIES: Final = 2
 
 
 @decides(DescribeQuorumRequest, may_be_long=True)
@@ -51,7 +56,9 @@ def describe_quorum(context: Context, request: DescribeQuorumRequest) -> Outcome
         observers=[
             ReplicaState(
                 replica_id=key.id,
-                replica_directory_id=key.directory_id,
+                replica_directory_id=key.directory_id
+                if context.version >= _FIRST_VERSION_WITH_DIRECTORIES
+                else ZERO_UUID,
                 log_end_offset=observer.end_offset,
                 last_fetch_timestamp=observer.fetched_ms,
                 last_caught_up_timestamp=observer.caught_up_ms,
@@ -62,6 +69,8 @@ def describe_quorum(context: Context, request: DescribeQuorumRequest) -> Outcome
     listeners = [Listener(name=one.name, host=one.host, port=one.port) for one in context.settings.listeners]
     response = DescribeQuorumResponse(
         topics=[DescribeQuorumResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
-        nodes=[Node(node_id=node_id, listeners=listeners)] if context.version >= 2 else [],
+        nodes=[Node(node_id=node_id, listeners=listeners)]
+        if context.version >= _FIRST_VERSION_WITH_DIRECTORIES
+        else [],
     )
     return Outcome([], response)

@@ -43,6 +43,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, Final, TextIO
 
 
@@ -115,6 +116,12 @@ _FIELDS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     "type": ("type", Type),
 }
 """A field's name in the line, its attribute and its type. Fields at their defaults are left out."""
+
+
+def value_of(payload: bytes) -> str:
+    """The name of a record in a history: the id at its start, which ends with "|", and a digest of all its bytes."""
+    head = payload.split(b"|", 1)[0][:40].decode("ascii", errors="backslashreplace")
+    return f"{head}#{blake2b(payload, digest_size=4).hexdigest()}"
 
 
 def to_line(event: Event) -> str:

@@ -32,6 +32,9 @@ class PartitionReader(Protocol):
     def is_leader(self) -> bool: ...
 
     @property
+    def is_follower(self) -> bool: ...
+
+    @property
     def last_stable_offset(self) -> int | None:
         """None if this broker is not the leader."""
         ...

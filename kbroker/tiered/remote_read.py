@@ -162,7 +162,7 @@ class RemoteReader:
             raise self.failed(partition, offset, error) from error
         finally:
             self.counters.read_times_us.record((self._env.now_ns() - began_ns) // 1000)
-        if not partition.is_leader:
+        if not (partition.is_leader or partition.is_follower):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
         remote.counters.fetch_bytes += found.size
         return found
@@ -176,7 +176,7 @@ class RemoteReader:
 
     def failed(self, partition: PartitionReader, offset: int, error: RemoteStorageError) -> KafkaError:
         """Convert an error to the one that the client gets, and log it at a limited rate."""
-        if not partition.is_leader:
+        if not (partition.is_leader or partition.is_follower):
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was given up")
         if offset < partition.log.log_start_offset:
             return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset=} of {partition.key} has been deleted")

@@ -12,9 +12,15 @@ from kbroker.testing.broker import Client
 from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.model_reader import fetch_request
 from kbroker.testing.network import Pace
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import Record, build_batch
+from wire.record_batch import Record, RecordBatch, build_batch
 
 FSYNC_MS = 3_000
 DELAY_MS = 5_000
@@ -229,3 +235,35 @@ def test_a_failure_of_the_cluster_fails_the_test() -> None:
     with pytest.raises(BaseException) as caught:
         run(main, seed=5)
     assert "met a fault" in repr(caught.value)
+
+
+@in_cluster
+async def test_every_version_of_describe_quorum_can_say_who_observes(cluster: MemoryCluster, client: Client) -> None:
+    asked = DescribeQuorumRequestTopicData(
+        topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+    )
+    for version in range(3):
+        answer = await client.ask(DescribeQuorumRequest(topics=[asked]), version=version)
+        observers = answer.topics[0].partitions[0].observers
+        assert sorted(one.replica_id for one in observers) == [1, 2, 3]
+        assert all(bool(one.replica_directory_id.int) == (version == 2) for one in observers)
+
+
+def test_a_consumer_reads_the_tier_from_a_follower() -> None:
+    async def main() -> None:
+        often = dict.fromkeys(("remote.log.manager.task.interval.ms", "log.retention.check.interval.ms"), 1_000)
+        async with memory_cluster(3, settings=often) as cluster:
+            await cluster.create_topic(
+                "t", replicas=[[1, 2, 3]], remote_storage_enable="true", segment_bytes=1_000, local_retention_bytes=1
+            )
+            client = await cluster.connect(1)
+            for number in range(10):
+                await produce(client, b"%d" % number * 300)
+            follower = cluster.nodes[2].broker.replicas.partitions["t", 0]
+            await cluster.until(lambda: follower.log.local_log_start_offset > 0)
+            found = await (await cluster.connect(2)).ask(fetch_request(("t", 0), 0), version=12)
+            part = found.responses[0].partitions[0]
+            assert part.error_code == 0
+            assert RecordBatch(part.records).base_offset == 0
+
+    run(main, seed=7)

@@ -1,0 +1,122 @@
+"""The clients of a simulated run.
+
+run_workload   producers, readers and groups work until the run stops
+observe        asks every broker again and again who leads, who is in sync, and who is the controller
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from kbroker.testing.cluster import MemoryCluster
+from kbroker.testing.cluster_checker import METADATA
+from kbroker.testing.history import Function
+from kbroker.testing.model_group import GroupPlan, Member, Offsets
+from kbroker.testing.model_producer import ProducerPlan, run_producer
+from kbroker.testing.model_reader import ReaderPlan, run_reader
+from kbroker.testing.model_router import Router, Unreachable
+from kbroker.testing.recorder import History
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+LATEST: Final = -1
+_LOOK_EACH_S: Final = 0.5
+_ANSWER_MS: Final = 5_000
+_OFFSETS_VERSION, _QUORUM_VERSION = 6, 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """All clients of a run."""
+
+    producers: tuple[ProducerPlan, ...] = ()
+    readers: tuple[ReaderPlan, ...] = ()
+    groups: tuple[GroupPlan, ...] = ()
+
+
+async def run_workload(
+    cluster: MemoryCluster, workload: Workload, history: History, *, seed: int, stopping: trio.Event
+) -> None:
+    """Run all clients until the run stops and each has ended its last request."""
+    async with trio.open_nursery() as nursery:
+        for producer in workload.producers:
+            router = Router(cluster, producer.name)
+            nursery.start_soon(partial(run_producer, router, producer, history, seed=seed, stopping=stopping))
+        for reader in workload.readers:
+            nursery.start_soon(partial(run_reader, Router(cluster, reader.name), reader, history, stopping=stopping))
+        for group in workload.groups:
+            offsets = Offsets()
+            for number in range(group.members):
+                router = Router(cluster, f"{group.name}-{number}")
+                member = Member(router, group, number, history, offsets, seed=seed)
+                nursery.start_soon(member.run, stopping)
+
+
+async def observe(cluster: MemoryCluster, history: History, partitions: Sequence[tuple[str, int]]) -> None:
+    """Ask every broker about these partitions, forever."""
+    async with trio.open_nursery() as nursery:
+        for node in cluster.brokers:
+            nursery.start_soon(_watch, Router(cluster, f"observer-{node.id}"), node.id, history, partitions)
+
+
+async def _watch(router: Router, node: int, history: History, partitions: Sequence[tuple[str, int]]) -> None:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    while True:
+        try:
+            await _look(router, node, history, topics)
+        except Unreachable:
+            router.drop(node)
+        await trio.sleep(_LOOK_EACH_S)
+
+
+async def _look(router: Router, node: int, history: History, topics: dict[str, list[int]]) -> None:
+    process = f"broker-{node}"
+    wanted = [
+        ListOffsetsTopic(
+            name=name, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in indexes]
+        )
+        for name, indexes in topics.items()
+    ]
+    answer = await router.ask(
+        node, ListOffsetsRequest(replica_id=-1, topics=wanted), version=_OFFSETS_VERSION, timeout_ms=_ANSWER_MS
+    )
+    for topic in answer.topics:
+        for part in topic.partitions:
+            if not part.error_code:
+                key = f"{topic.name}-{part.partition_index}"
+                history.answered(process, Function.LEADS, key, epoch=part.leader_epoch, offset=part.offset)
+    await router.refresh(topics, node=node)
+    for (name, index), place in router.places.items():
+        out = ",".join(map(str, sorted({*place.replicas} - {*place.isr})))
+        history.answered(process, Function.ISR, f"{name}-{index}", value=out, epoch=place.leader_epoch)
+    asked = DescribeQuorumRequestTopicData(
+        topic_name=METADATA.removesuffix("-0"), partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
+    )
+    quorum = await router.ask(
+        node, DescribeQuorumRequest(topics=[asked]), version=_QUORUM_VERSION, timeout_ms=_ANSWER_MS
+    )
+    parts: list[Any] = [] if quorum.error_code else quorum.topics[0].partitions
+    for part in parts:
+        if not part.error_code and part.leader_id >= 0:
+            history.answered(
+                process,
+                Function.CONTROLLER,
+                METADATA,
+                value=str(part.leader_id),
+                epoch=part.leader_epoch,
+                offset=part.high_watermark,
+            )
+
+
+__all__ = ["GroupPlan", "ProducerPlan", "ReaderPlan", "Workload", "observe", "run_workload"]

@@ -1,0 +1,230 @@
+"""A model producer: one task for each partition, which sends rounds of batches ahead and repeats them until they are
+acknowledged.
+
+Theory of operation: a round is up to `in_flight` batches that are sent one after the other without waiting. Then their
+answers are received. Batches that failed with an error that may pass are sent again in order, one at a time, with the
+sequences that they had. After a time without success their outcome stays unknown, and an idempotent producer continues
+with a new producer id. It also gets one if the broker does not know its sequences any more, as Java's does.
+
+Source  Sender and TransactionManager of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from kbroker.client.operations import produce_request
+from kbroker.testing.draws import Draws
+from kbroker.testing.history import Function, Type, value_of
+from kbroker.testing.model_router import BACKOFF_MS, MAX_BACKOFF_MS, Router, Unreachable, pause
+from kbroker.testing.recorder import History
+from wire.batch_header import NO_PRODUCER_ID, NO_SEQUENCE
+from wire.compression import Codec
+from wire.errors import ErrorCode, code_of
+from wire.messages.init_producer_id import InitProducerIdRequest
+from wire.record_batch import Record, build_batch
+
+DELIVERY_MS: Final = 120_000
+LAST_MS: Final = 30_000
+"""How long batches are repeated after the run has stopped."""
+PRODUCE_VERSION: Final = 9
+INIT_VERSION: Final = 4
+_FORGOTTEN: Final = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPlan:
+    """What a producer does.
+
+    Shape  acks is -1 or 1, and -1 for an idempotent producer; in_flight is 1 to 5
+    Units  pause_ms between two rounds; max_records in a batch; value_bytes the largest value
+    """
+
+    name: str
+    topic: str
+    partitions: tuple[int, ...]
+    acks: int = -1
+    is_idempotent: bool = True
+    in_flight: int = 1
+    pause_ms: int = 200
+    max_records: int = 5
+    value_bytes: int = 100
+    compression: str = "none"
+
+    def __post_init__(self) -> None:
+        assert self.acks == -1 or not self.is_idempotent, "an idempotent producer waits for all replicas"
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    records: list[Record]
+    values: list[str]
+    sequence: int = NO_SEQUENCE
+    may_be_stored: bool = False
+
+
+async def run_producer(
+    router: Router, plan: ProducerPlan, history: History, *, seed: int, stopping: trio.Event
+) -> None:
+    """Send until the run stops."""
+    if not plan.is_idempotent:
+        history.unordered.append(plan.name)
+    async with trio.open_nursery() as nursery:
+        for index in plan.partitions:
+            lane = _Lane(Router(router.cluster, router.host), plan, index, history, seed=seed, stopping=stopping)
+            nursery.start_soon(lane.run)
+
+
+class _Lane:
+    """The sends of a producer to one partition, with a producer id of their own."""
+
+    def __init__(
+        self, router: Router, plan: ProducerPlan, index: int, history: History, *, seed: int, stopping: trio.Event
+    ) -> None:
+        self._router = router
+        self._plan = plan
+        self._partition = plan.topic, index
+        self._key = f"{plan.topic}-{index}"
+        self._history = history
+        self._seed = seed
+        self._stopping = stopping
+        self._sent = self._rounds = 0
+        self._producer = (NO_PRODUCER_ID, -1)
+        self._sequence = 0
+        self._codec = Codec[plan.compression.upper()]
+
+    async def run(self) -> None:
+        """Send rounds until the run stops."""
+        await pause(
+            self._stopping, Draws(self._seed, self._plan.name, self._key, "start").below(self._plan.pause_ms + 1)
+        )
+        while not self._stopping.is_set():
+            self._rounds += 1
+            draws = Draws(self._seed, self._plan.name, self._key, self._rounds)
+            if self._plan.is_idempotent and self._producer[0] == NO_PRODUCER_ID and not await self._init():
+                continue
+            waiting = [self._batch(draws) for _ in range(draws.between(1, self._plan.in_flight))]
+            await self._send_ahead(waiting)
+            await self._repeat(waiting)
+            await pause(self._stopping, self._plan.pause_ms)
+        self._router.close()
+
+    async def _init(self) -> bool:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        try:
+            answer = await self._router.any(request, version=INIT_VERSION)
+        except Unreachable:
+            answer = None
+        if answer is None or answer.error_code:
+            await pause(self._stopping, BACKOFF_MS)
+            return False
+        self._producer, self._sequence = (answer.producer_id, answer.producer_epoch), 0
+        return True
+
+    def _batch(self, draws: Draws) -> _Batch:
+        """A new batch, whose records are invoked now."""
+        batch = _Batch([], [])
+        for _ in range(draws.between(1, self._plan.max_records)):
+            self._sent += 1
+            name = f"{self._plan.name}-{self._partition[1]}-{self._sent}|".encode()
+            payload = name + draws.bytes(draws.below(self._plan.value_bytes + 1))
+            batch.records.append(Record(timestamp=self._timestamp_ms(), value=payload))
+            batch.values.append(value_of(payload))
+        self._number(batch)
+        for value in batch.values:
+            self._history.note(
+                self._plan.name, Function.SEND, Type.INVOKE, self._key, value=value, acks=self._plan.acks
+            )
+        return batch
+
+    def _timestamp_ms(self) -> int:
+        """The clients have a clock that never jumps."""
+        return 1_700_000_000_000 + self._history.now()
+
+    def _number(self, batch: _Batch) -> None:
+        if self._plan.is_idempotent:
+            batch.sequence = self._sequence
+            self._sequence += len(batch.records)
+
+    async def _send(self, node: int, batch: _Batch) -> None:
+        data = build_batch(
+            batch.records, codec=self._codec, producer_id=self._producer[0], producer_epoch=self._producer[1],
+            base_sequence=batch.sequence,
+        )  # fmt: skip
+        request = produce_request({self._partition: data}, acks=self._plan.acks, timeout_ms=8_000)
+        batch.may_be_stored = True
+        await self._router.send(node, request, version=PRODUCE_VERSION)
+
+    async def _send_ahead(self, waiting: list[_Batch]) -> None:
+        """Send the batches of a round at once and receive their answers; what is acknowledged is removed."""
+        sent: list[_Batch] = []
+        try:
+            node = await self._router.leader(self._partition)
+            for batch in waiting:
+                await self._send(node, batch)
+                sent.append(batch)
+            for batch in sent:
+                self._accept(batch, await self._router.receive(node), waiting)
+        except Unreachable:
+            return
+
+    def _accept(self, batch: _Batch, answer: object, waiting: list[_Batch]) -> ErrorCode:
+        """Complete a batch if the answer is final."""
+        found = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
+        code = code_of(found.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._complete(batch, Type.OK, base_offset=found.base_offset)
+            waiting.remove(batch)
+        elif not code.retriable and code not in _FORGOTTEN:
+            # No request of a run is wrong, so no broker may refuse one for good.
+            text = f"{self._plan.name} sends a batch that is refused for good: {code.name}"
+            self._history.complain("K1", "refused", self._key, -1, text)
+            self._complete(batch, Type.INFO, error=code.name)
+            waiting.remove(batch)
+        return code
+
+    def _complete(self, batch: _Batch, kind: Type, *, base_offset: int = -1, error: str | None = None) -> None:
+        for number, value in enumerate(batch.values):
+            offset = None if kind is not Type.OK else base_offset + number if base_offset >= 0 else -1
+            self._history.note(
+                self._plan.name, Function.SEND, kind, self._key, value=value, offset=offset, acks=self._plan.acks,
+                error=error,
+            )  # fmt: skip
+
+    async def _repeat(self, waiting: list[_Batch]) -> None:
+        """Send the batches that are left, in order, until they are acknowledged or the time is up."""
+        began, backoff_ms = self._history.now(), BACKOFF_MS
+        while waiting:
+            if self._history.now() - began > (LAST_MS if self._stopping.is_set() else DELIVERY_MS):
+                for batch in waiting:
+                    self._complete(batch, Type.INFO if batch.may_be_stored else Type.FAIL, error="timed out")
+                self._producer = (NO_PRODUCER_ID, -1)
+                return
+            batch = waiting[0]
+            try:
+                await self._router.forget(self._partition)
+                node = await self._router.leader(self._partition)
+                await self._send(node, batch)
+                code = self._accept(batch, await self._router.receive(node), waiting)
+            except Unreachable:
+                code = ErrorCode.NETWORK_EXCEPTION
+            if batch not in waiting:
+                backoff_ms = BACKOFF_MS
+                continue
+            if code in _FORGOTTEN:
+                await self._begin_again(waiting, code)
+            await trio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
+
+    async def _begin_again(self, waiting: list[_Batch], code: ErrorCode) -> None:
+        """Number the batches from 0 with a new producer id, as the broker does not know the sequences before them."""
+        text = f"{self._plan.name} sends the next batch in order, and is refused: {code.name}"
+        self._history.complain("K4", "sequence-refused", self._key, -1, text)
+        if await self._init():
+            for batch in waiting:
+                self._number(batch)

@@ -1,0 +1,156 @@
+"""A model reader: it is assigned partitions, and reads each from its start, from the leader or from a follower.
+
+A reader that is told to read from followers does so as long as one answers, as a client does that has a preferred read
+replica; it goes back to the leader after an error.
+
+Source  Fetcher and FetchSessionHandler of Apache Kafka 4.3.1; KIP-392
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from kbroker.testing.history import Function, Type, value_of
+from kbroker.testing.model_router import BACKOFF_MS, Partition, Router, Unreachable, pause
+from kbroker.testing.recorder import History
+from wire.errors import ErrorCode, code_of
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.record_batch import RecordBatch, batches
+
+FETCH_VERSION: Final = 12
+WAIT_MS: Final = 500
+MAX_BYTES: Final = 64 * 1024
+_TRIES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPlan:
+    """What a reader does.
+
+    Units  pause_ms between two requests for a partition
+    """
+
+    name: str
+    topic: str
+    partitions: tuple[int, ...]
+    from_replica: bool = False
+    pause_ms: int = 0
+
+
+def fetch_request(
+    partition: Partition, offset: int, *, wait_ms: int = WAIT_MS, max_bytes: int = MAX_BYTES, leader_epoch: int = -1
+) -> FetchRequest:
+    """A Fetch of one partition."""
+    part = FetchPartition(
+        partition=partition[1],
+        current_leader_epoch=leader_epoch,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+    )
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=partition[0], partitions=[part])],
+    )
+
+
+def records_of(batch: RecordBatch, position: int) -> Iterator[tuple[int, str]]:
+    """Offset and name of each record from a position on; none of a control batch."""
+    if not batch.is_control:
+        for offset, _, _, value, _ in batch.records():
+            if offset >= position:
+                yield offset, value_of(value or b"")
+
+
+async def run_reader(router: Router, plan: ReaderPlan, history: History, *, stopping: trio.Event) -> None:
+    """Read until the run stops, and then to the end of each partition."""
+    async with trio.open_nursery() as nursery:
+        for index in plan.partitions:
+            own = Router(router.cluster, router.host)
+            nursery.start_soon(_Lane(own, plan, (plan.topic, index), history, stopping).run)
+
+
+class _Lane:
+    """The reads of one partition."""
+
+    def __init__(
+        self, router: Router, plan: ReaderPlan, partition: Partition, history: History, stopping: trio.Event
+    ) -> None:
+        self._router = router
+        self._plan = plan
+        self._partition = partition
+        self._key = f"{partition[0]}-{partition[1]}"
+        self._history = history
+        self._stopping = stopping
+        self._position = 0
+        self._prefers_follower = plan.from_replica
+
+    async def run(self) -> None:
+        self._history.note(self._plan.name, Function.ASSIGN, Type.OK, self._key, offset=0)
+        while not self._stopping.is_set():
+            try:
+                await self._read(await self._source())
+                await pause(self._stopping, self._plan.pause_ms)
+            except Unreachable:
+                self._prefers_follower = self._plan.from_replica and not self._prefers_follower
+                await self._router.forget(self._partition)
+                await pause(self._stopping, BACKOFF_MS)
+        self._router.close()
+
+    async def _source(self) -> int:
+        leader = await self._router.leader(self._partition)
+        place = self._router.places[self._partition]
+        others = [each for each in place.replicas if each != leader and each in place.isr]
+        return others[self._position % len(others)] if self._prefers_follower and others else leader
+
+    async def _read(self, node: int) -> None:
+        place = self._router.places[self._partition]
+        request = fetch_request(self._partition, self._position, leader_epoch=place.leader_epoch)
+        answer = await self._router.ask(node, request, version=FETCH_VERSION)
+        if answer.error_code:
+            raise Unreachable(code_of(answer.error_code).name)
+        self._take(answer.responses[0].partitions[0], node, is_leader=node == place.leader)
+
+    def _take(self, found: Any, node: int, *, is_leader: bool) -> None:
+        code = code_of(found.error_code)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and is_leader:
+            # Nothing is deleted in a run, and this reader has read up to here.
+            text = f"{self._plan.name} is told by broker {node} that it is out of range"
+            self._history.complain("K3", "out-of-range", self._key, self._position, text)
+        if code is not ErrorCode.NONE:
+            raise Unreachable(code.name)
+        for batch in batches(found.records or b""):
+            self._history.received(self._plan.name, self._key, batch)
+            for offset, value in records_of(batch, self._position):
+                self._history.note(self._plan.name, Function.POLL, Type.OK, self._key, value=value, offset=offset)
+            self._position = max(self._position, batch.next_offset)
+
+
+async def read_replica(router: Router, partition: Partition, node: int, end: int, *, history: History) -> None:
+    """Read one replica from offset 0 to the end that all are said to have, and note its `final` lines.
+
+    Errors  Unreachable
+    """
+    key, process, position, tries = f"{partition[0]}-{partition[1]}", f"broker-{node}", 0, 0
+    while position < end:
+        answer = await router.ask(node, fetch_request(partition, position), version=FETCH_VERSION)
+        found = answer.responses[0].partitions[0] if not answer.error_code else None
+        if found is None or found.error_code or not found.records:
+            tries += 1
+            if tries > _TRIES:
+                code = "nothing" if found is None or not found.error_code else code_of(found.error_code).name
+                history.complain("K1", "unreadable", key, position, f"{process} answers {code} {tries} times")
+                break
+            await trio.sleep(BACKOFF_MS / 1000)
+            continue
+        for batch in batches(found.records):
+            history.received(process, key, batch)
+            for offset, value in records_of(batch, position):
+                history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
+            position = max(position, batch.next_offset)
+    history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value="0")

@@ -1,0 +1,67 @@
+"""The history of a simulated run while it is recorded, in virtual time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import trio
+
+from kbroker.testing.checkers import Finding
+from kbroker.testing.history import Event, Function, Type
+from wire.record_batch import RecordBatch
+
+
+class History:
+    """Lines for the checkers, and what clients see that has no line.
+
+    Shape  unordered: producers whose sends may be repeated; complaints: findings of the clients themselves;
+           batches maps partition -> base offset -> the bytes of the batch that a reader received first
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.counts: Counter[tuple[Function, Type]] = Counter()
+        self.unordered: list[str] = []
+        self.complaints: list[Finding] = []
+        self.batches: dict[str, dict[int, bytes]] = defaultdict(dict)
+        self._answers: dict[tuple[str, Function, str], tuple[Any, ...]] = {}
+
+    @staticmethod
+    def now() -> int:
+        """Milliseconds of virtual time."""
+        return int(trio.current_time() * 1000)
+
+    def note(self, process: str, function: Function, kind: Type, key: str = "", **fields: Any) -> None:
+        """Append a line; the fields are those of Event."""
+        self.counts[function, kind] += 1
+        self.events.append(Event(at_ms=self.now(), process=process, function=function, type=kind, key=key, **fields))
+
+    def answered(self, process: str, function: Function, key: str, **fields: Any) -> None:
+        """Append an answer of a node, unless it equals the last one of this node since `heal`."""
+        answer = tuple(fields.values())
+        if self._answers.get((process, function, key)) != answer:
+            self._answers[process, function, key] = answer
+            self.note(process, function, Type.OK, key, **fields)
+
+    def heal(self) -> None:
+        """Note that the harness has ended all faults."""
+        self.note("harness", Function.HEAL, Type.OK)
+        self._answers.clear()
+
+    def complain(self, check: str, kind: str, key: str, offset: int, text: str) -> None:
+        """Add a finding; the same one counts once."""
+        finding = Finding(check, kind, key, offset, text)
+        if finding not in self.complaints:
+            self.complaints.append(finding)
+
+    def received(self, process: str, key: str, batch: RecordBatch) -> None:
+        """A client has received a batch: it must have a valid CRC, and its bytes must be the same for all readers."""
+        data = bytes(batch.data)
+        known = self.batches[key].setdefault(batch.base_offset, data)
+        if known == data:
+            return
+        if not batch.crc_is_valid():
+            self.complain("K12", "bad-crc", key, batch.base_offset, f"{process} receives a batch with a wrong CRC")
+        else:
+            self.complain("K2", "batch-differs", key, batch.base_offset, f"{process} receives other bytes than before")
