@@ -204,10 +204,13 @@ def _judge_epochs(log: DiskLog) -> Iterator[Finding]:
         if offset >= log.start:
             first.setdefault(epoch, offset)
     noted = dict(log.epochs)
-    for epoch, offset in first.items():
-        # The first epoch of the checkpoint begins at the log start offset, which may be inside a batch.
-        if noted.get(epoch) not in (offset, log.start):
-            text = f"{log.process} begins epoch {epoch} here, and its checkpoint says {noted.get(epoch)}"
+    for number, (epoch, offset) in enumerate(first.items()):
+        begins = noted.get(epoch)
+        # The first epoch of the checkpoint begins at the log start offset, which may be inside a batch; if a tier has
+        # the older records, it begins before the first record of the disk.
+        is_earlier = number == 0 and begins is not None and begins < offset
+        if begins not in (offset, log.start) and not is_earlier:
+            text = f"{log.process} begins epoch {epoch} here, and its checkpoint says {begins}"
             yield Finding("K7", "epochs-differ", log.key, offset, text)
 
 

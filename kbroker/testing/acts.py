@@ -1,0 +1,269 @@
+"""What a plan does to a cluster: each act begins, lasts, and is ended.
+
+An act that would break a promise by itself does not begin. A record that is acknowledged by all in-sync replicas
+survives the loss of power as long as one of them keeps its power, so a node loses its power only if every partition
+that it has in sync has another running replica in sync: Kafka promises no more without `flush.messages=1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from kbroker.client.streaming import ConnectionClosed
+from kbroker.node import NodeFailed
+from kbroker.testing.cluster import MemoryCluster, MemoryNode
+from kbroker.testing.disk import Fault
+from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.network import FrameFault, Pace
+from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, Act
+from kbroker.testing.store import StoreFault
+from wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from wire.messages.elect_leaders import ElectLeadersRequest
+
+_ASK_MS: Final = 5_000
+_RESTART_TRIES: Final = 20
+_RESTART_PAUSE_S: Final = 0.5
+
+
+async def perform(cluster: MemoryCluster, act: Act) -> None:
+    """Begin an act, let it last, and end it; a node that has ended is started again."""
+    begin = _ACTS[act.kind]
+    cluster.trace("act", str(act))
+    end = await begin(cluster, act)
+    if end is None:
+        cluster.trace("act has no effect", act.kind)
+        return
+    await trio.sleep(act.for_ms / 1000)
+    await end()
+    cluster.trace("act ends", act.kind)
+
+
+def may_begin(kind: str) -> bool:
+    """Whether there is an act of this name."""
+    return kind in _ACTS
+
+
+async def revive(node: MemoryNode) -> None:
+    """Start a node unless it runs."""
+    for _ in range(_RESTART_TRIES):
+        if node.is_running:
+            return
+        node.disk.heal()
+        try:
+            await node.start(waits=False)
+        except NodeFailed:
+            await trio.sleep(_RESTART_PAUSE_S)
+
+
+End = Callable[[], Awaitable[None]]
+Begin = Callable[[MemoryCluster, Act], Awaitable[End | None]]
+
+
+async def _kill(cluster: MemoryCluster, act: Act) -> End | None:
+    node = cluster.nodes[act.nodes[0]]
+    if not node.is_running:
+        return None
+    await node.kill()
+    return lambda: revive(node)
+
+
+def may_lose_power(cluster: MemoryCluster, node: MemoryNode) -> bool:
+    """Whether no acknowledged record has its only safe copy on this node."""
+    for topic in cluster.image.topics_by_name.values():
+        for partition in topic.partitions.values():
+            if node.id in partition.isr and not any(
+                other != node.id and cluster.nodes[other].is_serving for other in partition.isr
+            ):
+                return False
+    return True
+
+
+async def _lose_power(cluster: MemoryCluster, act: Act) -> End | None:
+    node = cluster.nodes[act.nodes[0]]
+    if not node.is_running or not (node.is_controller or may_lose_power(cluster, node)):
+        return None
+    await node.kill(loss=Loss(act.values["loss"]))
+    return lambda: revive(node)
+
+
+async def _restart(cluster: MemoryCluster, act: Act) -> End | None:
+    node = cluster.nodes[act.nodes[0]]
+    if not node.is_serving:
+        return None
+    with trio.move_on_after(30):  # as the deadline of a service manager
+        await node.stop()
+    await node.kill()
+    return lambda: revive(node)
+
+
+async def _cut(cluster: MemoryCluster, act: Act) -> End | None:
+    sender, receiver = (cluster.nodes[each].host for each in act.nodes)
+    both = act.kind == "cut-both-ways"
+    cluster.network.cut(sender, receiver, both_ways=both)
+
+    async def end() -> None:
+        cluster.network.mend(sender, receiver)
+        if both:
+            cluster.network.mend(receiver, sender)
+
+    return end
+
+
+async def _isolate(cluster: MemoryCluster, act: Act) -> End | None:
+    host = cluster.nodes[act.nodes[0]].host
+    others = [node.host for node in cluster.nodes.values() if node.host != host]
+    cluster.network.isolate(host, *others)
+
+    async def end() -> None:
+        for other in others:
+            cluster.network.mend(host, other)
+            cluster.network.mend(other, host)
+
+    return end
+
+
+async def _slow_link(cluster: MemoryCluster, act: Act) -> End | None:
+    sender, receiver = (cluster.nodes[each].host for each in act.nodes)
+    cluster.network.slow(sender, receiver, Pace(**act.values))
+
+    async def end() -> None:
+        cluster.network.slow(sender, receiver)
+
+    return end
+
+
+async def _nothing() -> None:
+    """An act that is over at once."""
+
+
+async def _reset(cluster: MemoryCluster, act: Act) -> End | None:
+    cluster.network.reset(cluster.nodes[act.nodes[0]].host)
+    return _nothing
+
+
+async def _frame(cluster: MemoryCluster, act: Act) -> End | None:
+    values = act.values
+    is_client = values["from"] == "client"
+    fault = FrameFault(
+        values["fault"],
+        (REQUESTS if is_client else REQUESTS_OF_BROKERS)[values["request"]],
+        is_from_node=not is_client,
+        delay_ms=values["delay_ms"],
+        times=values["times"],
+    )
+    cluster.network.frame_faults.append(fault)
+
+    async def end() -> None:
+        if fault in cluster.network.frame_faults:
+            cluster.network.frame_faults.remove(fault)
+
+    return end
+
+
+def _with_disk_fault(fault_of: Callable[[Act], Fault]) -> Begin:
+    async def begin(cluster: MemoryCluster, act: Act) -> End | None:
+        node = cluster.nodes[act.nodes[0]]
+        node.disk.inject(fault_of(act))
+
+        async def end() -> None:
+            node.disk.heal()
+            await revive(node)
+
+        return end
+
+    return begin
+
+
+async def _jump(cluster: MemoryCluster, act: Act) -> End | None:
+    node = cluster.nodes[act.nodes[0]]
+    node.jump(act.values["ms"])
+
+    async def end() -> None:
+        node.jump(-act.values["ms"])
+
+    return end
+
+
+async def _store_fault(cluster: MemoryCluster, act: Act) -> End | None:
+    fault = StoreFault(**act.values)
+    cluster.store.faults.append(fault)
+
+    async def end() -> None:
+        if fault in cluster.store.faults:
+            cluster.store.faults.remove(fault)
+
+    return end
+
+
+async def _slow_store(cluster: MemoryCluster, act: Act) -> End | None:
+    cluster.store.slow(act.values["ms"])
+
+    async def end() -> None:
+        cluster.store.slow(0)
+
+    return end
+
+
+async def _ask(cluster: MemoryCluster, request: Any) -> bool:
+    """Ask a broker that serves; whether it answered."""
+    serving = [node for node in cluster.brokers if node.is_serving]
+    if not serving:
+        return False
+    with trio.move_on_after(_ASK_MS / 1000) as scope:
+        try:
+            await cluster.ask(serving[0], request)
+        except (OSError, ConnectionClosed):
+            return False
+    return not scope.cancelled_caught
+
+
+async def _elect(cluster: MemoryCluster, _act: Act) -> End | None:
+    asked = await _ask(cluster, ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=_ASK_MS))
+    return _nothing if asked else None
+
+
+async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
+    """Give every partition of the topics of the run the next brokers as replicas."""
+    count = len(cluster.brokers)
+    topics = []
+    for name, topic in cluster.image.topics_by_name.items():
+        if name.startswith("__"):
+            continue
+        moved = [
+            ReassignablePartition(
+                partition_index=index,
+                replicas=[(each - 1 + act.values["turn"]) % count + 1 for each in partition.replicas],
+            )
+            for index, partition in topic.partitions.items()
+        ]
+        topics.append(ReassignableTopic(name=name, partitions=moved))
+    asked = await _ask(cluster, AlterPartitionReassignmentsRequest(timeout_ms=_ASK_MS, topics=topics))
+    return _nothing if asked else None
+
+
+_ACTS: Final[dict[str, Begin]] = {
+    "kill": _kill,
+    "power-loss": _lose_power,
+    "restart": _restart,
+    "cut": _cut,
+    "cut-both-ways": _cut,
+    "isolate": _isolate,
+    "slow-link": _slow_link,
+    "reset": _reset,
+    "frame": _frame,
+    "slow-disk": _with_disk_fault(lambda act: Fault(0, name="sync", times=-1, slow_ms=act.values["slow_ms"])),
+    "disk-error": _with_disk_fault(lambda act: Fault(times=1, **act.values)),
+    "clock-jump": _jump,
+    "store-error": _store_fault,
+    "store-damage": _store_fault,
+    "store-slow": _slow_store,
+    "elect-preferred": _elect,
+    "reassign": _reassign,
+}

@@ -1,0 +1,62 @@
+"""Runs plans in processes of their own, many of them at a time, and reduces a plan that breaks a promise."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from kbroker.testing.plan import Plan, drawn_plan, smaller
+from kbroker.testing.simulated_run import Outcome, run_plan
+
+_FORK: Final = multiprocessing.get_context("fork")
+"""A child has all modules at once, and no state of another run."""
+
+
+def in_child(plan: Plan) -> Outcome:
+    """Run a plan in a new process."""
+    return next(in_children([plan], jobs=1))
+
+
+def in_children(plans: Iterable[Plan], *, jobs: int) -> Iterator[Outcome]:
+    """Run plans in new processes, `jobs` at a time; the outcomes are in the order of the plans."""
+    with _FORK.Pool(jobs, maxtasksperchild=1) as pool:
+        yield from pool.imap(run_plan, plans)
+
+
+def of_seeds(seeds: Iterable[int], *, jobs: int) -> Iterator[Outcome]:
+    """Run the plans of seeds; see `in_children`. An endless iterable needs an end by the caller."""
+    with _FORK.Pool(jobs, maxtasksperchild=1) as pool:
+        pending = []
+        for seed in seeds:
+            pending.append(pool.apply_async(_of_seed, (seed,)))
+            if len(pending) > 2 * jobs:
+                yield pending.pop(0).get()
+        for one in pending:
+            yield one.get()
+
+
+def _of_seed(seed: int) -> Outcome:
+    return run_plan(drawn_plan(seed))
+
+
+def shrink(outcome: Outcome, *, jobs: int, tries: int, say: Callable[[str], object]) -> Outcome:
+    """The outcome of the smallest plan that is found in so many runs and breaks the same promise in the same way."""
+    check, kind = outcome.findings[0].check, outcome.findings[0].kind
+    runs = 0
+    while runs < tries:
+        for found in in_children(smaller(outcome.plan)[: tries - runs], jobs=jobs):
+            runs += 1
+            if found.has(check, kind):
+                outcome = found
+                say(f"{runs} runs: {len(found.plan.acts)} acts, {found.plan.duration_ms / 1000:.1f} s")
+                break
+        else:
+            break
+    return outcome
+
+
+def is_repeatable(plan: Plan) -> bool:
+    """K16: whether two runs of a plan give the same trace."""
+    first, again = in_children([plan, plan], jobs=2)
+    return first.digest == again.digest

@@ -1,0 +1,160 @@
+"""Run simulated clusters, search seeds for broken promises, and reduce a plan that breaks one.
+
+    python -m kbroker.testing.simulate --seed 17                     one run: its plan, its verdict, its digest
+    python -m kbroker.testing.simulate --seed 17 --trace FILE        write every event
+    python -m kbroker.testing.simulate --seed 17 --shrink --save F   find a smaller plan with the same finding
+    python -m kbroker.testing.simulate --plan FILE                   run a saved plan
+    python -m kbroker.testing.simulate --seeds 0..500 --jobs 2       search
+    python -m kbroker.testing.simulate --seeds 0.. --hours 10        search until so much time was simulated
+
+Each run has a process of its own, so none depends on those before it. The exit status is 1 if a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kbroker.testing import mutants
+
+if TYPE_CHECKING:
+    from kbroker.testing.plan import Plan
+    from kbroker.testing.simulated_run import Outcome
+
+_HASH_SEED: Final = "PYTHONHASHSEED"
+_MS_OF_HOUR: Final = 3_600_000
+_PROGRESS: Final = 20
+"""Every so many seeds a line tells how far the search is, and one plan runs twice."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; see the module docstring."""
+    if os.environ.get(_HASH_SEED) != "0":
+        # The order within sets of texts depends on it, and it counts from the start of the interpreter only.
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *given], {**os.environ, _HASH_SEED: "0"})  # noqa: S606
+    options = _options(arguments)
+    if options.mutant:
+        mutants.install(options.mutant)
+    if options.seeds is not None:
+        return _search(options)
+    return _one(options)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m kbroker.testing.simulate", description="Simulate clusters and check their promises."
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="run the plan of one seed")
+    what.add_argument("--plan", type=Path, metavar="FILE", help="run the plan of a file")
+    what.add_argument("--seeds", type=_range, metavar="A..B", help="run the plans of many seeds, B excluded")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
+    parser.add_argument("--first", action="store_true", help="end a search at its first finding")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event of one run")
+    parser.add_argument("--shrink", action="store_true", help="find a smaller plan with the same finding")
+    parser.add_argument("--tries", type=int, default=500, help="the runs that --shrink may use")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan")
+    parser.add_argument("--twice", action="store_true", help="run the plan twice and compare the traces")
+    parser.add_argument("--mutant", help="a planted defect; see kbroker/testing/mutants.py")
+    return parser.parse_args(arguments)
+
+
+def _range(text: str) -> Iterable[int]:
+    first, dots, end = text.partition("..")
+    if not dots:
+        raise argparse.ArgumentTypeError("a range of seeds is A..B or A..")
+    return range(int(first), int(end)) if end else count(int(first))
+
+
+def _one(options: argparse.Namespace) -> int:
+    from kbroker.testing.plan import drawn_plan, plan_of  # noqa: PLC0415 - after a mutant is installed
+    from kbroker.testing.searching import is_repeatable, shrink  # noqa: PLC0415
+    from kbroker.testing.simulated_run import run_plan  # noqa: PLC0415
+
+    plan = drawn_plan(options.seed) if options.plan is None else plan_of(options.plan.read_text())
+    if options.trace is None:
+        outcome = run_plan(plan)
+    else:
+        with options.trace.open("w") as file:
+            outcome = run_plan(plan, trace=lambda line: file.write(line + "\n"))
+    if options.shrink and outcome.findings:
+        outcome = shrink(outcome, jobs=options.jobs, tries=options.tries, say=_note)
+    if options.save is not None:
+        options.save.write_text(outcome.plan.to_json() + "\n")
+    _say(outcome.plan)
+    _say(_summary(outcome))
+    _tell(outcome, options)
+    if options.twice and not is_repeatable(outcome.plan):
+        _say("K16: two runs of this plan differ")
+        return 1
+    return 0 if outcome.is_clean else 1
+
+
+def _search(options: argparse.Namespace) -> int:
+    from kbroker.testing.searching import is_repeatable, of_seeds  # noqa: PLC0415 - after a mutant is installed
+
+    found: list[Plan] = []
+    simulated = real = runs = 0
+    counts: Counter[str] = Counter()
+    for outcome in of_seeds(options.seeds, jobs=options.jobs):
+        runs += 1
+        simulated += outcome.simulated_ms
+        real += outcome.real_ms
+        counts += outcome.counts
+        if not outcome.is_clean:
+            found.append(outcome.plan)
+            _say(f"seed {outcome.plan.seed}")
+            _tell(outcome, options)
+        elif runs % _PROGRESS == 0:
+            _note(f"{runs} runs, {simulated / _MS_OF_HOUR:.2f} simulated hours, {len(found)} with findings")
+            if not is_repeatable(outcome.plan):
+                found.append(outcome.plan)
+                _say(f"seed {outcome.plan.seed}\n  K16: two runs differ")
+        enough = options.hours is not None and simulated >= options.hours * _MS_OF_HOUR
+        if enough or (found and options.first):
+            break
+    _say(
+        f"{runs} runs, {simulated / _MS_OF_HOUR:.2f} simulated hours, {simulated / max(1, real):.1f} x real time on one"
+        f" core, {counts['send-ok']} acknowledged records, {counts['poll-ok']} polled"
+    )
+    seeds = [plan.seed for plan in found]
+    _say(f"seeds with findings: {seeds}" if seeds else "no findings")
+    return 1 if found else 0
+
+
+def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
+    mutant = f" --mutant {options.mutant}" if options.mutant else ""
+    for finding in outcome.findings[:10]:
+        _say(f"  {finding}")
+    if outcome.findings:
+        _say(f"  again: python -m kbroker.testing.simulate --seed {outcome.plan.seed}{mutant}")
+
+
+def _summary(outcome: Outcome) -> str:
+    ratio = outcome.simulated_ms / max(1, outcome.real_ms)
+    counts = " ".join(f"{name}={number}" for name, number in sorted(outcome.counts.items()))
+    verdict = "no findings" if outcome.is_clean else f"{len(outcome.findings)} findings"
+    return (
+        f"{verdict}; {outcome.simulated_ms / 1000:.1f} s simulated in {outcome.real_ms / 1000:.2f} s ({ratio:.0f} x);"
+        f" digest {outcome.digest}\n{counts}"
+    )
+
+
+def _say(text: object) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Whole clusters under simulation: a few seeds, the pinned plans, and the program itself. CI runs many more seeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.testing.plan import drawn_plan, plan_of
+from kbroker.testing.searching import in_child
+
+CORPUS = Path(__file__).parent / "corpus"
+PLANS = sorted(CORPUS.glob("*.json"))
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kbroker.testing.simulate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_k11_promises_hold_whatever_fails(seed: int) -> None:
+    outcome = in_child(drawn_plan(seed))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
+    assert outcome.counts["send-ok"] > 20
+    assert outcome.counts["poll-ok"] > 20
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_plans_that_once_broke_a_promise_do_so_no_more(path: Path) -> None:
+    outcome = in_child(plan_of(path.read_text()))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
+
+
+def test_k16_a_plan_repeats_event_by_event(tmp_path: Path) -> None:
+    traces = [tmp_path / "first", tmp_path / "again"]
+    seed = next(str(seed) for seed in range(100) if len(drawn_plan(seed).acts) > 4)
+    for trace in traces:
+        ran = simulate("--seed", seed, "--trace", str(trace))
+        assert ran.returncode == 0, ran.stdout
+    first, again = (trace.read_text().splitlines() for trace in traces)
+    assert len(first) > 1_000
+    assert first == again
+
+
+def test_a_finding_fails_the_program_and_its_plan_becomes_smaller(tmp_path: Path) -> None:
+    """With the canary of the mutants, which breaks a promise in every run."""
+    saved = tmp_path / "least.json"
+    ran = simulate("--mutant", "always-fails", "--seed", "2", "--shrink", "--tries", "6", "--save", str(saved))
+    assert ran.returncode == 1
+    assert "again: python -m kbroker.testing.simulate --seed 2 --mutant always-fails" in ran.stdout
+    least, drawn = plan_of(saved.read_text()), drawn_plan(2)
+    assert not least.acts
+    assert drawn.acts
+    assert least.duration_ms < drawn.duration_ms
+
+
+def test_a_search_tells_what_it_found() -> None:
+    ran = simulate("--seeds", "0..3", "--jobs", "2")
+    assert ran.returncode == 0, ran.stdout
+    assert "3 runs, " in ran.stdout
+    assert "no findings" in ran.stdout
+    ran = simulate("--mutant", "always-fails", "--seeds", "0..", "--first")
+    assert ran.returncode == 1
+    assert "seeds with findings: [0]" in ran.stdout

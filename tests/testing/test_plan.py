@@ -1,0 +1,60 @@
+"""Plans are data: equal for equal seeds, the same after a file, and reducible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kbroker.testing.acts import may_begin
+from kbroker.testing.plan import KINDS, Plan, drawn_plan, plan_of, smaller
+
+SEEDS = range(300)
+
+
+def weight(plan: Plan) -> tuple[int, ...]:
+    """How large a plan is, in the order of what a reader wants to have less of."""
+    work = plan.workload
+    return (
+        len(plan.acts) + len(plan.topics) + len(work.producers) + len(work.readers) + len(work.groups),
+        plan.duration_ms + sum(act.for_ms for act in plan.acts),
+        len(plan.settings) + sum(map(bool, plan.pace.values())),
+    )
+
+
+def test_a_seed_always_gives_the_same_plan() -> None:
+    assert all(drawn_plan(seed) == drawn_plan(seed) for seed in SEEDS)
+    assert len({str(drawn_plan(seed)) for seed in SEEDS}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_survives_a_file(seed: int) -> None:
+    assert plan_of(drawn_plan(seed).to_json()) == drawn_plan(seed)
+
+
+def test_all_kinds_of_acts_are_drawn_and_each_can_begin() -> None:
+    drawn = {act.kind for seed in SEEDS for act in drawn_plan(seed).acts}
+    assert drawn == set(KINDS)
+    assert all(may_begin(kind) for kind in KINDS)
+
+
+def test_a_part_of_the_seeds_has_no_acts() -> None:
+    quiet = sum(not drawn_plan(seed).acts for seed in SEEDS)
+    assert len(SEEDS) / 20 < quiet < len(SEEDS) / 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_reduced_plans_are_smaller(seed: int) -> None:
+    plan = drawn_plan(seed)
+    found = smaller(plan)
+    assert found
+    for one in found:
+        assert any(less < more for less, more in zip(weight(one), weight(plan), strict=True))
+        assert one.workload.producers
+
+
+def test_removing_an_act_changes_no_other_part() -> None:
+    plan = next(plan for seed in SEEDS if len((plan := drawn_plan(seed)).acts) > 3)
+    without = replace(plan, acts=plan.acts[1:])
+    assert plan_of(without.to_json()).acts == plan.acts[1:]
+    assert without.workload == plan.workload
