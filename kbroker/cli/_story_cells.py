@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any, Final
 
 NEW, GONE, SAME = "new", "gone", "same"
-LOCAL, BOTH, TIER, NOWHERE = "local", "both", "tier", "nowhere"
+LOCAL, BOTH, TIER = "local", "both", "tier"
 MARKS: Final = {LOCAL: "▓", BOTH: "█", TIER: "▒"}
 
 _FINISHED: Final = "COPY_SEGMENT_FINISHED"
@@ -38,8 +38,6 @@ class Cell:
     @property
     def text(self) -> str:
         """The cell in a few characters."""
-        if self.place == TIER:
-            return f"{MARKS[TIER]} in the tier"
         mark = f"{MARKS[self.place]} " if self.place else ""
         sign = {NEW: "+", GONE: "✗", SAME: " "}[self.change]
         words = f"{sign} {mark}{self.value} e{self.epoch}"
@@ -78,44 +76,67 @@ class Picture:
 
 def picture(step: Mapping[str, Any], before: Mapping[str, Any] | None) -> Picture:
     """The picture of a step; `before` is the step before it."""
-    earlier = {one["name"]: one for one in before["replicas"]} if before is not None else {}
-    has_tier = step["tier"] is not None
+    earlier = {one["name"]: one["records"] for one in before["replicas"]} if before is not None else {}
+    tier = step["tier"]
     columns = [
-        _column(one, earlier.get(one["name"]), has_tier=has_tier, is_first=before is None) for one in step["replicas"]
+        _column(one, earlier.get(one["name"], ()), None if tier is None else _copied(tier), is_first=before is None)
+        for one in step["replicas"]
     ]
     offsets = sorted({offset for column in columns for offset in column.cells})
-    tier = [_segment(one) for one in step["tier"] or ()]
-    return Picture(step["step"], step["at_ms"], step["text"], columns, offsets, _notes(step), tier)
-
-
-def _column(replica: Mapping[str, Any], earlier: Mapping[str, Any] | None, *, has_tier: bool, is_first: bool) -> Column:
-    is_down = replica["log_end_offset"] is None
-    now = {one["offset"]: one for one in replica["records"]}
-    then = {one["offset"]: one for one in (earlier or {}).get("records", ())}
-    log_start, end = replica["log_start_offset"], replica["log_end_offset"]
-    copied_to, committed_to = replica["highest_offset_in_tier"], replica["high_watermark"]
-    cells = {}
-    for offset in sorted({*now, *then, *(range(log_start, end) if log_start is not None else ())}):
-        one, old = now.get(offset), then.get(offset)
-        if one is None:
-            if log_start is not None and log_start <= offset < replica["local_log_start_offset"]:
-                cells[offset] = Cell(place=TIER)
-            elif old is not None:
-                cells[offset] = Cell(old["value"], old["epoch"], GONE)
-            continue
-        is_changed = old is None or (old["value"], old["epoch"]) != (one["value"], one["epoch"])
-        place = "" if not has_tier else BOTH if copied_to is not None and offset <= copied_to else LOCAL
-        cells[offset] = Cell(
-            one["value"],
-            one["epoch"],
-            NEW if is_changed and not is_first else SAME,
-            old["value"] if is_changed and old is not None and old["value"] != one["value"] else "",
-            place,
-            committed_to is not None and offset < committed_to,
-        )
-    return Column(
-        replica["name"], replica["state"] == "leader", is_down, _heading(replica), cells, replica["high_watermark"]
+    return Picture(
+        step["step"], step["at_ms"], step["text"], columns, offsets, _notes(step), [_segment(one) for one in tier or ()]
     )
+
+
+def _copied(tier: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], str]:
+    """Offset and leader epoch -> the value of each record of the finished copies in the tier."""
+    return {
+        (record["offset"], record["epoch"]): record["value"]
+        for segment in tier
+        if segment["is_finished"]
+        for record in segment["records"]
+    }
+
+
+def _column(
+    replica: Mapping[str, Any],
+    earlier: Iterable[Mapping[str, Any]],
+    copied: Mapping[tuple[int, int], str] | None,
+    *,
+    is_first: bool,
+) -> Column:
+    now = {one["offset"]: one for one in replica["records"]}
+    then = {one["offset"]: one for one in earlier}
+    committed_to = replica["high_watermark"]
+    remote = _remote(replica, copied or {})
+    cells = {}
+    for offset in sorted({*now, *then, *remote}):
+        one, old = now.get(offset), then.get(offset)
+        is_committed = committed_to is not None and offset < committed_to
+        if one is not None:
+            is_changed = old is None or (old["value"], old["epoch"]) != (one["value"], one["epoch"])
+            place = "" if copied is None else BOTH if (offset, one["epoch"]) in copied else LOCAL
+            change = NEW if is_changed and not is_first else SAME
+            was = old["value"] if is_changed and old is not None and old["value"] != one["value"] else ""
+            cells[offset] = Cell(one["value"], one["epoch"], change, was, place, is_committed)
+        elif offset in remote:
+            value, epoch = remote[offset]
+            cells[offset] = Cell(value, epoch, place=TIER, is_committed=is_committed)
+        elif old is not None:
+            cells[offset] = Cell(old["value"], old["epoch"], GONE)
+    is_down = replica["log_end_offset"] is None
+    return Column(replica["name"], replica["state"] == "leader", is_down, _heading(replica), cells, committed_to)
+
+
+def _remote(replica: Mapping[str, Any], copied: Mapping[tuple[int, int], str]) -> dict[int, tuple[str, int]]:
+    """Offset -> value and leader epoch of what only the tier has for this replica, along the replica's own epochs."""
+    if replica["log_start_offset"] is None:
+        return {}
+    found = {}
+    for offset in range(replica["log_start_offset"], replica["local_log_start_offset"]):
+        epoch = max((epoch for epoch, start in replica["epochs"] if start <= offset), default=-1)
+        found[offset] = (copied.get((offset, epoch), "?"), epoch)
+    return found
 
 
 def _heading(replica: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from html import escape
 from textwrap import wrap
 from typing import Any, Final
 
-from kbroker.cli._story_cells import GONE, NEW, TIER, Cell, Column, Picture, picture
+from kbroker.cli._story_cells import BOTH, GONE, LOCAL, MARKS, NEW, TIER, Cell, Column, Picture, picture
 
 _CHARACTER: Final = 7.8
 _LINE: Final = 18
@@ -66,7 +66,12 @@ def _draw_run(page: _Page, run: Sequence[Mapping[str, Any]], *, is_first: bool, 
                     "Each colour is a leader epoch; epochs 0@0 1@4: epoch 1 begins at offset 4. "
                     "A red line is the high watermark that the replica knows. A thick "
                     "frame is new in this step, a dashed red one no longer there"
-                    + (", a dashed blue one only in the tier." if line["has_tier"] else "."),
+                    + (
+                        f". {MARKS[LOCAL]} only on the local disk, {MARKS[BOTH]} on the disk "
+                        f"and in the tier, {MARKS[TIER]} only in the tier."
+                        if line["has_tier"]
+                        else "."
+                    ),
                     "dim",
                 )
             if line["rule_text"]:

@@ -55,9 +55,9 @@ class Teller:
             self._say()
             self._say(line["opening"])
             self._say()
-            self._say("e0 record of leader epoch 0   ✓ below the high watermark (HW) that the replica knows", "dim")
-            self._say("+ new in this step            ✗ no longer there", "dim")
-            self._say("epochs 0@0 1@4                leader epoch 0 begins at offset 0, epoch 1 at offset 4", "dim")
+            self._say("e0  record of leader epoch 0   ✓  below the replica's high watermark (HW)", "dim")
+            self._say("+   new in this step           ✗  no longer there", "dim")
+            self._say("epochs 0@0 1@4  leader epoch 0 begins at offset 0, epoch 1 at offset 4", "dim")
             if line["has_tier"]:
                 self._say(
                     f"{MARKS[LOCAL]} only on the local disk   {MARKS[BOTH]} on the disk and in the tier   "

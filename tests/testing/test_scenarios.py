@@ -27,6 +27,25 @@ def test_kip_101_scenario_1_loses_m2_with_the_old_rule_only() -> None:
     assert (new.facts["read"], new.facts["lost"]) == (["m1", "m2"], [])
 
 
+def test_kip_101_scenario_1_needs_no_restart_and_no_unclean_election() -> None:
+    for rule in ("old", "new"):
+        run = told("kip-101-record-lost-in-sync", rule)
+        run.has(2, "C", state="leader", high_watermark=2, isr=["A", "B", "C"])
+        for name in ("A", "B"):
+            run.has(2, name, values=["m1", "m2"], high_watermark=1)
+        assert run.answer(2, "m2") == 0
+        run.has(3, "A", state="leader", leader_epoch=1, isr=["A", "B"], values=["m1", "m2"])
+    old, new = told("kip-101-record-lost-in-sync", "old"), told("kip-101-record-lost-in-sync", "new")
+    old.has(3, "B", state="follower", values=["m1"])
+    new.has(3, "B", state="follower", values=["m1", "m2"])
+    old.has(4, "B", state="leader", leader_epoch=2, epochs=[[0, 0], [2, 1]])
+    new.has(4, "B", state="leader", leader_epoch=2, epochs=[[0, 0], [2, 2]])
+    for name in ("A", "B", "C"):
+        old.has(5, name, values=["m1"])
+        new.has(5, name, values=["m1", "m2"])
+    assert (old.facts["lost"], new.facts["lost"]) == (["m2"], [])
+
+
 def test_kip_101_scenario_2_diverges_with_the_old_rule_only() -> None:
     for rule in ("old", "new"):
         run = told("kip-101-logs-diverge", rule)
@@ -87,6 +106,99 @@ def test_a_leader_alone_writes_19_never_and_commits_with_the_old_rule_only() -> 
     new.has(4, "A", high_watermark=1)
     assert old.facts["read_from_a_leader_alone"] == ["m1", "m2", "m4"]
     assert new.facts["read_from_a_leader_alone"] == ["m1"]
+
+
+def numbered(letter: str, first: int, last: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(first, last + 1)]
+
+
+def test_kip_405_scenario_1_an_empty_follower_builds_its_history_from_the_tier() -> None:
+    run = told("kip-405-empty-follower")
+    epochs = [[0, 0], [2, 3], [4, 5], [6, 7]]
+    run.has(1, "A", local_log_start_offset=3, log_start_offset=0, epochs=epochs, values=numbered("m", 3, 7))
+    assert run.segments(1) == [(0, 2), (3, 5)]
+    assert [one["epochs"] for one in run.steps[0]["tier"]] == [[[0, 0]], [[2, 3], [4, 5]]]
+    run.has(2, "B", log_start_offset=0, local_log_start_offset=3, log_end_offset=3, epochs=[[0, 0]], values=[])
+    run.has(3, "B", local_log_start_offset=3, epochs=epochs, values=numbered("m", 3, 7), high_watermark=8)
+    run.has(4, "B", state="leader", local_log_start_offset=3)
+    assert run.facts["read"] == numbered("m", 0, 7)
+
+
+def test_kip_405_scenario_2_a_follower_behind_starts_again() -> None:
+    run = told("kip-405-follower-behind")
+    run.has(1, "B", state="stopped", values=numbered("m", 0, 3))
+    run.has(1, "A", local_log_start_offset=0, values=numbered("m", 0, 9))
+    run.has(2, "A", local_log_start_offset=9, values=numbered("m", 9, 11))
+    assert run.segments(2) == [(0, 2), (3, 5), (6, 8)]
+    run.has(3, "B", log_end_offset=4, values=numbered("m", 0, 3), epochs=[[0, 0], [2, 3]])
+    run.has(
+        4,
+        "B",
+        log_start_offset=0,
+        local_log_start_offset=9,
+        log_end_offset=9,
+        values=[],
+        epochs=[[0, 0], [2, 3], [4, 5], [6, 7]],
+    )
+    run.has(5, "B", values=numbered("m", 9, 11), high_watermark=12)
+    assert run.facts["read"] == numbered("m", 0, 11)
+
+
+def test_kip_405_scenario_3_lost_records_do_not_come_back_from_the_tier() -> None:
+    run = told("kip-405-lost-records")
+    run.has(1, "B", values=numbered("m", 0, 3), high_watermark=4)
+    assert run.segments(1) == [(0, 2)]
+    run.has(2, "B", state="stopped", values=["m0"])
+    run.has(3, "B", state="leader", values=["m0", *numbered("n", 1, 3)], epochs=[[0, 0], [3, 1]])
+    read = ["m0", *numbered("n", 1, 8)]
+    run.has(4, "A", state="follower", values=read, epochs=[[0, 0], [3, 1]])
+    run.has(4, "B", local_log_start_offset=3)
+    both = [one["epochs"] for one in run.steps[3]["tier"] if (one["start_offset"], one["end_offset"]) == (0, 2)]
+    assert both == [[[0, 0]], [[0, 0], [3, 1]]]
+    assert run.facts["read"] == read
+
+
+def test_kip_405_scenario_4_an_unclean_leader_does_not_take_from_the_tier_what_it_lost() -> None:
+    run = told("kip-405-unclean-election")
+    run.has(1, "A", isr=["A"], high_watermark=7, values=numbered("m", 0, 6))
+    run.has(1, "B", log_end_offset=2)
+    assert run.segments(1) == [(0, 2), (3, 5)]
+    run.has(2, "B", state="leader", leader_epoch=1, isr=["B"], values=["m0", "m1", "n2", "n3"], epochs=[[0, 0], [1, 2]])
+    read = ["m0", "m1", *numbered("n", 2, 8)]
+    run.has(3, "A", state="follower", values=read, epochs=[[0, 0], [1, 2]])
+    run.has(3, "B", local_log_start_offset=3)
+    assert run.facts["read"] == read
+
+
+def test_kip_405_scenario_5_each_leader_serves_its_own_history() -> None:
+    run = told("kip-405-two-histories")
+    assert run.segments(2) == [(0, 2), (0, 2), (3, 5), (3, 5)]
+    run.has(2, "B", state="leader", local_log_start_offset=3, epochs=[[0, 0], [1, 2]])
+    assert run.facts["read_from_B"] == ["m0", "m1", *numbered("n", 2, 8)]
+    run.has(3, "A", state="leader", leader_epoch=2, local_log_start_offset=3, epochs=[[0, 0], [2, 7]])
+    assert run.facts["read_from_A"] == numbered("m", 0, 9)
+    run.has(4, "C", state="follower", epochs=[[0, 0], [2, 7]], values=numbered("m", 3, 9))
+
+
+def test_a_leader_that_changes_in_mid_copy_leaves_no_hole_and_no_orphan() -> None:
+    run = told("leader-changes-in-mid-copy")
+    assert (run.segments(1), run.segments(1, finished=False)) == ([], [(0, 2)])
+    run.has(2, "B", state="leader", leader_epoch=1)
+    assert (run.segments(2), run.segments(2, finished=False)) == ([], [(0, 2)])
+    assert [(one["copied_by"], one["is_finished"]) for one in run.steps[2]["tier"]] == [("B", True)]
+    assert run.segments(4) == [(0, 2), (3, 5), (6, 8)]
+    run.has(4, "B", local_log_start_offset=3)
+    assert run.facts["read"] == numbered("m", 0, 9)
+    assert run.facts["objects"] == 3
+
+
+def test_an_empty_follower_takes_the_whole_history_or_nothing() -> None:
+    run = told("empty-follower-joins")
+    run.has(2, "B", log_end_offset=0, local_log_start_offset=0, epochs=[], values=[])
+    run.has(3, "B", log_end_offset=8, local_log_start_offset=3, epochs=[[0, 0]], values=numbered("m", 3, 7))
+    run.has(4, "B", state="leader", log_end_offset=8)
+    assert run.answer(4, "m2") == 0
+    assert (run.facts["retry"], run.facts["end"], run.facts["read"]) == (2, 8, numbered("m", 0, 7))
 
 
 @pytest.mark.parametrize("scenario", scenarios().values(), ids=lambda each: each.name)

@@ -15,7 +15,7 @@ Therefore this file and the modules with scenarios import neither the broker nor
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -114,6 +114,11 @@ def scenarios() -> dict[str, Scenario]:
                 if isinstance(each, Scenario):
                     found[each.name] = each
     return found
+
+
+def epochs_text(entries: Sequence[Sequence[int]]) -> str:
+    """Leader epochs with the offsets where they begin: 0@0 2@7."""
+    return " ".join(f"{epoch}@{start}" for epoch, start in entries)
 
 
 def _joined(text: str) -> str:

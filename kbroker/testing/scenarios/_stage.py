@@ -21,6 +21,7 @@ from kbroker.testing.network import Pace
 from kbroker.testing.scenarios import OLD, Scenario
 from kbroker.testing.scenarios._looks import LETTERS, letter, replica_look, tier_look
 from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata, TopicIdPartition
+from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -43,11 +44,12 @@ _POLL_S: Final = 0.001
 _PRODUCE_VERSION: Final = 9
 _FETCH_VERSION: Final = 13
 _READ_BYTES: Final = 1 << 20
-_PATIENCE_S: Final = 600
+_PATIENCE_S: Final = 120
 
 Show = Callable[[dict[str, object]], object]
 
 TIER_SETTINGS: Final[dict[str, object]] = {
+    "log.segment.bytes": SEGMENT_BYTES,
     "remote.log.manager.task.interval.ms": 500,
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 0,
@@ -95,6 +97,8 @@ class Write:
 
     values: Sequence[str]
     acks: int
+    producer_id: int = NO_PRODUCER_ID
+    sequence: int = 0
     code: ErrorCode | None = None
     offset: int = -1
     is_lost: bool = False
@@ -153,6 +157,10 @@ class Stage:
         """The log end offset of a replica."""
         return self.replica(name).log.log_end_offset
 
+    def local_start(self, name: str) -> int:
+        """Where the local log of a replica starts."""
+        return self.replica(name).log.local_log_start_offset
+
     def high_watermark(self, name: str) -> int:
         """The high watermark that a replica knows."""
         return self.replica(name).known_high_watermark
@@ -195,10 +203,14 @@ class Stage:
         """The first and last offsets of the finished segments in the tier."""
         return sorted((one.start_offset, one.end_offset) for one in self.segments(name) if one.state is FINISHED)
 
+    def has_event(self, event: str) -> bool:
+        """Whether a broker has logged an event."""
+        return any(line.event == event for line in self.cluster.events.lines)
+
     # Waiting and telling
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until a condition holds. Errors: AssertionError after 10 minutes of virtual time."""
+        """Wait until a condition holds. Errors: AssertionError after 2 minutes of virtual time."""
         with trio.move_on_after(_PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - anything may make it true
                 await trio.sleep(_POLL_S)
@@ -240,24 +252,41 @@ class Stage:
     async def create_topic(self, *replicas: str, **configs: object) -> None:
         """Create the topic; the first replica leads."""
         if self.scenario.has_tier:
-            configs = {"remote_storage_enable": "true", "segment_bytes": SEGMENT_BYTES, **configs}
+            configs = {"remote_storage_enable": "true", **configs}
         ids = [LETTERS.index(name) + 1 for name in replicas]
         await self.cluster.create_topic(TOPIC, partitions=1, replicas=[ids], **configs)
         await self.until(lambda: all(self.has_replica(name) for name in replicas), "the replicas exist")
         await self.until(lambda: self.replica(replicas[0]).is_leader, f"{replicas[0]} leads")
 
-    def send(self, *values: str, to: str | None = None, acks: int = ALL, timeout_ms: int = 30_000) -> Write:
-        """Produce records, one batch for each, and do not wait for the answers."""
-        write = Write(values, acks)
+    def send(
+        self,
+        *values: str,
+        to: str | None = None,
+        acks: int = ALL,
+        timeout_ms: int = 30_000,
+        producer_id: int = NO_PRODUCER_ID,
+        sequence: int = 0,
+    ) -> Write:
+        """Produce records, one batch for each, and do not wait for the answers. With a producer id they are idempotent,
+        and sequence is that of the first one.
+        """
+        write = Write(values, acks, producer_id, sequence)
         self.writes.append(write)
         to = to or self.leader
         assert to is not None, "the partition has no leader"
         self.nursery.start_soon(self._send, write, to, timeout_ms)
         return write
 
-    async def produce(self, *values: str, to: str | None = None, acks: int = ALL) -> Write:
+    async def produce(
+        self,
+        *values: str,
+        to: str | None = None,
+        acks: int = ALL,
+        producer_id: int = NO_PRODUCER_ID,
+        sequence: int = 0,
+    ) -> Write:
         """Produce records and wait for the answers. Errors: AssertionError if they are not acknowledged."""
-        write = self.send(*values, to=to, acks=acks)
+        write = self.send(*values, to=to, acks=acks, producer_id=producer_id, sequence=sequence)
         await self.until(lambda: write.is_over, f"{', '.join(values)} are answered")
         assert write.is_acknowledged, f"{values} answered {write.code}"
         return write
@@ -266,9 +295,15 @@ class Stage:
         size = VALUE_BYTES if self.scenario.has_tier else 0
         client = await self.cluster.connect(self.node(to))
         try:
-            for value in write.values:
+            for number, value in enumerate(write.values):
                 record = Record(timestamp=self.node(to).env.timestamp_ms(), value=value.encode().ljust(size))
-                data = PartitionProduceData(index=0, records=build_batch([record]))
+                batch = build_batch(
+                    [record],
+                    producer_id=write.producer_id,
+                    producer_epoch=0 if write.producer_id != NO_PRODUCER_ID else -1,
+                    base_sequence=write.sequence + number if write.producer_id != NO_PRODUCER_ID else -1,
+                )
+                data = PartitionProduceData(index=0, records=batch)
                 topic = TopicProduceData(name=TOPIC, partition_data=[data])
                 request = ProduceRequest(acks=write.acks, timeout_ms=timeout_ms, topic_data=[topic])
                 answer = (await client.ask(request, version=_PRODUCE_VERSION)).responses[0].partition_responses[0]

@@ -84,6 +84,73 @@ async def record_lost(stage: Stage) -> dict[str, Any]:
 
 
 @scenario(
+    "kip-101-record-lost-in-sync",
+    title="The same loss with three replicas, all in sync, and without a restart",
+    summary="A new leader is elected, its follower truncates, and that follower is elected next (KIP-101, scenario 1).",
+    opening="""
+        Three replicas have the record m2, all are in sync, and it is acknowledged with acks=all. Then two leaders fail
+        one after the other, and every election is clean. Two failures must not lose a record that three replicas have.
+        But A and B have not heard yet that m2 is committed.
+    """,
+    lesson="""
+        It takes no restart and no unclean election: the rule alone throws the record away. In the moment in which a
+        follower truncates, it is still in the ISR, so the controller believes that it has everything that was
+        committed.
+    """,
+    source="KIP-101, scenario 1, as it happens when a follower gets a new leader",
+    old_rule=BY_HIGH_WATERMARK,
+    brokers=3,
+)
+async def record_lost_in_sync(stage: Stage) -> dict[str, Any]:
+    """C leads, then A, then B."""
+    await stage.create_topic("C", "A", "B", min_insync_replicas=1)
+    await stage.produce("m1")
+    await stage.until(lambda: stage.high_watermark("A") == stage.high_watermark("B") == 1, "A and B know of m1")
+    stage.step("C leads, A and B follow, and all know that m1 is committed.")
+    write = stage.send("m2")
+    await stage.until(lambda: stage.end("A") == stage.end("B") == 2, "A and B have m2")
+    stage.cut("C", "A")
+    stage.cut("C", "B")
+    await stage.until(lambda: write.is_acknowledged, "m2 is acknowledged")
+    stage.step(
+        f"""All three have m2, and C acknowledges it. The answers that would tell A and B do not arrive: their HW is
+        still {stage.high_watermark("A")}."""
+    )
+    stage.cut("A", "B")
+    await stage.kill("C")
+    await stage.until_leads("A")
+    await stage.until(lambda: stage.epoch("B") == stage.epoch("A"), "B learns of the election")
+    await stage.sleep(0.1)
+    stage.step(
+        f"C fails. The controller elects A in epoch {stage.epoch('A')}; the ISR is {' '.join(stage.isr)}. B has a new "
+        + (
+            f"leader, truncates its log to its HW, {stage.high_watermark('B')}, and is going to fetch m2 again. But"
+            " what A sends does not arrive."
+            if stage.end("B") < 2
+            else "leader, keeps m2, and is going to ask whether its history differs. But what A sends does not arrive."
+        )
+    )
+    await stage.kill("A")
+    stage.mend()
+    await stage.until_leads("B")
+    stage.step(f"A fails too. B is in sync, so its election is clean: it leads in epoch {stage.epoch('B')}.")
+    await stage.start("A")
+    await stage.start("C")
+    await stage.until(lambda: stage.isr == ["A", "B", "C"], "all are in sync")
+    await stage.until(lambda: stage.end("A") == stage.end("C") == stage.end("B"), "all logs end together")
+    found = await stage.read()
+    stage.step(
+        f"A and C come back and follow B. A consumer reads {', '.join(found)}. "
+        + (
+            "All three had m2, and all three have thrown it away."
+            if "m2" not in found
+            else "Two failures have lost nothing."
+        )
+    )
+    return {"acknowledged": ["m1", "m2"], "read": found, "lost": [one for one in ("m1", "m2") if one not in found]}
+
+
+@scenario(
     "kip-101-logs-diverge",
     title="Truncation to the high watermark leaves two records at one offset",
     summary="Both replicas fail, and come back with different records at the same offset (KIP-101, scenario 2).",
@@ -111,8 +178,8 @@ async def logs_diverge(stage: Stage) -> dict[str, Any]:
     await stage.produce("m2")
     await stage.sleep(CHECKPOINTED_S)
     stage.step(
-        f"""A leads, B follows. m1 is on both disks, because B was restarted in order after it. Then m2 was written with
-        acks=all: both replicas have it, with HW {stage.high_watermark("A")}, but B has it only in its memory."""
+        f"""A leads, B follows. m1 is on both disks, because B was restarted in order after it. Then m2 was written
+        with acks=all: both replicas have it, with HW {stage.high_watermark("A")}, but B has it only in its memory."""
     )
     await stage.kill("A")
     await stage.until(lambda: stage.leader == "B", "B is elected")

@@ -119,9 +119,8 @@ async def isr_shrinks(stage: Stage) -> dict[str, Any]:
     after = stage.send("m2", timeout_ms=WAIT_MS)
     await stage.until(lambda: stage.end("A") == 2, "A has appended m2")
     stage.step(
-        f"""What A sends to B no longer arrives. The producer writes m2 with acks=all. The ISR still has two members, so
-        A
-        appends m2 and waits for B. Its HW is {stage.high_watermark("A")}, and its log ends at {stage.end("A")}."""
+        f"""What A sends to B no longer arrives. The producer writes m2 with acks=all. The ISR still has two members,
+        so A appends m2 and waits for B. Its HW is {stage.high_watermark("A")}, and its log ends at {stage.end("A")}."""
     )
     await stage.until(lambda: stage.isr == ["A"], "B leaves the ISR")
     await stage.until(lambda: after.is_over, "m2 is answered")
