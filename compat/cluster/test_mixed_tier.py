@@ -9,10 +9,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.test_tier_followers import BUILT, PATIENCE_S, TIERED, TOPIC, Load, local_start, tier_settings
+from compat.cluster.test_tier_followers import (
+    BUILT,
+    PATIENCE_S,
+    TIERED,
+    TOPIC,
+    Load,
+    local_start,
+    reassign,
+    tier_settings,
+)
 from compat.kafka import libraries
 from compat.kafka.node import tier_settings as kafka_tier_settings
 from compat.waiting import until
+
+METADATA = "__remote_log_metadata"
 
 
 def test_a_tier_is_shared_by_both_kinds_of_brokers(tmp_path: Path) -> None:
@@ -20,6 +31,7 @@ def test_a_tier_is_shared_by_both_kinds_of_brokers(tmp_path: Path) -> None:
     settings = {
         **tier_settings(tmp_path),
         **kafka_tier_settings(tmp_path / "tier"),
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
         "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
         "log.initial.task.delay.ms": "500",
     }
@@ -30,6 +42,11 @@ def test_a_tier_is_shared_by_both_kinds_of_brokers(tmp_path: Path) -> None:
             node.settings["remote.log.storage.manager.class.name"] = "compat.tiered.kafka_storage:KafkaDirectory"
         cluster.start()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        # Apache Kafka leads the tier's metadata until its broker is killed.
+        for replicas in ([1], [1, 2, 3]):
+            reassign(cluster, tmp_path, replicas, topic=METADATA)
+            cluster.await_isrs(METADATA, *replicas)
+        assert cluster.leader(METADATA) == 1
         config = {**TIERED, "segment.bytes": str(1 << 20)}
         new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1, 2]], config=config)
         admin.create_topics([new])[TOPIC].result(30)

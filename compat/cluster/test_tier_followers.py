@@ -86,9 +86,10 @@ def local_start(cluster: ProcessCluster, broker: int) -> int:
     return min((int(path.stem) for path in (cluster.brokers[broker].data / f"{TOPIC}-0").glob("*.log")), default=-1)
 
 
-def reassign(cluster: ProcessCluster, place: Path, replicas: list[int]) -> None:
+def reassign(cluster: ProcessCluster, place: Path, replicas: list[int], *, topic: str = TOPIC) -> None:
+    """Move partition 0 of a topic."""
     plan = place / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": TOPIC, "partition": 0, "replicas": replicas}]}))
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": replicas}]}))
     servers = ("--bootstrap-server", cluster.bootstrap_servers)
     tool("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan), "--execute")
 

@@ -192,7 +192,7 @@ class LeaderReader:
         if found[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         if found[0].error_code:
-            raise self._refused(found[0].error_code)
+            raise _refused(self._leader, found[0].error_code)
         return found[0]
 
     async def _list_offset(self, name: int) -> int:
@@ -210,11 +210,8 @@ class LeaderReader:
             connection.close()
         found = [one for each in response.topics for one in each.partitions]
         if not found or found[0].error_code:
-            raise self._refused(found[0].error_code if found else ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise _refused(leader, found[0].error_code if found else ErrorCode.UNKNOWN_SERVER_ERROR)
         return found[0].offset
-
-    def _refused(self, code: int) -> KafkaError:
-        return KafkaError(code_of(code), f"broker {self._leader}: {code_of(code).name}")
 
     async def _ask(self, request: object, version: int, *, may_wait_ms: int) -> Any:
         """Ask the leader over the reader's own connection. Errors: KafkaError."""
@@ -271,6 +268,10 @@ class LeaderReader:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _refused(leader: int, code: int) -> KafkaError:
+    return KafkaError(code_of(code), f"broker {leader}: {code_of(code).name}")
 
 
 def _records_of(found: PartitionData) -> memoryview | bytes:
