@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import trio
@@ -30,6 +31,8 @@ from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 
 LATEST: Final = -1
 _LOOK_EACH_S: Final = 0.5
+_OTHERS_EACH: Final = 3
+"""Metadata change less often than high watermarks: they are asked for with every so many looks."""
 _ANSWER_MS: Final = 5_000
 _OFFSETS_VERSION, _QUORUM_VERSION = 6, 0
 
@@ -72,16 +75,17 @@ async def _watch(router: Router, node: int, history: History, partitions: Sequen
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)
-    while True:
+    for turn in count():
         try:
-            await _look(router, node, history, topics)
+            await _ask_offsets(router, node, history, topics)
+            if turn % _OTHERS_EACH == 0:
+                await _ask_metadata(router, node, history, topics)
         except Unreachable:
             router.drop(node)
         await trio.sleep(_LOOK_EACH_S)
 
 
-async def _look(router: Router, node: int, history: History, topics: dict[str, list[int]]) -> None:
-    process = f"broker-{node}"
+async def _ask_offsets(router: Router, node: int, history: History, topics: dict[str, list[int]]) -> None:
     wanted = [
         ListOffsetsTopic(
             name=name, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in indexes]
@@ -95,7 +99,11 @@ async def _look(router: Router, node: int, history: History, topics: dict[str, l
         for part in topic.partitions:
             if not part.error_code:
                 key = f"{topic.name}-{part.partition_index}"
-                history.answered(process, Function.LEADS, key, epoch=part.leader_epoch, offset=part.offset)
+                history.answered(f"broker-{node}", Function.LEADS, key, epoch=part.leader_epoch, offset=part.offset)
+
+
+async def _ask_metadata(router: Router, node: int, history: History, topics: dict[str, list[int]]) -> None:
+    process = f"broker-{node}"
     await router.refresh(topics, node=node)
     for (name, index), place in router.places.items():
         out = ",".join(map(str, sorted({*place.replicas} - {*place.isr})))

@@ -194,7 +194,7 @@ def _workload(seed: int, topics: Sequence[TopicPlan]) -> Workload:
                     acks=-1 if is_idempotent or draws.chance(0.7) else 1,
                     is_idempotent=is_idempotent,
                     in_flight=draws.choice([1, 3, 5]) if is_idempotent else 1,
-                    pause_ms=draws.choice([50, 200, 500]),
+                    pause_ms=draws.choice([200, 500, 2_000]),
                     max_records=draws.choice([1, 4]),
                     value_bytes=draws.choice([20, 200, 800]),
                 )
