@@ -15,6 +15,7 @@ from tests.broker.tiered_cluster import (
     configure_topic,
     fill,
     knows_the_tier,
+    produce_all,
     replace_disk,
     replica,
     segments,
@@ -34,13 +35,23 @@ def new(number: int) -> bytes:
 
 
 async def produce_new(cluster: MemoryCluster, count: int, *, start: int) -> None:
-    """Produce batches from offset `start` on, and wait until the leader has only the last one locally."""
+    """Produce batches from offset `start` on, and wait until the leader has only the last segment locally."""
     await until_led(cluster)
     for number in range(start, start + count):
         answer = await cluster.produce([new(number)], to=cluster.leader())
         assert (answer.error_code, answer.base_offset) == (0, number)
+    await only_the_last_segment(cluster)
+
+
+async def produce_old(cluster: MemoryCluster, count: int, *, start: int = 0) -> None:
+    """Produce records that may be lost, in the same way."""
+    await produce_all(cluster, count, start=start)
+    await only_the_last_segment(cluster)
+
+
+async def only_the_last_segment(cluster: MemoryCluster) -> None:
     log = replica(cluster).log
-    await cluster.until(lambda: log.local_log_start_offset == start + count - 1)
+    await cluster.until(lambda: log.local_log_start_offset == max(one.base_offset for one in log.segments))
 
 
 async def read_exactly(cluster: MemoryCluster, expected: Sequence[bytes], *, start: int = 0) -> None:
@@ -58,26 +69,26 @@ async def read_exactly(cluster: MemoryCluster, expected: Sequence[bytes], *, sta
             assert found == [(at, expected[at - start]) for at, _ in found]
 
 
-async def elect_behind(cluster: MemoryCluster, *, common: int, lost: int) -> None:
+async def elect_behind(cluster: MemoryCluster, *, common: int, lost: int, segment_bytes: int = 400) -> None:
     """Broker 2 has `common` records, broker 1 and the tier `lost` more of an epoch of their own; then broker 2 leads
     alone.
     """
-    await cluster.create(**UNCLEAN)
-    await fill(cluster, common)
+    await cluster.create(**{**UNCLEAN, "segment.bytes": segment_bytes})
+    await produce_old(cluster, common)
     await cluster.until(lambda: cluster.isr() == {1, 2})
     await cluster.until(lambda: cluster.brokers[2].partition().known_high_watermark == common)
     await cluster.kill(2)
-    await fill(cluster, lost, start=common)
+    await produce_old(cluster, lost, start=common)
     await cluster.kill(1)
     await cluster.start(2)
     await cluster.until(lambda: cluster.leader() == 2)
 
 
-@pytest.mark.parametrize("common", [1, 4])
-async def test_records_of_a_lost_history_in_the_tier_are_never_read(common: int) -> None:
-    """KIP-405: the new leader ends before the tier does."""
+@pytest.mark.parametrize(("common", "segment_bytes"), [(1, 400), (4, 400), (2, 1_300), (4, 1_300), (6, 1_300)])
+async def test_records_of_a_lost_history_in_the_tier_are_never_read(common: int, segment_bytes: int) -> None:
+    """KIP-405: the new leader ends before the tier does, also inside a segment of the tier (of 3 records)."""
     async with tiered_cluster() as (cluster, disk):
-        await elect_behind(cluster, common=common, lost=6)
+        await elect_behind(cluster, common=common, lost=6, segment_bytes=segment_bytes)
         await produce_new(cluster, 8, start=common)
         expected = [value(number) for number in range(common)] + [new(number) for number in range(common, common + 8)]
         await read_exactly(cluster, expected)
