@@ -102,8 +102,8 @@ TIER: Final = (
         (
             Patch(
                 "kbroker.tiered.partition_tasks",
-                "        if not partition.is_leader:\n            return False\n",
-                "",
+                "        if not partition.is_leader:\n",
+                "        if False:\n",
             ),
         ),
     ),
@@ -119,8 +119,8 @@ TIER: Final = (
             ),
             Patch(
                 "kbroker.tiered.partition_tasks",
-                "                find_unfinished(tools, held)\n",
-                "",
+                "            find_unfinished(tools, held)\n",
+                "            pass\n",
             ),
         ),
     ),
