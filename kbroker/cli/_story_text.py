@@ -87,7 +87,7 @@ class Teller:
                 line.append(_fitted(part, width), style=_heading_style(column, row))
             self._row(line)
         for offset in one.offsets:
-            line = Text(f"{offset:>{_GUTTER - 2}}  ", style="dim")
+            line = Text().append(f"{offset:>{_GUTTER - 2}}  ", style="dim")
             for column in one.columns:
                 cell = column.cells.get(offset)
                 line.append(_fitted(cell.text if cell else "", width), style=_style(cell, column))

@@ -128,6 +128,7 @@ def test_kip_405_scenario_2_a_follower_behind_starts_again() -> None:
     run = told("kip-405-follower-behind")
     run.has(1, "B", state="stopped", values=numbered("m", 0, 3))
     run.has(1, "A", local_log_start_offset=0, values=numbered("m", 0, 9))
+    assert run.facts["end_of_epoch"] == 5
     run.has(2, "A", local_log_start_offset=9, values=numbered("m", 9, 11))
     assert run.segments(2) == [(0, 2), (3, 5), (6, 8)]
     run.has(3, "B", log_end_offset=4, values=numbered("m", 0, 3), epochs=[[0, 0], [2, 3]])
@@ -150,12 +151,12 @@ def test_kip_405_scenario_3_lost_records_do_not_come_back_from_the_tier() -> Non
     assert run.segments(1) == [(0, 2)]
     run.has(2, "B", state="stopped", values=["m0"])
     run.has(3, "B", state="leader", values=["m0", *numbered("n", 1, 3)], epochs=[[0, 0], [3, 1]])
-    read = ["m0", *numbered("n", 1, 8)]
-    run.has(4, "A", state="follower", values=read, epochs=[[0, 0], [3, 1]])
-    run.has(4, "B", local_log_start_offset=3)
+    run.has(4, "A", state="follower", values=["m0", *numbered("n", 1, 3)], epochs=[[0, 0], [3, 1]])
+    for name in ("A", "B"):
+        run.has(5, name, local_log_start_offset=3, high_watermark=9)
     both = [one["epochs"] for one in run.steps[3]["tier"] if (one["start_offset"], one["end_offset"]) == (0, 2)]
     assert both == [[[0, 0]], [[0, 0], [3, 1]]]
-    assert run.facts["read"] == read
+    assert run.facts["read"] == ["m0", *numbered("n", 1, 8)]
 
 
 def test_kip_405_scenario_4_an_unclean_leader_does_not_take_from_the_tier_what_it_lost() -> None:
@@ -164,10 +165,11 @@ def test_kip_405_scenario_4_an_unclean_leader_does_not_take_from_the_tier_what_i
     run.has(1, "B", log_end_offset=2)
     assert run.segments(1) == [(0, 2), (3, 5)]
     run.has(2, "B", state="leader", leader_epoch=1, isr=["B"], values=["m0", "m1", "n2", "n3"], epochs=[[0, 0], [1, 2]])
-    read = ["m0", "m1", *numbered("n", 2, 8)]
-    run.has(3, "A", state="follower", values=read, epochs=[[0, 0], [1, 2]])
-    run.has(3, "B", local_log_start_offset=3)
-    assert run.facts["read"] == read
+    run.has(3, "A", state="follower", values=["m0", "m1", "n2", "n3"], epochs=[[0, 0], [1, 2]])
+    for name in ("A", "B"):
+        run.has(4, name, local_log_start_offset=3, high_watermark=9)
+    assert run.segments(4) == [(0, 2), (0, 2), (3, 5), (3, 5)]
+    assert run.facts["read"] == ["m0", "m1", *numbered("n", 2, 8)]
 
 
 def test_kip_405_scenario_5_each_leader_serves_its_own_history() -> None:

@@ -30,6 +30,11 @@ from wire.messages.alter_partition_reassignments import (
 )
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from wire.record_batch import Record, batches, build_batch
 
@@ -130,7 +135,7 @@ class Stage:
     reads: dict[str, Any] | None = None
     _start_s: float = field(default_factory=trio.current_time)
     _steps: int = 0
-    _replicas: list[str] = field(default_factory=list)
+    _segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
 
     @property
     def is_old(self) -> bool:
@@ -189,15 +194,20 @@ class Stage:
         return [letter(each) or "" for each in sorted(self.cluster.partition(TOPIC).isr)]
 
     def segments(self, name: str | None = None) -> list[RemoteLogSegmentMetadata]:
-        """The segments in the tier, as a broker has read them; without a name, as any broker has."""
-        topic = self.cluster.image.topics_by_name[TOPIC]
-        for node in self.cluster.brokers if name is None else [self.node(name)]:
+        """The segments in the tier, as a broker has read them; without a name as the leader or another one has. While
+        no broker knows, they are as before.
+        """
+        if name is None:
+            running = sorted(self.cluster.brokers, key=lambda node: letter(node.id) != self.leader)
+        else:
+            running = [self.node(name)]
+        partition = TopicIdPartition(self.cluster.image.topics_by_name[TOPIC].id, TOPIC, 0)
+        for node in running:
             manager = None if node.node is None or node.node.broker is None else node.node.broker.tier.manager
-            if manager is not None:
-                partition = TopicIdPartition(topic.id, TOPIC, 0)
-                if manager.tools.metadata.is_ready(partition):
-                    return list(manager.tools.metadata.list_remote_log_segments(partition))
-        return []
+            if manager is not None and manager.tools.metadata.is_ready(partition):
+                self._segments = list(manager.tools.metadata.list_remote_log_segments(partition))
+                return self._segments
+        return self._segments
 
     def finished(self, name: str | None = None) -> list[tuple[int, int]]:
         """The first and last offsets of the finished segments in the tier."""
@@ -348,6 +358,15 @@ class Stage:
         client.close()
         self.reads = {"from": name, "start": start, "records": found, "code": code}
         return [one["value"] for one in found]
+
+    async def end_of_epoch(self, name: str, epoch: int) -> int:
+        """Where an epoch ended, as a broker answers OffsetForLeaderEpoch."""
+        asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])])
+        answer = (await self.cluster.ask(self.node(name), request, version=4)).topics[0].partitions[0]
+        assert not answer.error_code, ErrorCode(answer.error_code)
+        end: int = answer.end_offset
+        return end
 
     async def kill(self, name: str, *, power: bool = False) -> None:
         """End a broker without a last word; with `power` its disk loses everything that was not synced."""

@@ -129,7 +129,7 @@ async def isr_shrinks(stage: Stage) -> dict[str, Any]:
         f"B has not caught up for replica.lag.time.max.ms ({LAG_MS // 1000} s), so A removes it from the ISR, which is "
         "now smaller than min.insync.replicas. "
         + (
-            "All members of the ISR have m2, namely A. So the HW rises over it, a consumer may read it, and the "
+            "The only member of the ISR, A, has m2. So the HW rises over it, a consumer may read it, and the "
             f"producer gets error {after.code_text}."
             if after.code is not None and "m2" in seen
             else f"The HW stays at {stage.high_watermark('A')}, so m2 is not committed and no consumer reads it. "

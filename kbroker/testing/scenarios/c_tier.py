@@ -116,12 +116,14 @@ async def follower_behind(stage: Stage) -> dict[str, Any]:
     await _next_epoch(stage, "A")
     await stage.produce("m7", "m8", "m9")
     await stage.until(lambda: len(stage.finished("A")) >= 2, "segments are copied")
+    last = stage.look("B")["records"][-1]["epoch"]
+    end = await stage.end_of_epoch("A", last)
     stage.step(
         f"""B stopped when its log ended at offset 4. A went on alone, and leads in epoch {stage.epoch("A")}; it
-        still has all records locally. If B came back now, it would name the epoch of m3, hear that it ended at 5,
-        and simply go on with m4: nothing to truncate."""
+        still has all records locally. If B came back now, it would ask where epoch {last} of its last record ended.
+        A answers {end}, which is not before the end of B, so B would truncate nothing, and go on with m4."""
     )
-    await stage.sleep(LOCAL_MS / 1000)
+    await stage.sleep(LOCAL_MS / 1000 - 5)
     await stage.produce("m10", "m11")
     await stage.until(lambda: stage.local_start("A") == 9, "A deletes what it has copied")
     stage.step(
@@ -143,7 +145,7 @@ async def follower_behind(stage: Stage) -> dict[str, Any]:
     await stage.until(lambda: stage.high_watermark("B") == stage.end("A"), "B knows all")
     found = await stage.read()
     stage.step(f"B has caught up and is in sync. A consumer reads from offset 0: {', '.join(found)}.")
-    return {"local_start": stage.local_start("B"), "history": history, "read": found}
+    return {"end_of_epoch": end, "local_start": stage.local_start("B"), "history": history, "read": found}
 
 
 @scenario(

@@ -65,17 +65,20 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     await stage.until(lambda: len(stage.finished("B")) == 2, "B copies its segment")
     await stage.start("A")
     await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync again")
-    await stage.produce("n4", "n5", "n6", "n7", "n8")
-    await stage.until(lambda: stage.local_start("B") >= 3, "B deletes its first segment locally")
+    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
     stage.step(
-        f"""B copies its own first segment, because its line of epochs ends the old copy after offset 0. A comes
-        back, truncates m1, m2 and m3, and follows B. After more records, B deletes its first segment locally: the
-        local log starts at {stage.local_start("B")}."""
+        f"""B copies its own first segment: the old copy is on its line of epochs only up to offset 0. A comes back,
+        follows B in epoch {stage.epoch("A")}, truncates m1, m2 and m3, and fetches n1 to n3."""
     )
+    await stage.produce("n4", "n5", "n6", "n7", "n8")
+    await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
+    await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
+    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
     found = await stage.read()
     stage.step(
-        f"""A consumer reads from offset 0: {", ".join(found)}. The first ones come from the tier. B has chosen the
-        copy by the epochs: m1 and m2 never come back."""
+        f"""After more records, both delete their first segment locally: the local logs start at
+        {stage.local_start("B")}. A consumer reads from offset 0: {", ".join(found)}. The first ones come from the
+        tier. B has chosen the copy by its epochs: m1 and m2 never come back."""
     )
     return {"read": found, "copies": stage.finished("B"), "A": stage.values("A"), "B": stage.values("B")}
 
@@ -114,16 +117,20 @@ async def unclean_election(stage: Stage) -> dict[str, Any]:
     stage.mend()
     await stage.start("A")
     await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync")
-    await stage.produce("n4", "n5", "n6", "n7", "n8")
-    await stage.until(lambda: stage.local_start("B") >= 3, "B deletes its first segment locally")
+    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
     stage.step(
-        """B has copied its own segment with n2. A comes back, truncates everything after m1, and follows B, also
-        where its records had been committed. B deletes its first segment locally."""
+        f"""B has copied its own segment with n2. A comes back, follows B in epoch {stage.epoch("A")}, and truncates
+        everything after m1, although it had been committed."""
     )
+    await stage.produce("n4", "n5", "n6", "n7", "n8")
+    await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
+    await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
+    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
     found = await stage.read()
     stage.step(
-        f"""A consumer reads from offset 0: {", ".join(found)}. Offset 2 comes from the copy of B. The copies of A
-        with m2 to m5 are still in the tier, but not on the line of epochs of B, so no consumer ever reads them."""
+        f"""After more records, both delete their first segment locally. A consumer reads from offset 0:
+        {", ".join(found)}. Offset 2 comes from the copy of B. The copies of A with m2 to m5 are still in the tier,
+        but not on the line of epochs of B, so no consumer ever reads them."""
     )
     return {"read": found, "copies": stage.finished("B"), "A": stage.values("A"), "B": stage.values("B")}
 
