@@ -19,11 +19,18 @@ _WIDEST: Final = 36
 _EPOCH_STYLES: Final = ("cyan", "yellow", "magenta", "blue", "green", "bright_red")
 
 
+class _Console(Console):
+    """Leaves a closed pipe to `main`, for which it is no failure."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Teller:
     """Prints runs of a scenario as they come: the opening before the first one, the lesson after the last."""
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        self._console = _Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         self._width = min(self._console.width, MOST_COLUMNS)
         self._console.width = self._width
         self._has_begun = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -102,6 +103,13 @@ def test_a_story_is_the_same_in_every_run() -> None:
     first = simulate(NAME, "--format", "json")
     simulate.cache_clear()
     assert simulate(NAME, "--format", "json") == first
+
+
+def test_it_is_no_failure_if_the_reader_leaves() -> None:
+    piped = f"set -o pipefail; {shlex.quote(sys.executable)} -m kbroker simulate {NAME} | head -2"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == ALL[NAME].title
 
 
 def test_wrong_words_are_usage_errors() -> None:
