@@ -159,7 +159,7 @@ class StuckThreads:
     """Threads in which requests to the store never return."""
 
     async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
-        if function.__name__ in ("_copy_data", "_delete_data"):
+        if function.__name__ in ("_copy_data", "delete_data"):
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
         return function(*arguments)
