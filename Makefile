@@ -31,6 +31,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
+		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300') \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \

@@ -4,7 +4,8 @@
     python -m compat.torture.soak --minutes 30 --only deep-sweep
     python -m compat.torture.soak --minutes 10 --attack
 
-Crash sweeps over generated workloads take most of the time, `kill -9` of real brokers under load the rest. Each step
+Crash sweeps over generated workloads and simulated clusters take most of the time, `kill -9` of real brokers under load
+the rest. Each step
 is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
 about on time. Spark's step runs in PySpark's environment. A step that takes too long is killed with all its child
 processes. The report at the end (or at Ctrl-C) sums up the runs, and prints every failed command, which reproduces the
@@ -70,6 +71,7 @@ def _attack(name: str, *arguments: str, untimed: tuple[str, ...] = ("--untimed",
 STEPS = (
     Step("crash-sweep", "kbroker.testing.crash_sweep", ("--workloads", "4"), 0.5, 4),
     Step("deep-sweep", "kbroker.testing.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
+    Step("simulation", "kbroker.testing.simulate", ("--runs", "60", "--jobs", "2"), 0.5, 60),
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
     Step("tier", "compat.torture.tier_reads", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),

@@ -96,6 +96,7 @@ class _Lane:
         self._sent = self._rounds = 0
         self._producer = (NO_PRODUCER_ID, -1)
         self._sequence = 0
+        self._has_gap = False  # a batch was refused for good, so the later ones need other sequences
         self._codec = Codec[plan.compression.upper()]
 
     async def run(self) -> None:
@@ -181,11 +182,12 @@ class _Lane:
             self._complete(batch, Type.OK, base_offset=found.base_offset)
             waiting.remove(batch)
         elif not code.retriable and code not in _FORGOTTEN:
-            # No request of a run is wrong, so no broker may refuse one for good.
-            text = f"{self._plan.name} sends a batch that is refused for good: {code.name}"
-            self._history.complain("K1", "refused", self._key, -1, text)
-            self._complete(batch, Type.INFO, error=code.name)
+            if code is not ErrorCode.INVALID_TIMESTAMP:  # the answer of a broker whose clock is a day late
+                text = f"{self._plan.name} sends a batch that is refused for good: {code.name}"
+                self._history.complain("K1", "refused", self._key, -1, text)
+            self._complete(batch, Type.FAIL, error=code.name)
             waiting.remove(batch)
+            self._has_gap = True
         return code
 
     def _complete(self, batch: _Batch, kind: Type, *, base_offset: int = -1, error: str | None = None) -> None:
@@ -218,13 +220,16 @@ class _Lane:
                 continue
             if code in _FORGOTTEN:
                 await self._begin_again(waiting, code)
+                continue
             await trio.sleep(backoff_ms / 1000)
             backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
 
     async def _begin_again(self, waiting: list[_Batch], code: ErrorCode) -> None:
         """Number the batches from 0 with a new producer id, as the broker does not know the sequences before them."""
-        text = f"{self._plan.name} sends the next batch in order, and is refused: {code.name}"
-        self._history.complain("K4", "sequence-refused", self._key, -1, text)
+        if not self._has_gap:
+            text = f"{self._plan.name} sends the next batch in order, and is refused: {code.name}"
+            self._history.complain("K4", "sequence-refused", self._key, -1, text)
         if await self._init():
+            self._has_gap = False
             for batch in waiting:
                 self._number(batch)

@@ -5,6 +5,7 @@
     python -m kbroker.testing.simulate --seed 17 --shrink --save F   find a smaller plan with the same finding
     python -m kbroker.testing.simulate --plan FILE                   run a saved plan
     python -m kbroker.testing.simulate --seeds 0..500 --jobs 2       search
+    python -m kbroker.testing.simulate --seed 0 --runs 500           the same
     python -m kbroker.testing.simulate --seeds 0.. --hours 10        search until so much time was simulated
 
 Each run has a process of its own, so none depends on those before it. The exit status is 1 if a promise was broken.
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if options.mutant:
         mutants.install(options.mutant)
+    if options.runs > 1 and options.seed is not None:
+        options.seeds = range(options.seed, options.seed + options.runs)
     if options.seeds is not None:
         return _search(options)
     return _one(options)
@@ -55,6 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--seed", type=int, help="run the plan of one seed")
     what.add_argument("--plan", type=Path, metavar="FILE", help="run the plan of a file")
     what.add_argument("--seeds", type=_range, metavar="A..B", help="run the plans of many seeds, B excluded")
+    parser.add_argument("--runs", type=int, default=1, help="with --seed: run the plans of this seed and the next ones")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
     parser.add_argument("--first", action="store_true", help="end a search at its first finding")
@@ -121,12 +125,12 @@ def _search(options: argparse.Namespace) -> int:
         enough = options.hours is not None and simulated >= options.hours * _MS_OF_HOUR
         if enough or (found and options.first):
             break
+    seeds = [plan.seed for plan in found]
+    _say(f"seeds with findings: {seeds}" if seeds else "no findings")
     _say(
         f"{runs} runs, {simulated / _MS_OF_HOUR:.2f} simulated hours, {simulated / max(1, real):.1f} x real time on one"
         f" core, {counts['send-ok']} acknowledged records, {counts['poll-ok']} polled"
     )
-    seeds = [plan.seed for plan in found]
-    _say(f"seeds with findings: {seeds}" if seeds else "no findings")
     return 1 if found else 0
 
 

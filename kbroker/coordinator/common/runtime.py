@@ -92,7 +92,7 @@ class CoordinatorRuntime(Generic[S]):
         self._replicas = replicas
         self._purgatory = purgatory
         self._logs = logs
-        self._parked: dict[Parked, Any] = {}
+        self._parked: dict[Parked, tuple[Any, int | None] | None] = {}
         self._hash = lru_cache(REMEMBERED_KEYS)(partition_for)
         self._topic_id: UUID | None = None
         self._has_followed = False
@@ -132,11 +132,27 @@ class CoordinatorRuntime(Generic[S]):
     async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait) -> Any:
         """The response of a shard to a request, once it is valid. `wait` is used if the request is parked.
 
+        Whatever the response shows is committed then, so that no later coordinator contradicts it.
+
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
-        led = self.find(key)
-        response = await self.decide(led, partial(led.shard.decide, request, caller))
-        return await self._answer(response, wait) if type(response) is Parked else response
+        led, has_records = self.find(key), False
+
+        def decide(*, now_ms: int, timestamp_ms: int) -> Decided:
+            nonlocal has_records
+            decided: Decided = led.shard.decide(request, caller, now_ms=now_ms, timestamp_ms=timestamp_ms)
+            has_records = bool(decided.records)
+            return decided
+
+        response = await self.decide(led, decide)
+        end_offset: int | None = led.partition.log.log_end_offset
+        if type(response) is Parked:
+            response, end_offset = await self._answer(response, wait)
+        elif has_records:
+            return response  # `decide` has waited for them
+        if end_offset is not None and await self._await_outcome(led, end_offset) is not ErrorCode.NONE:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"the state of {key} is not replicated")
+        return response
 
     async def decide(self, led: LedPartition[S], decide: Decide) -> Any:
         """Make a decision, append its records, and wait until they are committed. Returns the response, or Parked.
@@ -185,12 +201,15 @@ class CoordinatorRuntime(Generic[S]):
             with suppress(KafkaError):  # the leadership was lost while waiting for the lock
                 await self.decide(led, decide(led.shard))
 
-    async def _answer(self, parked: Parked, wait: Wait) -> Any:
+    async def _answer(self, parked: Parked, wait: Wait) -> tuple[Any, int | None]:
+        """The answer, and the end of the log when it was given; None if the shard was given up then."""
         try:
             if await wait(
                 self._purgatory, parked, until=lambda: self._parked[parked] is not None, max_wait_ms=FOR_EVER_MS
             ):
-                return self._parked[parked]
+                answer = self._parked[parked]
+                assert answer is not None, "the wait ended with an answer"
+                return answer
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "the wait ended without an answer")
         finally:
             del self._parked[parked]
@@ -209,9 +228,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def _deliver(self, led: LedPartition[S]) -> None:
         """Deliver the answers that a decision produced, and note the shard's next deadline."""
+        end_offset = led.partition.log.log_end_offset if led.state is State.ACTIVE else None
         for parked, answer in led.shard.take_answers():
             if parked in self._parked:
-                self._parked[parked] = answer
+                self._parked[parked] = answer, end_offset
                 self._purgatory.wake(parked)
         self._note_deadline(led.shard.next_deadline_ms(), self._env.now_ms())
 
