@@ -86,7 +86,7 @@ def test_a_zombie_commits_nothing_and_loses_what_it_acknowledged_alone() -> None
     assert run.answer(3, "z2") == ErrorCode.REQUEST_TIMED_OUT
     assert [one["value"] for one in run.steps[2]["read"]["records"]] == ["m1"]
     for name in ("A", "B", "C"):
-        run.has(4, name, values=["m1", "m2"], epochs=[[0, 0], [1, 1]])
+        run.has(4, name, values=["m1", "m2"], epochs=[[0, 0], [1, 1]], high_watermark=2)
     assert run.facts["read"] == ["m1", "m2"]
 
 

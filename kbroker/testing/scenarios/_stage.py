@@ -6,49 +6,36 @@ scenario can stop the world between two messages: it polls each ms of virtual ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
 
-from kbroker.client.streaming import ConnectionClosed
 from kbroker.replication.partition import Partition
 from kbroker.testing.cluster import CLIENT, CONTROLLER, MemoryCluster, MemoryNode, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.network import Pace
 from kbroker.testing.scenarios import OLD, Scenario
+from kbroker.testing.scenarios._clients import ALL, Write, ask_end_of_epoch, produce_to, read_from
 from kbroker.testing.scenarios._looks import LETTERS, letter, replica_look, tier_look
 from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata, TopicIdPartition
 from wire.batch_header import NO_PRODUCER_ID
-from wire.errors import ErrorCode
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from wire.record_batch import Record, batches, build_batch
 
 TOPIC: Final = "orders"
 DELAY_MS: Final = 5
 VALUE_BYTES: Final = 250
 """The size of a value, so that a segment of SEGMENT_BYTES has three records."""
 SEGMENT_BYTES: Final = 1_000
-ALL: Final = -1
 _SEED: Final = 7
 _POLL_S: Final = 0.001
-_PRODUCE_VERSION: Final = 9
-_FETCH_VERSION: Final = 13
-_READ_BYTES: Final = 1 << 20
 _PATIENCE_S: Final = 120
 
 Show = Callable[[dict[str, object]], object]
@@ -91,35 +78,6 @@ async def _perform(scenario: Scenario, rule: str, show: Show) -> None:
             facts = await scenario.tell(Stage(cluster, scenario, rule, show, nursery))
             nursery.cancel_scope.cancel()
         show({"facts": facts, "lesson": scenario.lesson})
-
-
-@dataclass(eq=False)
-class Write:
-    """A Produce that was sent.
-
-    Shape  code is None until the answer arrives; offset is -1 without one; is_lost: the connection ended first
-    """
-
-    values: Sequence[str]
-    acks: int
-    producer_id: int = NO_PRODUCER_ID
-    sequence: int = 0
-    code: ErrorCode | None = None
-    offset: int = -1
-    is_lost: bool = False
-
-    @property
-    def is_acknowledged(self) -> bool:
-        return self.code is ErrorCode.NONE
-
-    @property
-    def code_text(self) -> str:
-        """The error as its name and number."""
-        return "none" if self.code is None else f"{self.code.name} ({int(self.code)})"
-
-    @property
-    def is_over(self) -> bool:
-        return self.code is not None or self.is_lost
 
 
 @dataclass(eq=False)
@@ -284,7 +242,8 @@ class Stage:
         self.writes.append(write)
         to = to or self.leader
         assert to is not None, "the partition has no leader"
-        self.nursery.start_soon(self._send, write, to, timeout_ms)
+        size = VALUE_BYTES if self.scenario.has_tier else 0
+        self.nursery.start_soon(self._send, write, self.node(to), timeout_ms, size)
         return write
 
     async def produce(
@@ -301,72 +260,31 @@ class Stage:
         assert write.is_acknowledged, f"{values} answered {write.code}"
         return write
 
-    async def _send(self, write: Write, to: str, timeout_ms: int) -> None:
-        size = VALUE_BYTES if self.scenario.has_tier else 0
-        client = await self.cluster.connect(self.node(to))
-        try:
-            for number, value in enumerate(write.values):
-                record = Record(timestamp=self.node(to).env.timestamp_ms(), value=value.encode().ljust(size))
-                batch = build_batch(
-                    [record],
-                    producer_id=write.producer_id,
-                    producer_epoch=0 if write.producer_id != NO_PRODUCER_ID else -1,
-                    base_sequence=write.sequence + number if write.producer_id != NO_PRODUCER_ID else -1,
-                )
-                data = PartitionProduceData(index=0, records=batch)
-                topic = TopicProduceData(name=TOPIC, partition_data=[data])
-                request = ProduceRequest(acks=write.acks, timeout_ms=timeout_ms, topic_data=[topic])
-                answer = (await client.ask(request, version=_PRODUCE_VERSION)).responses[0].partition_responses[0]
-                if answer.error_code:
-                    break
-            write.code, write.offset = ErrorCode(answer.error_code), answer.base_offset
-        except ConnectionClosed:
-            write.is_lost = True
-        finally:
-            client.close()
+    async def _send(self, write: Write, to: MemoryNode, timeout_ms: int, size: int) -> None:
+        client = await self.cluster.connect(to)
+        await produce_to(client, TOPIC, write, timestamp_ms=to.env.timestamp_ms(), timeout_ms=timeout_ms, size=size)
 
     async def read(self, name: str | None = None, *, start: int = 0) -> list[str]:
         """What a consumer reads from this offset to the high watermark, from the leader or another broker."""
         name = name or self.leader
         assert name is not None
-        found: list[dict[str, Any]] = []
-        client = await self.cluster.connect(self.node(name))
         topic_id = self.cluster.image.topics_by_name[TOPIC].id
-        offset, code = start, ErrorCode.NONE
-        while code is ErrorCode.NONE:
-            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
-            topic = FetchTopic(topic_id=topic_id, partitions=[asked])
-            answer = await client.ask(
-                FetchRequest(max_wait_ms=100, min_bytes=1, topics=[topic]), version=_FETCH_VERSION
-            )
-            data = answer.responses[0].partitions[0]
-            code = ErrorCode(data.error_code)
-            records = [
-                (record, batch.partition_leader_epoch)
-                for batch in batches(bytes(data.records or b""))
-                if batch.is_whole
-                for record in batch.records()
-                if record.offset >= offset
-            ]
-            found += [
-                {"offset": record.offset, "value": (record.value or b"").decode().rstrip(), "epoch": epoch}
-                for record, epoch in records
-            ]
-            if not records:
-                break
-            offset = records[-1][0].offset + 1
-        client.close()
-        self.reads = {"from": name, "start": start, "records": found, "code": code}
+        found = await read_from(await self.cluster.connect(self.node(name)), topic_id, start)
+        self.reads = {"from": name, "start": start, "records": found}
         return [one["value"] for one in found]
 
     async def end_of_epoch(self, name: str, epoch: int) -> int:
-        """Where an epoch ended, as a broker answers OffsetForLeaderEpoch."""
-        asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
-        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[asked])])
-        answer = (await self.cluster.ask(self.node(name), request, version=4)).topics[0].partitions[0]
-        assert not answer.error_code, ErrorCode(answer.error_code)
-        end: int = answer.end_offset
-        return end
+        """Where an epoch ended, as a broker answers OffsetForLeaderEpoch. Errors: KafkaError."""
+        return await ask_end_of_epoch(await self.cluster.connect(self.node(name)), TOPIC, epoch)
+
+    async def settle(self) -> None:
+        """Wait until all in-sync replicas know that everything is committed."""
+        leader = self.leader
+        assert leader is not None
+        await self.until(
+            lambda: all(self.high_watermark(name) == self.end(name) == self.end(leader) for name in self.isr),
+            "all in-sync replicas know that everything is committed",
+        )
 
     async def kill(self, name: str, *, power: bool = False) -> None:
         """End a broker without a last word; with `power` its disk loses everything that was not synced."""

@@ -67,7 +67,7 @@ async def empty_follower(stage: Stage) -> dict[str, Any]:
         tier ({epochs_text(history)}), and starts an empty log there."""
     )
     await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.until(lambda: stage.high_watermark("B") == stage.end("A"), "B knows all")
+    await stage.settle()
     stage.step(
         f"""B fetches from offset 3 as any follower does, and gets the later epochs with the records. Its history is
         now that of A: {epochs_text(stage.look("B")["epochs"])}. B is in sync with {len(stage.values("B"))} records
@@ -142,7 +142,7 @@ async def follower_behind(stage: Stage) -> dict[str, Any]:
         again at offset {stage.local_start("B")}."""
     )
     await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.until(lambda: stage.high_watermark("B") == stage.end("A"), "B knows all")
+    await stage.settle()
     found = await stage.read()
     stage.step(f"B has caught up and is in sync. A consumer reads from offset 0: {', '.join(found)}.")
     return {"end_of_epoch": end, "local_start": stage.local_start("B"), "history": history, "read": found}
@@ -186,7 +186,7 @@ async def follower_joins(stage: Stage) -> dict[str, Any]:
     )
     stage.cluster.store.heal()
     await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.until(lambda: stage.high_watermark("B") == stage.end("A"), "B knows all")
+    await stage.settle()
     stage.step(
         f"""The store works again. B reads the history, starts its log at {stage.local_start("B")}, copies
         {len(stage.values("B"))} records, and is in sync."""
@@ -227,7 +227,7 @@ async def mid_copy(stage: Stage) -> dict[str, Any]:
     stage.cluster.store.slow(SLOW_MS)
     await stage.produce("m0", "m1", "m2", "m3")
     await stage.until(lambda: stage.segments("A") and not stage.finished("A"), "A begins a copy")
-    await stage.until(lambda: stage.high_watermark("B") == 4, "B knows all")
+    await stage.settle()
     attempts = [one.remote_log_segment_id for one in stage.segments("A")]
     stage.step(
         """A leads, B follows. A has closed its first segment and begins to copy it, but the store is slow. The

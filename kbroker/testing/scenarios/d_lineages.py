@@ -43,7 +43,7 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync again")
     await stage.produce("m1", "m2", "m3")
     await stage.until(lambda: stage.finished("A") == [(0, 2)], "a segment is copied")
-    await stage.until(lambda: stage.high_watermark("B") == 4, "B knows all")
+    await stage.settle()
     stage.step(
         "A leads, B follows, and all four records are committed. A has copied its first segment, offsets 0 to 2."
     )
@@ -65,7 +65,7 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     await stage.until(lambda: len(stage.finished("B")) == 2, "B copies its segment")
     await stage.start("A")
     await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync again")
-    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
+    await stage.settle()
     stage.step(
         f"""B copies its own first segment: the old copy is on its line of epochs only up to offset 0. A comes back,
         follows B in epoch {stage.epoch("A")}, truncates m1, m2 and m3, and fetches n1 to n3."""
@@ -73,7 +73,7 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     await stage.produce("n4", "n5", "n6", "n7", "n8")
     await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
     await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
-    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
+    await stage.settle()
     found = await stage.read()
     stage.step(
         f"""After more records, both delete their first segment locally: the local logs start at
@@ -117,7 +117,7 @@ async def unclean_election(stage: Stage) -> dict[str, Any]:
     stage.mend()
     await stage.start("A")
     await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync")
-    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
+    await stage.settle()
     stage.step(
         f"""B has copied its own segment with n2. A comes back, follows B in epoch {stage.epoch("A")}, and truncates
         everything after m1, although it had been committed."""
@@ -125,7 +125,7 @@ async def unclean_election(stage: Stage) -> dict[str, Any]:
     await stage.produce("n4", "n5", "n6", "n7", "n8")
     await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
     await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
-    await stage.until(lambda: stage.high_watermark("A") == stage.end("B"), "A knows all")
+    await stage.settle()
     found = await stage.read()
     stage.step(
         f"""After more records, both delete their first segment locally. A consumer reads from offset 0:
@@ -180,7 +180,7 @@ async def two_histories(stage: Stage) -> dict[str, Any]:
     )
     await stage.reassign("A", "C")
     await stage.until(lambda: "C" in stage.isr, "C is in sync")
-    await stage.until(lambda: stage.high_watermark("C") == stage.end("A"), "C knows all")
+    await stage.settle()
     history = stage.look("C")["epochs"]
     stage.step(
         f"""C, a new and empty replica, is built from the tier. It finds the copy before offset
