@@ -110,6 +110,12 @@ async def _read_partition(
             await read_replica(router, partition, node, end, history=history)
         except Unreachable as error:
             history.complain("K11", "not-readable", f"{partition[0]}-{partition[1]}", 0, f"broker {node}: {error}")
+    for node in replicas:
+        replica = cluster.nodes[node].replica(*partition)
+        if replica is not None and replica.log.log_start_offset > 0:
+            # Nobody asks for a deletion, and no record is as old as the limit.
+            text = f"broker {node} has deleted the records before it, which no retention allows"
+            history.complain("K1", "deleted-early", replica.name, replica.log.log_start_offset, text)
     _judge_tier(cluster, partition, history)
 
 

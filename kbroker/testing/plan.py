@@ -25,6 +25,7 @@ Values = Mapping[str, Any]
 REQUESTS: Final = {"produce": 0, "fetch": 1, "list_offsets": 2, "metadata": 3, "offset_commit": 8, "join_group": 11}
 REQUESTS_OF_BROKERS: Final = {"fetch": 1, "offset_for_leader_epoch": 23, "alter_partition": 56, "heartbeat": 63}
 LONGEST_MS: Final = 12_000
+_DAY_MS: Final = 86_400_000
 _LEAST_MS: Final = 2_000
 
 
@@ -145,6 +146,7 @@ def _settings(seed: int) -> dict[str, object]:
         "replica.fetch.wait.max.ms": draws.choice([100, 500]),
         "replica.high.watermark.checkpoint.interval.ms": draws.choice([500, 5_000]),
         "offsets.topic.num.partitions": draws.choice([1, 3]),
+        "offsets.retention.check.interval.ms": 1_000,
         "group.initial.rebalance.delay.ms": draws.choice([0, 500]),
         "group.min.session.timeout.ms": 1_000,
         "remote.log.manager.task.interval.ms": draws.choice([200, 1_000]),
@@ -313,7 +315,9 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "frame": _Kind(5, _nobody, _frame),
     "slow-disk": _Kind(2, _node, lambda draws, _: {"slow_ms": draws.choice([50, 500, 3_000])}),
     "disk-error": _Kind(2, _broker, _disk),
-    "clock-jump": _Kind(2, _node, lambda draws, _: {"ms": draws.choice([-86_400_000, -5_000, 5_000, 86_400_000])}),
+    "clock-jump": _Kind(
+        2, _node, lambda draws, _: {"ms": draws.choice([-_DAY_MS, -5_000, 5_000, _DAY_MS, 30 * _DAY_MS])}
+    ),
     "store-error": _Kind(3, _nobody, _store, needs_tier=True),
     "store-damage": _Kind(2, _nobody, _damage, needs_tier=True),
     "store-slow": _Kind(2, _nobody, lambda draws, _: {"ms": draws.choice([200, 3_000])}, needs_tier=True),
