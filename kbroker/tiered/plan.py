@@ -263,8 +263,8 @@ def plan_expiry(
     ]
     new_start = log_start_offset
     # Segments that are being deleted already neither count as retained nor reduce the excess.
-    counted = sum(one.segment_size_in_bytes for one in known if one.state is FINISHED and one in lineage)
-    retained = local_bytes + counted
+    counted = _counted(known, lineage)
+    retained = local_bytes + sum(one.segment_size_in_bytes for one in known if one.remote_log_segment_id in counted)
     excess = retained - retention_bytes if retention_bytes >= 0 else 0
     is_over = False  # segments below the log start offset are deleted regardless
     for one in _in_scan_order(known, lineage):
@@ -287,7 +287,7 @@ def plan_expiry(
             is_over = True
             continue
         doomed.append(DoomedSegment(one, reason))
-        if is_valid:
+        if is_valid and one.remote_log_segment_id in counted:
             excess -= one.segment_size_in_bytes
         if not is_below:
             new_start = max(new_start, one.end_offset + 1)
@@ -299,6 +299,18 @@ def plan_expiry(
         segments=len(held),
         retained_bytes=retained,
     )
+
+
+def _counted(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> set[RemoteLogSegmentId]:
+    """The segments that count against retention: not those that lie within another one. Two leaders may have copied the
+    same records; if both copies counted, good data would be deleted too early. Kafka counts both.
+    """
+    counted, end = set(), NOTHING
+    for one in sorted(segments, key=lambda one: (one.start_offset, -one.end_offset)):
+        if one.end_offset > end and one.state is FINISHED and one in lineage:
+            counted.add(one.remote_log_segment_id)
+            end = one.end_offset
+    return counted
 
 
 def _in_scan_order(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> list[RemoteLogSegmentMetadata]:

@@ -310,6 +310,13 @@ def test_kafka_16511_segments_of_other_histories_block_nothing() -> None:
     assert plan.log_start_offset == 30
 
 
+def test_records_that_two_leaders_have_copied_count_once() -> None:
+    segments = [remote(0, 9), remote(10, 19), remote(10, 19, number=77), remote(12, 17, size=60), remote(20, 29)]
+    assert not expiry(segments, retention_bytes=300).doomed
+    plan = expiry(segments, retention_bytes=200)
+    assert (starts(plan), plan.log_start_offset) == ([0], 10)
+
+
 def test_overlapping_segments_below_the_log_start_are_deleted() -> None:
     segments = [remote(10, 29), remote(12, 19), remote(20, 24, age_ms=900)]
     plan = expiry(segments, start=20, epochs=[(0, 20)], retention_ms=500)

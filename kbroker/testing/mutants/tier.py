@@ -30,8 +30,8 @@ TIER: Final = (
         (
             Patch(
                 _PLAN,
-                "for one in known if one.state is FINISHED and one in lineage)",
-                "for one in known if one.state is not DELETING and one in lineage)",
+                "if one.end_offset > end and one.state is FINISHED and one in lineage:",
+                "if one.end_offset > end and one.state is not DELETING and one in lineage:",
             ),
         ),
     ),
