@@ -17,10 +17,11 @@ from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.testing.checkers import Allowances, Finding, check_history
 from kbroker.testing.cluster import DATA, MemoryCluster, MemoryNode
 from kbroker.testing.cluster_checker import BY_EPOCH, METADATA, check_cluster
+from kbroker.testing.draws import Draws
 from kbroker.testing.event_lines import EventLine
 from kbroker.testing.group_checker import check_groups
 from kbroker.testing.history import BadHistory, Event, Function, Type
-from kbroker.testing.model_reader import read_replica
+from kbroker.testing.model_reader import read_at_random, read_replica
 from kbroker.testing.model_router import Partition, Router, Unreachable
 from kbroker.testing.recorder import History
 from kbroker.testing.store import TIER
@@ -108,6 +109,8 @@ async def _read_partition(
     for node in replicas:
         try:
             await read_replica(router, partition, node, end, history=history)
+            draws = Draws("reads at random", cluster.seed, *partition, node)
+            await read_at_random(router, partition, node, end, draws=draws, history=history)
         except Unreachable as error:
             history.complain("K11", "not-readable", f"{partition[0]}-{partition[1]}", 0, f"broker {node}: {error}")
     for node in replicas:

@@ -49,13 +49,21 @@ class Workload:
 async def run_workload(
     cluster: MemoryCluster, workload: Workload, history: History, *, seed: int, stopping: trio.Event
 ) -> None:
-    """Run all clients until the run stops and each has ended its last request."""
+    """Run all clients until the run stops. Each ends its last request; readers go on to the end of what was sent."""
+    all_sent = trio.Event()
+
+    async def produce() -> None:
+        async with trio.open_nursery() as producing:
+            for plan in workload.producers:
+                router = Router(cluster, plan.name)
+                producing.start_soon(partial(run_producer, router, plan, history, seed=seed, stopping=stopping))
+            await stopping.wait()
+        all_sent.set()
+
     async with trio.open_nursery() as nursery:
-        for producer in workload.producers:
-            router = Router(cluster, producer.name)
-            nursery.start_soon(partial(run_producer, router, producer, history, seed=seed, stopping=stopping))
+        nursery.start_soon(produce)
         for reader in workload.readers:
-            nursery.start_soon(partial(run_reader, Router(cluster, reader.name), reader, history, stopping=stopping))
+            nursery.start_soon(partial(run_reader, Router(cluster, reader.name), reader, history, stopping=all_sent))
         for group in workload.groups:
             offsets = Offsets()
             for number in range(group.members):

@@ -65,7 +65,7 @@ class _Batch:
     records: list[Record]
     values: list[str]
     sequence: int = NO_SEQUENCE
-    may_be_stored: bool = False
+    times_sent: int = 0
 
 
 async def run_producer(
@@ -158,7 +158,7 @@ class _Lane:
             base_sequence=batch.sequence,
         )  # fmt: skip
         request = produce_request({self._partition: data}, acks=self._plan.acks, timeout_ms=8_000)
-        batch.may_be_stored = True
+        batch.times_sent += 1
         await self._router.send(node, request, version=PRODUCE_VERSION)
 
     async def _send_ahead(self, waiting: list[_Batch]) -> None:
@@ -185,7 +185,8 @@ class _Lane:
             if code is not ErrorCode.INVALID_TIMESTAMP:  # the answer of a broker whose clock is a day late
                 text = f"{self._plan.name} sends a batch that is refused for good: {code.name}"
                 self._history.complain("K1", "refused", self._key, -1, text)
-            self._complete(batch, Type.FAIL, error=code.name)
+            # An earlier request for it may have been served.
+            self._complete(batch, Type.FAIL if batch.times_sent == 1 else Type.INFO, error=code.name)
             waiting.remove(batch)
             self._has_gap = True
         return code
@@ -204,7 +205,7 @@ class _Lane:
         while waiting:
             if self._history.now() - began > (LAST_MS if self._stopping.is_set() else DELIVERY_MS):
                 for batch in waiting:
-                    self._complete(batch, Type.INFO if batch.may_be_stored else Type.FAIL, error="timed out")
+                    self._complete(batch, Type.INFO if batch.times_sent else Type.FAIL, error="timed out")
                 self._producer = (NO_PRODUCER_ID, -1)
                 return
             batch = waiting[0]

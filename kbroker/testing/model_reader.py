@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import trio
 
+from kbroker.testing.draws import Draws
 from kbroker.testing.history import Function, Type, value_of
 from kbroker.testing.model_router import BACKOFF_MS, Partition, Router, Unreachable, pause
 from kbroker.testing.recorder import History
@@ -24,7 +25,10 @@ from wire.record_batch import RecordBatch, batches
 FETCH_VERSION: Final = 12
 WAIT_MS: Final = 500
 MAX_BYTES: Final = 64 * 1024
+END_WITHIN_S: Final = 30
+"""A reader that does not reach the end in this time after the run has found what K11 forbids."""
 _TRIES: Final = 100
+_RANDOM_READS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,20 @@ class _Lane:
                 self._prefers_follower = self._plan.from_replica and not self._prefers_follower
                 await self._router.forget(self._partition)
                 await pause(self._stopping, BACKOFF_MS)
+        await self._read_to_the_end()
         self._router.close()
+
+    async def _read_to_the_end(self) -> None:
+        with trio.move_on_after(END_WITHIN_S):
+            while True:
+                try:
+                    if await self._read(await self._router.leader(self._partition), wait_ms=0) <= self._position:
+                        return
+                except Unreachable:
+                    await self._router.forget(self._partition)
+                    await trio.sleep(BACKOFF_MS / 1000)
+        text = f"{self._plan.name} does not reach the end within {END_WITHIN_S} s after the last send"
+        self._history.complain("K11", "unseen", self._key, self._position, text)
 
     async def _source(self) -> int:
         leader = await self._router.leader(self._partition)
@@ -108,13 +125,17 @@ class _Lane:
         others = [each for each in place.replicas if each != leader and each in place.isr]
         return others[self._position % len(others)] if self._prefers_follower and others else leader
 
-    async def _read(self, node: int) -> None:
+    async def _read(self, node: int, *, wait_ms: int = WAIT_MS) -> int:
+        """Read once. Returns the high watermark. Errors: Unreachable."""
         place = self._router.places[self._partition]
-        request = fetch_request(self._partition, self._position, leader_epoch=place.leader_epoch)
+        request = fetch_request(self._partition, self._position, wait_ms=wait_ms, leader_epoch=place.leader_epoch)
         answer = await self._router.ask(node, request, version=FETCH_VERSION)
         if answer.error_code:
             raise Unreachable(code_of(answer.error_code).name)
-        self._take(answer.responses[0].partitions[0], node, is_leader=node == place.leader)
+        found = answer.responses[0].partitions[0]
+        self._take(found, node, is_leader=node == place.leader)
+        high_watermark: int = found.high_watermark
+        return high_watermark
 
     def _take(self, found: Any, node: int, *, is_leader: bool) -> None:
         code = code_of(found.error_code)
@@ -125,7 +146,8 @@ class _Lane:
         if code is not ErrorCode.NONE:
             raise Unreachable(code.name)
         for batch in batches(found.records or b""):
-            self._history.received(self._plan.name, self._key, batch)
+            if not self._history.received(self._plan.name, self._key, batch):
+                raise Unreachable(ErrorCode.CORRUPT_MESSAGE.name)
             for offset, value in records_of(batch, self._position):
                 self._history.note(self._plan.name, Function.POLL, Type.OK, self._key, value=value, offset=offset)
             self._position = max(self._position, batch.next_offset)
@@ -136,21 +158,46 @@ async def read_replica(router: Router, partition: Partition, node: int, end: int
 
     Errors  Unreachable
     """
-    key, process, position, tries = f"{partition[0]}-{partition[1]}", f"broker-{node}", 0, 0
+    key, process, position = f"{partition[0]}-{partition[1]}", f"broker-{node}", 0
     while position < end:
-        answer = await router.ask(node, fetch_request(partition, position), version=FETCH_VERSION)
-        found = answer.responses[0].partitions[0] if not answer.error_code else None
-        if found is None or found.error_code or not found.records:
-            tries += 1
-            if tries > _TRIES:
-                code = "nothing" if found is None or not found.error_code else code_of(found.error_code).name
-                history.complain("K1", "unreadable", key, position, f"{process} answers {code} {tries} times")
-                break
-            await trio.sleep(BACKOFF_MS / 1000)
-            continue
-        for batch in batches(found.records):
-            history.received(process, key, batch)
-            for offset, value in records_of(batch, position):
+        records = await _read_at(router, partition, node, position, history)
+        if not records:
+            break
+        for batch in batches(records):
+            is_readable = history.received(process, key, batch)
+            for offset, value in records_of(batch, position) if is_readable else ():
                 history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
             position = max(position, batch.next_offset)
     history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value="0")
+
+
+async def read_at_random(
+    router: Router, partition: Partition, node: int, end: int, *, draws: Draws, history: History
+) -> None:
+    """Read one replica at some offsets: each answer begins with the batch that has the offset.
+
+    Errors  Unreachable
+    """
+    key, process = f"{partition[0]}-{partition[1]}", f"broker-{node}"
+    for offset in [draws.below(end) for _ in range(min(end, _RANDOM_READS))]:
+        if records := await _read_at(router, partition, node, offset, history):
+            batch = next(batches(records))
+            history.received(process, key, batch)
+            if not batch.base_offset <= offset <= batch.last_offset:
+                text = f"{process} gives the batch {batch.base_offset}..{batch.last_offset} for it"
+                history.complain("K2", "other-batch", key, offset, text)
+
+
+async def _read_at(router: Router, partition: Partition, node: int, offset: int, history: History) -> Any:
+    """The records of a Fetch from an offset that the replica has; None, with a complaint, if it never gives them."""
+    code = ""
+    for _ in range(_TRIES):
+        answer = await router.ask(node, fetch_request(partition, offset), version=FETCH_VERSION)
+        found = answer.responses[0].partitions[0] if not answer.error_code else None
+        if found is not None and not found.error_code and found.records:
+            return found.records
+        code = "nothing" if found is None or not found.error_code else code_of(found.error_code).name
+        await trio.sleep(BACKOFF_MS / 1000)
+    key = f"{partition[0]}-{partition[1]}"
+    history.complain("K1", "unreadable", key, offset, f"broker-{node} answers {code} {_TRIES} times")
+    return None

@@ -55,13 +55,19 @@ class History:
         if finding not in self.complaints:
             self.complaints.append(finding)
 
-    def received(self, process: str, key: str, batch: RecordBatch) -> None:
-        """A client has received a batch: it must have a valid CRC, and its bytes must be the same for all readers."""
+    def received(self, process: str, key: str, batch: RecordBatch) -> bool:
+        """A client has received a batch: its CRC must be valid, and its bytes the same for all readers. Returns whether
+        its records can be read.
+        """
         data = bytes(batch.data)
-        known = self.batches[key].setdefault(batch.base_offset, data)
+        known = self.batches[key].get(batch.base_offset)
         if known == data:
-            return
+            return True
         if not batch.crc_is_valid():
             self.complain("K12", "bad-crc", key, batch.base_offset, f"{process} receives a batch with a wrong CRC")
+            return False
+        if known is None:
+            self.batches[key][batch.base_offset] = data
         else:
             self.complain("K2", "batch-differs", key, batch.base_offset, f"{process} receives other bytes than before")
+        return True
