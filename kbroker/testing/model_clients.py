@@ -1,7 +1,8 @@
 """The clients of a simulated run.
 
 run_workload   producers, readers and groups work until the run stops
-observe        asks every broker again and again who leads, who is in sync, and who is the controller
+observe        asks every broker again and again who leads, who is in sync, and who is the controller, and looks
+               into it
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import trio
 from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.cluster_checker import METADATA
 from kbroker.testing.history import Function
+from kbroker.testing.invariants import Invariants
 from kbroker.testing.model_group import GroupPlan, Member, Offsets
 from kbroker.testing.model_producer import ProducerPlan, run_producer
 from kbroker.testing.model_reader import ReaderPlan, run_reader
@@ -83,7 +85,9 @@ async def _watch(router: Router, node: int, history: History, partitions: Sequen
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)
+    invariants = Invariants(router.cluster, history)
     for turn in count():
+        invariants.look(node, partitions)
         try:
             await _ask_offsets(router, node, history, topics)
             if turn % _OTHERS_EACH == 0:

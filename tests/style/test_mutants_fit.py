@@ -14,7 +14,6 @@ from kbroker.testing.mutants.patch import Mutant
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
     assert mutant.patches
-    assert mutant.expected
     sources: dict[str, str] = {}
     for patch in mutant.patches:
         source = sources.get(patch.module) or source_of(patch.module)

@@ -1,7 +1,8 @@
 """Hunt mutants with the simulator: which seed and which checker finds each of them.
 
-    python -m kbroker.testing.mutants                                      hunt all of them
+    python -m kbroker.testing.mutants                                      hunt all that can be found
     python -m kbroker.testing.mutants truncate-by-hw --seeds 0..50         hunt one
+    python -m kbroker.testing.mutants --seed 1000                          hunt the next one, in turn by this number
 
 Prints a row for docs/simulation.md for each. The exit status is 1 if a mutant was not found.
 """
@@ -25,10 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kbroker.testing.mutants", description="Hunt mutants.")
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *MUTANTS], help="by default all")
     parser.add_argument("--seeds", default="0..200", metavar="A..B", help="the seeds to try, B excluded")
+    parser.add_argument("--seed", type=int, metavar="N", help="hunt one mutant, in turn by this number")
     parser.add_argument("--jobs", default="1", help="processes at a time")
     options = parser.parse_args(arguments)
+    hunted = [name for name, mutant in MUTANTS.items() if mutant.expected]
+    if options.seed is not None:
+        hunted = [hunted[options.seed % len(hunted)]]
     missed = []
-    for name in options.names or MUTANTS:
+    for name in options.names or hunted:
         row = hunt(name, seeds=options.seeds, jobs=options.jobs)
         sys.stdout.write(f"| {name} | {row or 'not found'} |\n")
         sys.stdout.flush()

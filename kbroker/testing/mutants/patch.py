@@ -22,7 +22,7 @@ class Patch(NamedTuple):
 class Mutant(NamedTuple):
     """One planted defect.
 
-    Shape  why is a sentence about the defect; expected names the checkers that may find it
+    Shape  why is a sentence about the defect; expected names the checkers that may find it, none if only other tests do
     """
 
     name: str

@@ -144,14 +144,14 @@ REPLICATION: Final = (
     ),
     Mutant(
         "deposed-leader-acknowledges",
-        "A Produce that waits is acknowledged although the leader epoch has changed since, if the high watermark is"
-        " high enough.",
+        "A Produce that waits when its leader is deposed is acknowledged later, if that broker leads again.",
         ("K1",),
         (
             Patch(
                 _APPENDING,
-                "        if progress is None or partition.leader_epoch != self.leader_epoch:\n",
-                "        if progress is None:\n",
+                "        if progress is None or partition.leader_epoch != self.leader_epoch:\n"
+                "            return ErrorCode.NOT_LEADER_OR_FOLLOWER\n",
+                "        if progress is None:\n            return None\n",
             ),
         ),
     ),
@@ -263,7 +263,7 @@ REPLICATION: Final = (
     Mutant(
         "min-isr-ignored",
         "The leader accepts acks=all with fewer in-sync replicas than min.insync.replicas.",
-        ("K1",),
+        ("K6",),
         (
             Patch(
                 _LEADER,
