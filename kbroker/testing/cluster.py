@@ -83,7 +83,7 @@ class MemoryNode:
     @property
     def is_serving(self) -> bool:
         """Whether it accepts connections."""
-        return self.node is not None and self.node.is_serving
+        return self.node is not None and self.node.is_serving and not self.disk.dead  # tasks of a killed node end late
 
     @property
     def broker(self) -> Broker:

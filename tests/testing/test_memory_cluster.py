@@ -178,6 +178,19 @@ def test_a_slow_disk_takes_virtual_time() -> None:
 
 
 @in_cluster
+async def test_a_killed_node_does_not_serve_while_it_waits_for_its_disk(cluster: MemoryCluster, client: Client) -> None:
+    leader = cluster.leader("t")
+    leader.disk.slow(FSYNC_MS, "write")
+    await client.send(request(b"x"), version=9)
+    await trio.sleep(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leader.kill)
+        await trio.sleep(0.1)
+        assert leader.is_running, "the write has not ended, so this test shows nothing"
+        assert not leader.is_serving
+
+
+@in_cluster
 async def test_a_failed_disk_ends_its_node_and_another_leads(cluster: MemoryCluster, client: Client) -> None:
     leader = cluster.leader("t")
     leader.disk.fail("write", "/data/t-0/*")
