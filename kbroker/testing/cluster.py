@@ -109,6 +109,12 @@ class MemoryNode:
         if self.is_running:
             self.env.wall_jump_ms = self.wall_jump_ms
 
+    def drift(self, ratio: float) -> None:
+        """Let its wall clock run faster than time by this ratio (1e-4: 0.1 ms each second), or slower."""
+        self.wall_drift = ratio
+        if self.is_running:
+            self.env.wall_drift = ratio
+
     async def start(self, *, waits: bool = True) -> None:
         """Start it; with `waits` until it serves. A node that runs or starts is left as it is."""
         if self.is_running or self._is_starting:

@@ -65,7 +65,10 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run."""
+    """A run.
+
+    Shape  drift is how much faster the wall clock of each broker runs than time, as a ratio; empty: not at all
+    """
 
     seed: int
     brokers: int
@@ -75,10 +78,12 @@ class Plan:
     topics: tuple[TopicPlan, ...]
     workload: Workload
     acts: tuple[Act, ...]
+    drift: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.brokers} brokers, {self.duration_ms / 1000:.0f} s, network {dict(self.pace)}",
+            *([f"  the wall clocks drift by {list(self.drift)}"] if self.drift else []),
             *(f"  {name}={value}" for name, value in self.settings.items()),
             *(f"  topic {topic.name} {list(topic.replicas)} {dict(topic.configs)}" for topic in self.topics),
             *(f"  {client}" for client in (*self.workload.producers, *self.workload.readers, *self.workload.groups)),
@@ -107,6 +112,7 @@ def plan_of(text: str) -> Plan:
             groups=tuple(GroupPlan(**_with_tuples(one)) for one in clients["groups"]),
         ),
         acts=tuple(Act(**_with_tuples(act)) for act in found["acts"]),
+        drift=tuple(found.get("drift", ())),
     )
 
 
@@ -133,7 +139,16 @@ def drawn_plan(seed: int) -> Plan:
         topics=topics,
         workload=_workload(seed, topics),
         acts=_acts(seed, brokers, duration_ms, is_tiered=any(topic.is_tiered for topic in topics)),
+        drift=_drift(seed, brokers),
     )
+
+
+def _drift(seed: int, brokers: int) -> tuple[float, ...]:
+    """In a quarter of the runs the clocks of the brokers drift, by up to half a second in 1,000."""
+    draws = Draws("drift", seed)
+    if draws.chance(0.75):
+        return ()
+    return tuple(draws.between(-500, 500) / 1_000_000 for _ in range(brokers))
 
 
 def _settings(seed: int) -> dict[str, object]:
@@ -377,6 +392,8 @@ def smaller(plan: Plan) -> list[Plan]:
         if rest.producers:
             topics = tuple(other for other in plan.topics if other is not topic)
             found.append(replace(plan, topics=topics, workload=rest))
+    if plan.drift:
+        found.append(replace(plan, drift=()))
     quiet = {"delay_ms": 0.1, "jitter_ms": 0, "split": 0}
     if plan.pace != quiet:
         found.append(replace(plan, pace=quiet))

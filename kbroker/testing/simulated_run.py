@@ -108,6 +108,8 @@ async def _run(plan: Plan, outcome: Outcome, record: Callable[..., object]) -> N
     ) as cluster:
         cluster.trace = cluster.network.trace = cluster.store.trace = record
         cluster.events.listener = record
+        for node, drift in zip(cluster.brokers, plan.drift, strict=False):
+            node.drift(drift)
         for topic in plan.topics:
             await cluster.create_topic(topic.name, replicas=topic.replicas, **topic.configs)
         history = History()

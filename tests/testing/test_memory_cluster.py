@@ -224,6 +224,17 @@ async def test_clocks_jump_alone_and_together(cluster: MemoryCluster, client: Cl
     assert await produce(client) == 0
 
 
+@in_cluster
+async def test_a_clock_that_drifts_is_wrong_by_more_and_more(cluster: MemoryCluster, client: Client) -> None:
+    drifting, right = cluster.nodes[1], cluster.nodes[2]
+    drifting.drift(0.001)
+    before = drifting.env.timestamp_ms() - right.env.timestamp_ms()
+    await trio.sleep(100)
+    after = drifting.env.timestamp_ms() - right.env.timestamp_ms()
+    assert after - before == 100
+    assert await produce(client) == 0
+
+
 def test_objects_go_to_the_tier_and_its_faults_strike() -> None:
     async def main() -> None:
         async with memory_cluster(3, settings={"remote.log.manager.task.interval.ms": 1_000}) as cluster:

@@ -18,7 +18,7 @@ def weight(plan: Plan) -> tuple[int, ...]:
     return (
         len(plan.acts) + len(plan.topics) + len(work.producers) + len(work.readers) + len(work.groups),
         plan.duration_ms + sum(act.for_ms for act in plan.acts),
-        len(plan.settings) + sum(map(bool, plan.pace.values())),
+        len(plan.settings) + len(plan.drift) + sum(map(bool, plan.pace.values())),
     )
 
 
@@ -36,6 +36,11 @@ def test_all_kinds_of_acts_are_drawn_and_each_can_begin() -> None:
     drawn = {act.kind for seed in SEEDS for act in drawn_plan(seed).acts}
     assert drawn == set(KINDS)
     assert all(may_begin(kind) for kind in KINDS)
+
+
+def test_the_clocks_of_some_runs_drift() -> None:
+    drifting = sum(bool(drawn_plan(seed).drift) for seed in SEEDS)
+    assert len(SEEDS) / 8 < drifting < len(SEEDS) / 2
 
 
 def test_a_part_of_the_seeds_has_no_acts() -> None:
