@@ -167,6 +167,9 @@ def _unexpected(plan: Plan, cluster: MemoryCluster) -> list[Finding]:
     """Bugs that no checker of histories can see: requests that met one, nodes that ended by themselves, tracebacks."""
     found = [Finding("run", "fault", "", -1, fault) for fault in cluster.faults]
     found += [Finding("run", "traceback", "", -1, str(line)) for line in cluster.events.lines if _is_bug(line)]
+    # A snapshot has its name only when it is durable.
+    damaged = (line for line in cluster.events.lines if line.event.endswith("using the previous snapshot"))
+    found += [Finding("K8", "damaged-snapshot", "", -1, str(line)) for line in damaged]
     if not any(act.kind in _DISK_ACTS for act in plan.acts):
         found += [Finding("run", "node-failed", "", -1, failure) for failure in cluster.failures]
     return found
