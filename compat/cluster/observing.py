@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-import struct
 import threading
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final, Self
 
 from compat.cluster.nodes import METADATA_PARTITION, Node, ProcessCluster
 from compat.oracle.raw import RawConnection
-from compat.tiered.records import base_offset, last_offset, leader_epoch
 from compat.torture.load import Recorder
-from kbroker.testing.cluster_checker import BY_EPOCH, METADATA
+from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
+from kbroker.testing.cluster_checker import METADATA
+from kbroker.testing.disk_logs import note_log, truncation_reason
 from kbroker.testing.history import Function, Type
 
 EACH_S: Final = 0.2
@@ -91,11 +89,6 @@ class Observer:
             self._recorder.note(process, function, Type.OK, key, **fields)
 
 
-def is_by_epoch(why: str) -> bool:
-    """Whether the reason of a logged truncation is that the leader ended an epoch earlier."""
-    return "the leader ended epoch" in why
-
-
 def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
     """Record the logs and checkpoints of all nodes, and the truncations that kbroker brokers have logged.
 
@@ -107,44 +100,16 @@ def note_disks(cluster: ProcessCluster, topic: str, partitions: int, recorder: R
         for index in range(partitions):
             _note_log(node, f"{topic}-{index}", recorder)
         for partition, offset, known, why in TRUNCATION.findall(node.log()):
-            reason = BY_EPOCH if is_by_epoch(why) else why
             if partition.startswith(f"{topic}-"):
                 recorder.note(
                     f"broker-{node.node_id}", Function.TRUNCATE, Type.OK, partition, offset=int(offset), value=known,
-                    error=reason,
+                    error=truncation_reason(why),
                 )  # fmt: skip
 
 
 def _note_log(node: Node, key: str, recorder: Recorder) -> None:
-    directory, process = node.data / key, f"node-{node.node_id}"
-    start = end = -1
-    for segment in sorted(directory.glob("*.log")):
-        start = int(segment.stem) if start < 0 else start
-        end = max(end, int(segment.stem))
-        for batch in _batches(segment):
-            recorder.note(
-                process, Function.BATCH, Type.OK, key, offset=base_offset(batch), epoch=leader_epoch(batch),
-                value=blake2b(batch, digest_size=6).hexdigest(),
-            )  # fmt: skip
-            end = last_offset(batch) + 1
-    for epoch, offset in _checkpoint(directory / "leader-epoch-checkpoint"):
-        recorder.note(process, Function.EPOCH, Type.OK, key, epoch=epoch, offset=offset)
-    recorder.note(process, Function.END, Type.OK, key, offset=end, value=str(start))
-
-
-def _batches(segment: Path) -> list[bytes]:
-    """The whole batches of a file, which Kafka fills with zeros at its end."""
-    data, position, found = segment.read_bytes(), 0, []
-    while position + 12 <= len(data):
-        size = 12 + int(struct.unpack_from(">i", data, position + 8)[0])
-        if size == 12 or position + size > len(data):
-            break
-        found.append(data[position : position + size])
-        position += size
-    return found
-
-
-def _checkpoint(path: Path) -> list[tuple[int, int]]:
-    """(epoch, first offset) of each line."""
-    lines = path.read_text().split("\n")[2:] if path.exists() else []
-    return [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines if line)]
+    directory = node.data / key
+    segments = [(int(path.stem), path.read_bytes()) for path in sorted(directory.glob("*.log"))]
+    checkpoint = directory / EPOCH_CHECKPOINT
+    text = checkpoint.read_text() if checkpoint.exists() else ""
+    note_log(recorder.note, f"node-{node.node_id}", key, segments, text)

@@ -89,12 +89,14 @@ class Stage:
         self.cluster.await_isrs(None, *self.cluster.brokers, patience_s=PATIENCE_S)
 
 
-def _replace_leader(stage: Stage, disable: Callable[[Node], None], enable: Callable[[Node], None]) -> None:
-    """Disable the leader until another one leads and some time has passed."""
-    leader = stage.leader()
+def replace_leader(
+    stage: Stage, disable: Callable[[Node], None], enable: Callable[[Node], None], *, partition: int = 0
+) -> None:
+    """Disable the leader of a partition until another one leads and some time has passed."""
+    leader = stage.leader(partition)
     node = stage.cluster.brokers[leader]
     disable(node)
-    stage.leader(but=leader)
+    stage.leader(partition, but=leader)
     time.sleep(QUIET_S)
     enable(node)
     stage.await_full()
@@ -103,13 +105,13 @@ def _replace_leader(stage: Stage, disable: Callable[[Node], None], enable: Calla
 def killed_leaders(stage: Stage) -> None:
     """R1: kill -9 of the leader, three times in a row."""
     for _ in range(3):
-        _replace_leader(stage, Node.kill, Node.start)
+        replace_leader(stage, Node.kill, Node.start)
 
 
 def paused_leaders(stage: Stage) -> None:
     """R2: SIGSTOP of the leader until another one leads, then SIGCONT."""
     for _ in range(2):
-        _replace_leader(stage, Node.pause, Node.resume)
+        replace_leader(stage, Node.pause, Node.resume)
 
 
 def leader_without_followers(stage: Stage) -> None:
@@ -189,6 +191,42 @@ SCENARIOS: Final[dict[str, Callable[[Stage], None]]] = {
 NEED_A_NETWORK: Final = {"leader_without_followers", "leader_without_controllers", "one_way_cut"}
 
 
+def run_load_while(stage: Stage, plan: Plan, recorder: Recorder, act: Callable[[], None], *, timeout_s: float) -> None:
+    """Run the load of a plan while another thread acts, with a quiet time before and after it.
+
+    Errors  AssertionError, with the logs of all nodes, if acting fails
+    """
+    failures: list[BaseException] = []
+    over = threading.Event()
+
+    def act_and_end() -> None:
+        try:
+            time.sleep(QUIET_S)
+            act()
+            time.sleep(QUIET_S)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            failures.append(error)
+        finally:
+            over.set()
+
+    actor = threading.Thread(target=act_and_end)
+    actor.start()
+    try:
+        run_load(stage.cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=timeout_s)
+    finally:
+        actor.join()
+    if failures:
+        logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in stage.cluster.nodes)
+        raise AssertionError(f"{failures[0]}\n{logs}") from failures[0]
+
+
+def judge_clients(stage: Stage, plan: Plan, recorder: Recorder) -> list[Finding]:
+    """K1 to K4: read everything back, and judge what the clients saw."""
+    read_back(stage.cluster.bootstrap_servers, plan, recorder)
+    findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
+    return findings + check_history(recorder.history())
+
+
 def storm(
     directory: Path,
     scenario: str,
@@ -210,34 +248,11 @@ def storm(
         create_topic(cluster.bootstrap_servers, plan)
         stage = Stage(cluster, network)
         stage.await_full()
-        failures: list[BaseException] = []
-        over = threading.Event()
-
-        def act() -> None:
-            try:
-                time.sleep(QUIET_S)
-                SCENARIOS[scenario](stage)
-                time.sleep(QUIET_S)
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                failures.append(error)
-            finally:
-                over.set()
-
-        actor = threading.Thread(target=act)
         with Observer(cluster, TOPIC, plan.partitions, recorder) as stage.observer:
-            actor.start()
-            try:
-                run_load(cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=300)
-            finally:
-                actor.join()
+            run_load_while(stage, plan, recorder, lambda: SCENARIOS[scenario](stage), timeout_s=300)
         stage.observer = None
-        if failures:
-            logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in cluster.nodes)
-            raise AssertionError(f"{scenario}: {failures[0]}\n{logs}") from failures[0]
         stage.await_full()
-        read_back(cluster.bootstrap_servers, plan, recorder)
-        findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
-        findings += check_history(recorder.history())
+        findings = judge_clients(stage, plan, recorder)
         for partition in range(plan.partitions):
             if not cluster.replicas_become_equal(TOPIC, [partition]):
                 findings.append(Finding("K7", "replicas", f"{TOPIC}-{partition}", -1, "the replicas differ"))

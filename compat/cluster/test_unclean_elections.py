@@ -19,9 +19,11 @@ from confluent_kafka.cimpl import NewTopic
 from compat.brokers import free_port
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import QUICK_SESSIONS
-from compat.cluster.observing import TRUNCATION, is_by_epoch
+from compat.cluster.observing import TRUNCATION
 from compat.kafka import libraries
 from compat.waiting import until
+from kbroker.testing.cluster_checker import BY_EPOCH
+from kbroker.testing.disk_logs import truncation_reason
 
 TOPIC = "orders"
 PATIENCE_S = 60.0
@@ -150,7 +152,9 @@ def test_r9_a_loss_is_refused_or_accepted_and_never_silent(tmp_path: Path, contr
         partition.await_state(2, {1, 2})
         assert f"partition={TOPIC}-0 from_offset=200 to_offset=150" in one.log()
         seen = [
-            (partition, to_offset) for partition, to_offset, _, why in TRUNCATION.findall(one.log()) if is_by_epoch(why)
+            (partition, to_offset)
+            for partition, to_offset, _, why in TRUNCATION.findall(one.log())
+            if truncation_reason(why) == BY_EPOCH
         ]
         assert (f"{TOPIC}-0", "150") in seen, "the observer of compat/cluster/observing.py misses truncations"
         until(lambda: cluster.log_bytes(1, TOPIC, 0) == cluster.log_bytes(2, TOPIC, 0), patience_s=PATIENCE_S)

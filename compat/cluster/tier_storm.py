@@ -12,8 +12,6 @@ import argparse
 import re
 import sys
 import tempfile
-import threading
-import time
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +21,14 @@ from typing import Final, Protocol
 
 from minio import Minio
 
-from compat.cluster.nodes import KBROKER, ProcessCluster
-from compat.cluster.storm import LOAD, QUIET_S, SETTINGS, TOPIC, Stage
+from compat.cluster.nodes import KBROKER, Node, ProcessCluster
+from compat.cluster.storm import LOAD, SETTINGS, TOPIC, Stage, judge_clients, replace_leader, run_load_while
 from compat.minio import BUCKET, MinioServer
 from compat.tiered.records import base_offset, last_offset, whole_batches
 from compat.tiered.remote_log import COPY_FINISHED, DELETE_FINISHED, RemoteLog
-from compat.torture.load import Recorder, create_topic, read_back, run_load
+from compat.torture.load import Recorder, create_topic
 from compat.waiting import until
-from kbroker.testing.checkers import Finding, check_history
+from kbroker.testing.checkers import Finding
 
 METADATA: Final = "__remote_log_metadata"
 TIER: Final = {
@@ -112,13 +110,7 @@ def store(kind: str, directory: Path) -> Iterator[Store]:
 def kill_leaders(stage: Stage, kills: int, partitions: int) -> None:
     """Kill the leader of one partition after the other, each time when all replicas are in sync."""
     for number in range(kills):
-        leader = stage.leader(number % partitions)
-        node = stage.cluster.brokers[leader]
-        node.kill()
-        until(lambda leader=leader, number=number: stage.leader(number % partitions, but=leader) > 0)
-        time.sleep(QUIET_S / 2)
-        node.start()
-        stage.await_full()
+        replace_leader(stage, Node.kill, Node.start, partition=number % partitions)
 
 
 def tier_storm(directory: Path, kind: str, kills: int, recorder: Recorder, *, seed: int = 0) -> list[Finding]:
@@ -132,32 +124,11 @@ def tier_storm(directory: Path, kind: str, kills: int, recorder: Recorder, *, se
         create_topic(cluster.bootstrap_servers, plan)
         stage = Stage(cluster, None)
         stage.await_full()
-        over = threading.Event()
-        failures: list[BaseException] = []
-
-        def act() -> None:
-            try:
-                time.sleep(QUIET_S)
-                kill_leaders(stage, kills, plan.partitions)
-                time.sleep(QUIET_S)
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                failures.append(error)
-            finally:
-                over.set()
-
-        actor = threading.Thread(target=act)
-        actor.start()
-        try:
-            run_load(cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=60 + 60 * kills)
-        finally:
-            actor.join()
-        if failures:
-            logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in cluster.nodes)
-            raise AssertionError(f"{failures[0]}\n{logs}") from failures[0]
+        run_load_while(
+            stage, plan, recorder, lambda: kill_leaders(stage, kills, plan.partitions), timeout_s=60 + 60 * kills
+        )
         stage.await_full()
-        read_back(cluster.bootstrap_servers, plan, recorder)
-        findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
-        findings += check_history(recorder.history())
+        findings = judge_clients(stage, plan, recorder)
         findings += judge_tier(cluster, tier, plan.partitions)
         assert recorder.acknowledged() > 100 * kills, f"only {recorder.acknowledged()} sends were acknowledged"
         return findings
@@ -197,12 +168,16 @@ def judge_tier(cluster: ProcessCluster, tier: Store, partitions: int) -> list[Fi
 
 def _judge_bytes(partition: int, remote: list[bytes], local: list[bytes]) -> Iterator[Finding]:
     known: dict[int, bytes] = {}
-    compared = 0
-    for data in (*remote, *local):
+    for data in remote:
         for batch in whole_batches(data):
-            other = known.setdefault(base_offset(batch), batch)
-            compared += other is not batch
-            if other != batch:
+            if known.setdefault(base_offset(batch), batch) != batch:
+                yield _finding(partition, f"two batches in the tier differ at offset {base_offset(batch)}")
+    in_tier = set(known)
+    compared = 0
+    for data in local:
+        for batch in whole_batches(data):
+            compared += base_offset(batch) in in_tier
+            if known.setdefault(base_offset(batch), batch) != batch:
                 yield _finding(partition, f"two batches differ at offset {base_offset(batch)}")
     end = 0
     for offset in sorted(known):

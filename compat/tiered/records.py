@@ -44,11 +44,6 @@ def last_offset(batch: bytes) -> int:
     return base_offset(batch) + int(struct.unpack_from(">i", batch, 23)[0])
 
 
-def leader_epoch(batch: bytes) -> int:
-    """The epoch of the leader that appended the batch."""
-    return int(struct.unpack_from(">i", batch, 12)[0])
-
-
 class _Cursor:
     def __init__(self, data: bytes, position: int) -> None:
         self.data, self.position = data, position

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
@@ -16,7 +15,8 @@ import trio
 from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.testing.checkers import Allowances, Finding, check_history
 from kbroker.testing.cluster import DATA, MemoryCluster, MemoryNode
-from kbroker.testing.cluster_checker import BY_EPOCH, METADATA, check_cluster
+from kbroker.testing.cluster_checker import METADATA, check_cluster
+from kbroker.testing.disk_logs import note_log, truncation_reason
 from kbroker.testing.draws import Draws
 from kbroker.testing.event_lines import EventLine
 from kbroker.testing.group_checker import check_groups
@@ -33,13 +33,11 @@ from kbroker.testing.tier_checker import (
 )
 from kbroker.tiered.layout import SEGMENT, parse_object_name
 from kbroker.tiered.tools import id_of
-from wire.record_batch import RecordBatch
 
 SETTLED_WITHIN_MS: Final = 60_000
 _WORK_S: Final = 3
 """Clients work this long with a healthy cluster."""
 _POLL_S: Final = 0.1
-_FRAME_BYTES: Final = 12
 _TRUNCATES: Final = "truncating a partition"
 
 
@@ -167,47 +165,21 @@ def _note_truncation(line: EventLine, topics: Sequence[str], history: History) -
             name,
             offset=int(line.fields["to_offset"]),
             value=str(line.fields["high_watermark"]),
-            error=BY_EPOCH if "the leader ended epoch" in why else why,
+            error=truncation_reason(why),
         )
 
 
 def _note_disk(node: MemoryNode, key: str, history: History) -> None:
     """The batches and the leader epochs on a disk."""
-    files = node.disk.image(f"{DATA}/{key}")
-    segments = sorted(path for path in files if path.endswith(".log"))
-    process, start, end = f"node-{node.id}", -1, -1
-    for path in segments:
-        base = int(path.rpartition("/")[2].removesuffix(".log"))
-        start, end = base if start < 0 else start, max(end, base)
-        for batch in _stored(files[path] or b""):
-            digest = blake2b(bytes(batch.data), digest_size=6).hexdigest()
-            history.note(
-                process,
-                Function.BATCH,
-                Type.OK,
-                key,
-                offset=batch.base_offset,
-                epoch=batch.partition_leader_epoch,
-                value=digest,
-            )
-            end = batch.next_offset
-    text = (files.get(f"{DATA}/{key}/{EPOCH_CHECKPOINT}") or b"").decode()
-    for line in text.split("\n")[2:]:
-        if line:
-            epoch, offset = map(int, line.split())
-            history.note(process, Function.EPOCH, Type.OK, key, epoch=epoch, offset=offset)
-    history.note(process, Function.END, Type.OK, key, offset=end, value=str(start))
-
-
-def _stored(data: bytes) -> Iterator[RecordBatch]:
-    """The whole batches of a file; a metadata log that is in use may end in zeros."""
-    position = 0
-    while position + _FRAME_BYTES < len(data):
-        size = _FRAME_BYTES + int.from_bytes(data[position + 8 : position + _FRAME_BYTES], "big")
-        if size == _FRAME_BYTES or position + size > len(data):
-            return
-        yield RecordBatch(data, position)
-        position += size
+    directory = f"{DATA}/{key}"
+    files = node.disk.image(directory)
+    segments = [
+        (int(path.removeprefix(f"{directory}/").removesuffix(".log")), files[path] or b"")
+        for path in sorted(files)
+        if path.endswith(".log")
+    ]
+    checkpoint = (files.get(f"{directory}/{EPOCH_CHECKPOINT}") or b"").decode()
+    note_log(history.note, f"node-{node.id}", key, segments, checkpoint)
 
 
 def _without_lost_promises(events: Sequence[Event]) -> Iterator[Event]:
