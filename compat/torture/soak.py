@@ -5,11 +5,10 @@
     python -m compat.torture.soak --minutes 10 --attack
 
 Crash sweeps over generated workloads and simulated clusters take most of the time, `kill -9` of real brokers under load
-the rest. Each step
-is a short command that is repeated with other seeds until its share of the time is over, at least once, so a run ends
-about on time. Spark's step runs in PySpark's environment. A step that takes too long is killed with all its child
-processes. The report at the end (or at Ctrl-C) sums up the runs, and prints every failed command, which reproduces the
-failure. The exit status is 1 if any of them failed.
+the rest. Each step is a short command that is repeated with other seeds until its share of the time is over, at least
+once, so a run ends about on time. Spark's step runs in PySpark's environment. A step that takes too long is killed with
+all its child processes. The report at the end (or at Ctrl-C) sums up the runs, and prints every failed command, which
+reproduces the failure. The exit status is 1 if any of them failed.
 
 With --attack the steps are programs that attack a real broker with well-formed requests and slow clients, and judge how
 long another client waits and how much memory the broker uses. They report the worst of their runs. With --untimed the

@@ -17,7 +17,8 @@ from kbroker.node import NodeFailed
 from kbroker.testing.cluster import MemoryCluster, MemoryNode
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.network import FrameFault, Pace
+from kbroker.testing.frames import FrameFault
+from kbroker.testing.network import Pace
 from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, Act
 from kbroker.testing.store import StoreFault
 from wire.messages.alter_partition_reassignments import (
@@ -34,7 +35,7 @@ _RESTART_PAUSE_S: Final = 0.5
 
 async def perform(cluster: MemoryCluster, act: Act) -> None:
     """Begin an act, let it last, and end it; a node that has ended is started again."""
-    begin = _ACTS[act.kind]
+    begin = ACTS[act.kind]
     cluster.trace("act", str(act))
     end = await begin(cluster, act)
     if end is None:
@@ -43,11 +44,6 @@ async def perform(cluster: MemoryCluster, act: Act) -> None:
     await trio.sleep(act.for_ms / 1000)
     await end()
     cluster.trace("act ends", act.kind)
-
-
-def may_begin(kind: str) -> bool:
-    """Whether there is an act of this name."""
-    return kind in _ACTS
 
 
 async def revive(node: MemoryNode) -> None:
@@ -109,9 +105,7 @@ async def _cut(cluster: MemoryCluster, act: Act) -> End | None:
     cluster.network.cut(sender, receiver, both_ways=both)
 
     async def end() -> None:
-        cluster.network.mend(sender, receiver)
-        if both:
-            cluster.network.mend(receiver, sender)
+        cluster.network.mend(sender, receiver, both_ways=both)
 
     return end
 
@@ -123,8 +117,7 @@ async def _isolate(cluster: MemoryCluster, act: Act) -> End | None:
 
     async def end() -> None:
         for other in others:
-            cluster.network.mend(host, other)
-            cluster.network.mend(other, host)
+            cluster.network.mend(host, other, both_ways=True)
 
     return end
 
@@ -248,7 +241,7 @@ async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
     return _nothing if asked else None
 
 
-_ACTS: Final[dict[str, Begin]] = {
+ACTS: Final[dict[str, Begin]] = {
     "kill": _kill,
     "power-loss": _lose_power,
     "restart": _restart,

@@ -36,7 +36,8 @@ from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
 from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from kbroker.testing.event_lines import EventLines, running_as
-from kbroker.testing.network import NODE, Pace, SimulatedNetwork
+from kbroker.testing.hosts import NODE
+from kbroker.testing.network import Pace, SimulatedNetwork
 from kbroker.testing.store import RemoteStore
 
 DATA: Final = "/data"

@@ -1,10 +1,41 @@
-"""Finds the frames of Kafka's protocol in the bytes that a simulated connection carries."""
+"""Finds the frames of Kafka's protocol in what a simulated connection carries, and matches them with faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kbroker.runtime.ports import Buffer
+from kbroker.testing.hosts import NODE
+
+
+@dataclass(slots=True)
+class FrameFault:
+    """A fault of the next matching requests, as many as `times`.
+
+    Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
+           on another connection, whose answer nobody reads) or "drop-reply" (the request is served, and the connection
+           ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any;
+           is_from_node: only requests of nodes, or only those of clients
+    """
+
+    kind: str
+    api_key: int = -1
+    sender: str = ""
+    receiver: str = ""
+    delay_ms: float = 0.0
+    skip: int = 0
+    times: int = 1
+    is_from_node: bool | None = None
+
+    def matches(self, api_key: int, sender: str, receiver: str) -> bool:
+        """Whether this request is one that it strikes."""
+        return (
+            self.api_key in (-1, api_key)
+            and self.sender in ("", sender)
+            and self.receiver in ("", receiver)
+            and self.is_from_node in (None, sender.startswith(NODE))
+        )
 
 
 class Frames:

@@ -12,6 +12,8 @@ from kbroker.testing.net import MemoryListener, MemoryStream
 if TYPE_CHECKING:
     from kbroker.testing.network import SimulatedNetwork
 
+NODE: Final = "node-"
+"""The hosts of nodes begin with it, and those of clients do not."""
 _RECEIVE_BYTES: Final = 64 * 1024
 
 

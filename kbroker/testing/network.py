@@ -31,12 +31,11 @@ import trio
 
 from kbroker.runtime.ports import Buffer
 from kbroker.testing.draws import Draws
-from kbroker.testing.frames import Frames
+from kbroker.testing.frames import FrameFault, Frames
 from kbroker.testing.hosts import Host, Place, host_of
 from kbroker.testing.net import PIPE_BYTES, MemoryNetwork, MemoryStream, Pipe
 from wire.schema import schema_of
 
-NODE: Final = "node-"  # hosts of nodes begin with it, hosts of clients do not
 NEVER: Final = float("inf")
 _GRID: Final = 10_000  # deliveries happen at multiples of 0.1 ms, so that one wake-up serves several
 _REQUEST_HEAD: Final = 12  # size, api key, version, correlation id
@@ -54,35 +53,6 @@ class Pace:
     delay_ms: float = 0.2
     jitter_ms: float = 0.3
     split: float = 0.0
-
-
-@dataclass(slots=True)
-class FrameFault:
-    """A fault of the next matching requests, as many as `times`.
-
-    Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
-           on another connection, whose answer nobody reads) or "drop-reply" (the request is served, and the connection
-           ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any;
-           is_from_node: only requests of nodes, or only those of clients
-    """
-
-    kind: str
-    api_key: int = -1
-    sender: str = ""
-    receiver: str = ""
-    delay_ms: float = 0.0
-    skip: int = 0
-    times: int = 1
-    is_from_node: bool | None = None
-
-    def matches(self, api_key: int, sender: str, receiver: str) -> bool:
-        """Whether this request is one that it strikes."""
-        return (
-            self.api_key in (-1, api_key)
-            and self.sender in ("", sender)
-            and self.receiver in ("", receiver)
-            and self.is_from_node in (None, sender.startswith(NODE))
-        )
 
 
 @dataclass(eq=False, slots=True)

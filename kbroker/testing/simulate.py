@@ -43,8 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     if options.mutant:
         mutants.install(options.mutant)
-    if options.runs > 1 and options.seed is not None:
-        options.seeds = range(options.seed, options.seed + options.runs)
     if options.seeds is not None:
         return _search(options)
     return _one(options)
@@ -67,8 +65,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tries", type=int, default=500, help="the runs that --shrink may use")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan")
     parser.add_argument("--twice", action="store_true", help="run the plan twice and compare the traces")
-    parser.add_argument("--mutant", help="a planted defect; see kbroker/testing/mutants.py")
-    return parser.parse_args(arguments)
+    parser.add_argument("--mutant", help="a planted defect; see kbroker/testing/mutants")
+    options = parser.parse_args(arguments)
+    if options.runs > 1 and options.seed is not None:
+        options.seeds = range(options.seed, options.seed + options.runs)
+    if options.seeds is not None and (options.trace or options.shrink or options.save or options.twice):
+        parser.error("--trace, --shrink, --save and --twice are for one run")
+    return options
 
 
 def _range(text: str) -> Iterable[int]:
@@ -139,7 +142,8 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
     for finding in outcome.findings[:10]:
         _say(f"  {finding}")
     if outcome.findings:
-        _say(f"  again: python -m kbroker.testing.simulate --seed {outcome.plan.seed}{mutant}")
+        plan = f"--seed {outcome.plan.seed}" if options.plan is None else f"--plan {options.plan}"
+        _say(f"  again: python -m kbroker.testing.simulate {plan}{mutant}")
 
 
 def _summary(outcome: Outcome) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import count
 from typing import Any, BinaryIO, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from kbroker.runtime.ports import Disk
 from kbroker.testing.disk import SimulatedDisk
@@ -35,7 +36,8 @@ T = TypeVar("T")
 TIER: Final = "/tier"
 OPERATIONS: Final = ("copy", "read", "index", "delete", "list", "manifest")
 
-_stores: dict[str, RemoteStore] = {}
+_stores: WeakValueDictionary[str, RemoteStore] = WeakValueDictionary()
+"""A plug-in knows its store by name only. The contents of a store end with its cluster."""
 _numbers = count(1)
 
 

@@ -31,12 +31,12 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_k11_promises_hold_whatever_fails(seed: int) -> None:
     outcome = in_child(drawn_plan(seed))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
-    assert outcome.counts["send-ok"] > 20
-    assert outcome.counts["poll-ok"] > 20
+    assert outcome.counts["send-ok"] > 0  # some plans have a single slow producer
+    assert outcome.counts["poll-ok"] > 0
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_plans_that_once_broke_a_promise_do_so_no_more(path: Path) -> None:
+def test_a_pinned_plan_breaks_no_promise(path: Path) -> None:
     outcome = in_child(plan_of(path.read_text()))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
 
@@ -62,9 +62,18 @@ def test_a_finding_fails_the_program_and_its_plan_becomes_smaller(tmp_path: Path
     assert not least.acts
     assert drawn.acts
     assert least.duration_ms < drawn.duration_ms
+    again = simulate("--mutant", "always-fails", "--plan", str(saved))
+    assert again.returncode == 1
+    assert f"again: python -m kbroker.testing.simulate --plan {saved} --mutant always-fails" in again.stdout
 
 
-def test_a_search_tells_what_it_found() -> None:
+def test_a_search_writes_no_trace(tmp_path: Path) -> None:
+    ran = simulate("--seeds", "0..3", "--trace", str(tmp_path / "trace"))
+    assert ran.returncode == 2
+    assert "are for one run" in ran.stderr
+
+
+def test_a_search_reports_its_findings() -> None:
     ran = simulate("--seeds", "0..3", "--jobs", "2")
     assert ran.returncode == 0, ran.stdout
     assert "3 runs, " in ran.stdout

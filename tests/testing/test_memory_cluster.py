@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from hashlib import blake2b
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import trio
@@ -261,8 +263,18 @@ def test_a_failure_of_the_cluster_fails_the_test() -> None:
     assert "met a fault" in repr(caught.value)
 
 
+def test_a_cluster_frees_its_memory_at_its_end() -> None:
+    async def main() -> list[ReferenceType[object]]:
+        async with memory_cluster(1) as cluster:
+            return [ref(each) for each in (cluster, cluster.store, cluster.nodes[1].disk)]
+
+    left = run(main, seed=5)
+    gc.collect()
+    assert [each() for each in left] == [None, None, None]
+
+
 @in_cluster
-async def test_every_version_of_describe_quorum_can_say_who_observes(cluster: MemoryCluster, client: Client) -> None:
+async def test_every_version_of_describe_quorum_names_the_observers(cluster: MemoryCluster, client: Client) -> None:
     asked = DescribeQuorumRequestTopicData(
         topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData(partition_index=0)]
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from kbroker.testing.acts import may_begin
+from kbroker.testing.acts import ACTS
 from kbroker.testing.plan import KINDS, Plan, drawn_plan, plan_of, smaller
 
 SEEDS = range(300)
@@ -32,10 +30,9 @@ def test_a_plan_survives_a_file(seed: int) -> None:
     assert plan_of(drawn_plan(seed).to_json()) == drawn_plan(seed)
 
 
-def test_all_kinds_of_acts_are_drawn_and_each_can_begin() -> None:
+def test_every_kind_of_act_is_drawn_and_can_begin() -> None:
     drawn = {act.kind for seed in SEEDS for act in drawn_plan(seed).acts}
-    assert drawn == set(KINDS)
-    assert all(may_begin(kind) for kind in KINDS)
+    assert drawn == set(KINDS) == set(ACTS)
 
 
 def test_the_clocks_of_some_runs_drift() -> None:
@@ -43,7 +40,7 @@ def test_the_clocks_of_some_runs_drift() -> None:
     assert len(SEEDS) / 8 < drifting < len(SEEDS) / 2
 
 
-def test_a_part_of_the_seeds_has_no_acts() -> None:
+def test_some_seeds_have_no_acts() -> None:
     quiet = sum(not drawn_plan(seed).acts for seed in SEEDS)
     assert len(SEEDS) / 20 < quiet < len(SEEDS) / 4
 
@@ -56,10 +53,3 @@ def test_reduced_plans_are_smaller(seed: int) -> None:
     for one in found:
         assert any(less < more for less, more in zip(weight(one), weight(plan), strict=True))
         assert one.workload.producers
-
-
-def test_removing_an_act_changes_no_other_part() -> None:
-    plan = next(plan for seed in SEEDS if len((plan := drawn_plan(seed)).acts) > 3)
-    without = replace(plan, acts=plan.acts[1:])
-    assert plan_of(without.to_json()).acts == plan.acts[1:]
-    assert without.workload == plan.workload
