@@ -50,7 +50,7 @@ GROUPS: Final = (
     Mutant(
         "tombstones-ignored-on-load",
         "A coordinator that takes over a partition ignores the tombstones of offsets.",
-        ("K10",),
+        (),
         (
             Patch(
                 "kbroker.coordinator.common.loading",

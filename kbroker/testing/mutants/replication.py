@@ -121,7 +121,7 @@ REPLICATION: Final = (
     Mutant(
         "fetch-without-leader-epoch",
         "A follower fetches without the leader epoch that it knows, and the leader counts it whatever its epoch is.",
-        ("K1", "K6"),
+        (),
         (
             Patch(
                 _FOLLOWER,
@@ -298,13 +298,13 @@ REPLICATION: Final = (
     Mutant(
         "elects-fenced-brokers",
         "The controller elects leaders that are fenced.",
-        ("K11",),
+        (),
         (Patch("kbroker.controller.election", "        and broker.active\n", ""),),
     ),
     Mutant(
         "log-start-not-followed",
         "A follower does not take the leader's log start offset, so deleted records return when it leads.",
-        ("K1", "K6"),
+        (),
         (
             Patch(
                 _STATE,

@@ -26,7 +26,7 @@ TIER: Final = (
     Mutant(
         "unfinished-copies-count",
         "Retention of the tier counts the bytes of copies that are not finished.",
-        ("K1", "K9"),
+        (),
         (
             Patch(
                 _PLAN,
@@ -50,7 +50,7 @@ TIER: Final = (
     Mutant(
         "lineage-ignored",
         "Segments of a diverged history count as part of the log.",
-        ("K1", "K9"),
+        (),
         (
             Patch(
                 _PLAN,
@@ -98,7 +98,7 @@ TIER: Final = (
     Mutant(
         "followers-delete-from-the-tier",
         "A follower runs the copying and expiry of the leader too.",
-        ("K9",),
+        (),
         (
             Patch(
                 "kbroker.tiered.partition_tasks",
