@@ -80,7 +80,7 @@ def _draw_run(page: _Page, run: Sequence[Mapping[str, Any]], *, is_first: bool, 
                 page.paragraph(line["rule_text"])
         elif is_last:
             page.skip()
-            page.paragraph("What is to be learnt", "strong")
+            page.paragraph("What to learn from it", "strong")
             page.paragraph(line["lesson"])
 
 

@@ -20,7 +20,7 @@ _EPOCH_STYLES: Final = ("cyan", "yellow", "magenta", "blue", "green", "bright_re
 
 
 class _Console(Console):
-    """Leaves a closed pipe to `main`, for which it is no failure."""
+    """Raises an error for a closed pipe; `main` then ends without a message."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -46,7 +46,7 @@ class Teller:
                 self._beginning(line)
             elif is_last:
                 self._say()
-                self._say("What is to be learnt", "bold")
+                self._say("What to learn from it", "bold")
                 self._say(line["lesson"])
 
     def _say(self, text: str = "", style: str = "", indent: str = "") -> None:

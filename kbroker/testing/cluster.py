@@ -128,13 +128,13 @@ class MemoryNode:
                 raise self.failure
 
     async def stop(self) -> None:
-        """Stop it in order, as SIGTERM does, and wait for its end."""
+        """Shut it down cleanly, as SIGTERM does, and wait for its end."""
         if self.node is not None:
             self.node.stop()
             await self._ended.wait()
 
     async def kill(self, *, loss: Loss = Loss.PROCESS_DEATH) -> None:
-        """End it without a last word. Everything that it has written survives, unless `loss` is a loss of power."""
+        """End it at once, as SIGKILL does. Everything that it has written survives, unless `loss` loses its power."""
         if self.node is None:
             return
         has_power = loss is Loss.PROCESS_DEATH

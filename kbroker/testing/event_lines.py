@@ -13,8 +13,8 @@ import trio
 
 from kbroker.runtime.event_log import ROOT_NAME, fields_of
 
-NOBODY: Final = -1
-_node: ContextVar[int] = ContextVar("node", default=NOBODY)
+NO_NODE: Final = -1
+_node: ContextVar[int] = ContextVar("node", default=NO_NODE)
 
 
 @contextmanager

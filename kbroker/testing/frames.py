@@ -14,7 +14,7 @@ class FrameFault:
     """A fault of the next matching requests, as many as `times`.
 
     Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
-           on another connection, whose answer nobody reads) or "drop-reply" (the request is served, and the connection
+           on another connection, whose answer is ignored) or "drop-reply" (the request is served, and the connection
            ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any;
            is_from_node: only requests of nodes, or only those of clients
     """

@@ -9,8 +9,8 @@ Theory of operation: a connection is two pipes. What a pipe carries is delivered
 order of sending, as TCP does it; so a fault is a delay, a pause or a reset, never a lost byte within a connection. Each
 link (the pair of sender and receiver) has its own faults:
 
-    cut        nothing is delivered until `mend`; the senders see nothing of it, new connections do not come about
-    reset      connections end at once on both sides, and what was under way is lost
+    cut        nothing is delivered until `mend`; the senders do not notice it, and new connections wait
+    reset      connections end at once on both sides, and data in transit is lost
     frames     a `FrameFault` applies to one frame of Kafka's protocol: it is delayed, delivered once more on another
                connection, or its reply is dropped together with the connection
     splitting  a chunk arrives in two parts, at different times
@@ -91,7 +91,7 @@ class _WirePipe(Pipe):
             chunk = bytes(memoryview(data)[:taken])
             self.in_flight += taken
             repeated = self._frames.feed(chunk, self._on_head)
-            self._network.send(self, chunk)  # nobody reads it if a fault of this very frame has ended the connection
+            self._network.send(self, chunk)  # without effect if a fault of this frame has ended the connection
             if repeated is not None:
                 self._network.serve_again(self.connection, bytes(repeated))
         return taken
@@ -150,7 +150,7 @@ class _Connection:
         return self.down if pipe is self.up else self.up
 
     def reset(self) -> None:
-        """End it at once on both sides; what is under way is lost."""
+        """End it at once on both sides; data in transit is lost."""
         for pipe in (self.up, self.down):
             pipe.is_broken = True
             pipe.data.clear()
@@ -323,7 +323,7 @@ class SimulatedNetwork(MemoryNetwork):
         return None
 
     def serve_again(self, connection: _Connection, frame: bytes) -> None:
-        """Deliver a request once more on another connection, whose answers nobody reads."""
+        """Deliver a request once more on another connection, whose answers are ignored."""
         listener = self.listeners.get((connection.server, connection.port))
         if listener is None:
             return

@@ -314,7 +314,7 @@ def _two(draws: Draws, brokers: int) -> tuple[int, ...]:
     return (first, second) if draws.chance(0.5) else (second, first)
 
 
-def _nobody(_draws: Draws, _brokers: int) -> tuple[int, ...]:
+def _no_node(_draws: Draws, _brokers: int) -> tuple[int, ...]:
     return ()
 
 
@@ -327,17 +327,17 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "isolate": _Kind(3, _node),
     "slow-link": _Kind(2, _two, _pace),
     "reset": _Kind(2, _node),
-    "frame": _Kind(5, _nobody, _frame),
+    "frame": _Kind(5, _no_node, _frame),
     "slow-disk": _Kind(2, _node, lambda draws, _: {"slow_ms": draws.choice([50, 500, 3_000])}),
     "disk-error": _Kind(2, _broker, _disk),
     "clock-jump": _Kind(
         2, _node, lambda draws, _: {"ms": draws.choice([-_DAY_MS, -5_000, 5_000, _DAY_MS, 30 * _DAY_MS])}
     ),
-    "store-error": _Kind(3, _nobody, _store, needs_tier=True),
-    "store-damage": _Kind(2, _nobody, _damage, needs_tier=True),
-    "store-slow": _Kind(2, _nobody, lambda draws, _: {"ms": draws.choice([200, 3_000])}, needs_tier=True),
-    "elect-preferred": _Kind(2, _nobody),
-    "reassign": _Kind(2, _nobody, lambda draws, _: {"turn": draws.between(1, 3)}),
+    "store-error": _Kind(3, _no_node, _store, needs_tier=True),
+    "store-damage": _Kind(2, _no_node, _damage, needs_tier=True),
+    "store-slow": _Kind(2, _no_node, lambda draws, _: {"ms": draws.choice([200, 3_000])}, needs_tier=True),
+    "elect-preferred": _Kind(2, _no_node),
+    "reassign": _Kind(2, _no_node, lambda draws, _: {"turn": draws.between(1, 3)}),
 }
 
 

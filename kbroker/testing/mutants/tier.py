@@ -109,7 +109,7 @@ TIER: Final = (
     ),
     Mutant(
         "leftovers-not-deleted",
-        "A broker forgets its unfinished copies when it restarts, and nobody deletes their objects.",
+        "A broker forgets its unfinished copies when it restarts, so their objects are never deleted.",
         ("K9",),
         (
             Patch(

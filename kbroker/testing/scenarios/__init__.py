@@ -83,8 +83,8 @@ def scenario(
 ) -> Callable[[Tell], Scenario]:
     """Declare a scenario; the function tells it, and returns the facts that decide it.
 
-    Shape  summary is one sentence for the list; opening says in a few sentences what is going to happen, lesson what is
-           to be learnt; settings are those of the nodes
+    Shape  summary is one sentence for the list; opening says in a few sentences what is going to happen, lesson what
+           it teaches; settings are those of the nodes
     """
 
     def decorate(tell: Tell) -> Scenario:

@@ -287,11 +287,11 @@ class Stage:
         )
 
     async def kill(self, name: str, *, power: bool = False) -> None:
-        """End a broker without a last word; with `power` its disk loses everything that was not synced."""
+        """Kill a broker; with `power` its disk loses everything that was not synced."""
         await self.node(name).kill(loss=Loss.ONLY_SYNCED if power else Loss.PROCESS_DEATH)
 
     async def stop(self, name: str) -> None:
-        """Stop a broker in order."""
+        """Shut a broker down cleanly."""
         await self.node(name).stop()
 
     async def start(self, name: str) -> None:

@@ -179,7 +179,7 @@ async def logs_diverge(stage: Stage) -> dict[str, Any]:
     await stage.produce("m2")
     await stage.sleep(CHECKPOINTED_S)
     stage.step(
-        f"""A leads, B follows. m1 is on both disks, because B was restarted in order after it. Then m2 was written
+        f"""A leads, B follows. m1 is on both disks, because B was cleanly restarted after it. Then m2 was written
         with acks=all: both replicas have it, with HW {stage.high_watermark("A")}, but B has it only in its memory."""
     )
     await stage.kill("A")

@@ -53,7 +53,7 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     stage.node("B").settings.clear()
     stage.step(
         """A fails, and then B loses its power, the last in-sync replica. B had larger segments than A, and had
-        flushed only m0 to its disk, when it was restarted in order."""
+        flushed only m0 to its disk, at its clean restart."""
     )
     await stage.start("B")
     await stage.until_leads("B")
@@ -70,17 +70,22 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
         f"""B copies its own first segment: the old copy is on its line of epochs only up to offset 0. A comes back,
         follows B in epoch {stage.epoch("A")}, truncates m1, m2 and m3, and fetches n1 to n3."""
     )
-    await stage.produce("n4", "n5", "n6", "n7", "n8")
-    await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
-    await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
-    await stage.settle()
-    found = await stage.read()
+    found = await _read_through_the_tier(stage)
     stage.step(
         f"""After more records, both delete their first segment locally: the local logs start at
         {stage.local_start("B")}. A consumer reads from offset 0: {", ".join(found)}. The first ones come from the
         tier. B has chosen the copy by its epochs: m1 and m2 never come back."""
     )
     return {"read": found, "copies": stage.finished("B"), "A": stage.values("A"), "B": stage.values("B")}
+
+
+async def _read_through_the_tier(stage: Stage) -> list[str]:
+    """Produce until both replicas have deleted a segment locally, and read everything."""
+    await stage.produce("n4", "n5", "n6", "n7", "n8")
+    await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
+    await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
+    await stage.settle()
+    return await stage.read()
 
 
 @scenario(
@@ -122,11 +127,7 @@ async def unclean_election(stage: Stage) -> dict[str, Any]:
         f"""B has copied its own segment with n2. A comes back, follows B in epoch {stage.epoch("A")}, and truncates
         everything after m1, although it had been committed."""
     )
-    await stage.produce("n4", "n5", "n6", "n7", "n8")
-    await stage.until(lambda: stage.local_start("B") == stage.local_start("A") == 3, "both delete a segment locally")
-    await stage.until(lambda: stage.finished("B") == stage.finished("A"), "A has read the metadata")
-    await stage.settle()
-    found = await stage.read()
+    found = await _read_through_the_tier(stage)
     stage.step(
         f"""After more records, both delete their first segment locally. A consumer reads from offset 0:
         {", ".join(found)}. Offset 2 comes from the copy of B. The copies of A with m2 to m5 are still in the tier,
