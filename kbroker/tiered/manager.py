@@ -271,7 +271,7 @@ class RemoteLogManager:
             nursery.start_soon(self._look_after, running)
         await self._learn_removed()
         for gone in sorted(self._registry.entries - self._deleting):
-            if self._has_to_go(gone):
+            if self.has_to_go(gone):
                 self._deleting.add(gone)
                 nursery.start_soon(self._delete, gone)
         await self._let_go()
@@ -284,7 +284,7 @@ class RemoteLogManager:
             return None
         return partition
 
-    def _has_to_go(self, gone: TopicIdPartition) -> bool:
+    def has_to_go(self, gone: TopicIdPartition) -> bool:
         """Whether the partition's data in the tier must be deleted."""
         assert self._topic_ids is not None
         key = gone.topic, gone.partition
@@ -420,9 +420,11 @@ class RemoteLogManager:
             partition = self.tools.partitions.find_partition((gone.topic, gone.partition))
             follows = partition is not None and partition.topic_id == gone.topic_id and not partition.is_leader
             led = not follows and gone not in self._followers
-            await partition_tasks.delete_partition(self, gone, led=led)
-            self._followers.discard(gone)
-            await self._store_registry(gone=frozenset({gone}))
+            if await partition_tasks.delete_partition(self, gone, led=led):
+                self._followers.discard(gone)
+                await self._store_registry(gone=frozenset({gone}))
+            else:
+                self._followed.add(gone)
         except OSError as error:
             logger.warning("the registry of the tier cannot be written", file=self._registry.path, error=error)
             await self.env.sleep_ms(self.tools.settings.remote_log_manager_task_interval_ms)

@@ -212,9 +212,10 @@ class PartitionTasks:
             await expiring.expire(self.manager.tools, self.held)
 
 
-async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *, led: bool) -> None:
+async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *, led: bool) -> bool:
     """Delete all data of a partition in the tier, because its topic was removed or is no longer tiered. Returns when
-    everything is deleted.
+    everything is deleted. False if the topic was tiered again before that: its leader deletes what is left of the old
+    data as expired, and the tier may have new data.
 
     If the log stays, its log_start_offset rises to the local log's start before anything is deleted. A broker that did
     not lead the partition first gives the leader FOLLOWERS_WAIT intervals, and then deletes what is left.
@@ -222,7 +223,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *,
     back_off, last_error = BackOff(BACKOFF_MS), ""
     may_wait = not led
     stuck: set[RemoteLogSegmentId] = set()
-    while True:
+    while manager.has_to_go(gone):
         tools = manager.tools
         try:
             partition = tools.partitions.find_partition((gone.topic, gone.partition))
@@ -231,6 +232,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *,
             if may_wait:
                 may_wait = False
                 await tools.env.sleep_ms(FOLLOWERS_WAIT * tools.settings.remote_log_manager_task_interval_ms)
+                continue
             await _delete_all(manager, gone, stuck)
             with plugin_errors("on_stop_partitions"):
                 await tools.metadata.on_stop_partitions([gone])
@@ -250,8 +252,11 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *,
             await tools.env.sleep_ms(back_off.next_ms(tools.settings.remote_log_manager_task_interval_ms))
         else:
             manager.outage.ended(gone)
+            if not manager.has_to_go(gone):
+                break
             logger.info("a partition was deleted from the tier", topic=gone.topic, partition=gone.partition)
-            return
+            return True
+    return False
 
 
 async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: set[RemoteLogSegmentId]) -> None:
@@ -260,6 +265,8 @@ async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: 
     with plugin_errors("following the metadata"):
         await tools.metadata.on_partition_leadership_changes([gone], [])
         await tools.metadata.wait_until_ready(gone)
+    if not manager.has_to_go(gone):
+        return
     known = tools.metadata.list_remote_log_segments(gone)
     left = deque(sorted(known, key=lambda one: (one.remote_log_segment_id in stuck, one.start_offset)))
     failures: list[RemoteStorageError] = []

@@ -120,6 +120,21 @@ async def test_a_topic_leaves_the_tier_on_all_brokers(deletions: Counter[int]) -
         await read_all(cluster, 6, start=5)
 
 
+async def test_a_topic_that_returns_to_the_tier_keeps_its_new_copies() -> None:
+    """It returns while the followers wait to finish the deletion of its old copies."""
+    async with tiered_cluster() as (cluster, disk):
+        await cluster.create(**TIERED)
+        await fill(cluster, 6)
+        await configure_topic(cluster, remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await cluster.until(lambda: not stored(disk))
+        await configure_topic(cluster, remote_storage_enable="true")
+        await fill(cluster, 6, start=6)
+        await trio.sleep(10)
+        await read_all(cluster, 12, start=5)
+        await cluster.until(lambda: all(knows_the_tier(cluster, one) for one in (1, 2, 3)))
+        assert complaints(cluster, disk) == []
+
+
 async def test_without_copies_the_data_in_the_tier_stay_readable_under_all_leaders() -> None:
     async with tiered_cluster() as (cluster, disk):
         await cluster.create(**{**TIERED, "retention.bytes": 1_000_000})
