@@ -29,6 +29,7 @@ from kbroker.storage.sealing import SealedSegment, seal
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
+    DELETING,
     FINISHED,
     STARTED,
     IndexType,
@@ -59,14 +60,13 @@ async def copy_segment(tools: TierTools, held: Held, candidate: CopyCandidate[Se
     Errors  RemoteStorageError (the partial copy is or will be deleted), RetriableRemoteStorageError, KafkaError (the
             local log cannot be read, or is damaged)
     """
-    log, remote = held.partition.log, held.remote
+    log, remote, leader_epoch = held.partition.log, held.remote, held.partition.leader_epoch
     sealed = await _sealed(tools, log, candidate)
     if sealed is None:
         return
     epochs = LeaderEpochs(one for one in log.leader_epochs.entries if one[1] < sealed.next_offset)
     epochs.complete_start(sealed.leader_epochs)
     attempt = held.attempt
-    leader_epoch = held.partition.leader_epoch
     metadata = RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(remote.topic_id_partition, tools.env.new_uuid()),
         start_offset=sealed.base_offset,
@@ -162,9 +162,10 @@ def _leads(held: Held, leader_epoch: int) -> bool:
 
 
 async def _finish(tools: TierTools, held: Held) -> None:
-    """Record that the stored copy is finished. It is repeated until it is known to be recorded or refused.
+    """Record that the stored copy is finished. It is repeated until it is known to be recorded, or until another broker
+    has deleted the copy.
 
-    Errors  RetriableRemoteStorageError; RemoteStorageError if another broker has deleted the copy
+    Errors  RemoteStorageError
     """
     assert held.stored is not None
     metadata, custom_metadata = held.stored
@@ -172,12 +173,22 @@ async def _finish(tools: TierTools, held: Held) -> None:
         await tools.record(metadata, FINISHED, custom_metadata)
     except RetriableRemoteStorageError:
         raise
-    except RemoteStorageError:
+    except RemoteStorageError as error:
+        known = tools.metadata.list_remote_log_segments(held.remote.topic_id_partition)
+        states = {one.remote_log_segment_id: one.state for one in known}
+        if states.get(metadata.remote_log_segment_id, DELETING) is not DELETING:
+            raise  # a plug-in may have failed after it recorded the state
+        # The leader gave the copy up for lost, perhaps before all objects were stored.
+        failure = error
+        try:
+            await tools.delete_threads.run_blocking(expiring.delete_data, tools, metadata)
+        except RetriableRemoteStorageError:
+            raise
+        except RemoteStorageError as other:
+            failure = other
         held.stored = None
         held.unfinished.discard(metadata.remote_log_segment_id)
-        # The leader gave the copy up for lost, perhaps before all objects were stored.
-        await tools.delete_threads.run_blocking(expiring.delete_data, tools, metadata)
-        raise
+        raise failure from None
     held.stored = None
     held.unfinished.discard(metadata.remote_log_segment_id)
     held.remote.counters.copy_bytes += metadata.segment_size_in_bytes

@@ -16,10 +16,12 @@ from kbroker.tiered.api import (
     IndexType,
     LogSegmentData,
     RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from kbroker.tiered.metadata_topic import encode_event, metadata_partition
 from kbroker.tiered.tools import id_of
 from tests.storage.logs import batch
 from tests.tiered.tier_site import FaultyStorage, Site, settings, tiered_config
@@ -304,6 +306,54 @@ async def test_m8_a_stored_copy_is_finished_later_and_not_repeated(autojump_cloc
         assert site.finished(orders) == storage.copied == bases(site)[:-1]
         assert storage.deleted == []
         assert not site.complaints(orders)
+
+
+async def test_a_copy_is_kept_if_a_plug_in_fails_after_it_recorded_the_end(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site()
+    orders = site.add()
+    site.append(orders, 9)
+    record, failures = site.metadata.update_remote_log_segment_metadata, [RemoteStorageError("timed out")]
+
+    async def record_and_fail_once(update: RemoteLogSegmentMetadataUpdate) -> None:
+        await record(update)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(site.metadata, "update_remote_log_segment_metadata", record_and_fail_once)
+    async with site.at_work():
+        await site.rounds()
+        assert not failures
+        assert not site.storage.deleted
+        assert site.finished(orders) == site.storage.copied == bases(site)[:-1]
+        assert not site.complaints(orders)
+
+
+async def test_the_objects_of_a_copy_that_the_leader_gave_up_are_deleted_after_an_outage(
+    autojump_clock: MockClock,
+) -> None:
+    disk = SimulatedDisk()
+    storage = LosesTheMetadata(disk)
+    storage.site = site = Site(disk, storage=storage)
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await trio.sleep(600)
+        lost = next(one for one in site.segments(orders) if one.state is State.COPY_SEGMENT_STARTED)
+        gone = [
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=lost.remote_log_segment_id, event_timestamp_ms=0, state=state, broker_id=2
+            )
+            for state in (State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED)
+        ]
+        storage.deletions = [RetriableRemoteStorageError("503")]
+        site.topic.set_reachable(True)
+        await site.topic.append(metadata_partition(id_of(orders), 2), [encode_event(one) for one in gone])
+        await site.rounds(4)
+        assert storage.deletions == []
+        assert site.finished(orders) == bases(site)[:-1]
+        assert not site.complaints(orders), "its objects are orphans"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
