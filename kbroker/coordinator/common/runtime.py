@@ -66,6 +66,14 @@ class Kind(NamedTuple):
     lowest_free_bytes: int = UNKNOWN_SPACE
 
 
+class _Made(NamedTuple):
+    """A decision, its response, and the end of all that the response shows; None for an error, which shows nothing."""
+
+    decided: Decided
+    response: Any
+    end_offset: int | None
+
+
 class CoordinatorRuntime(Generic[S]):
     """The shards of one internal topic on this broker.
 
@@ -136,26 +144,29 @@ class CoordinatorRuntime(Generic[S]):
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
-        led, has_records = self.find(key), False
-
-        def decide(*, now_ms: int, timestamp_ms: int) -> Decided:
-            nonlocal has_records
-            decided: Decided = led.shard.decide(request, caller, now_ms=now_ms, timestamp_ms=timestamp_ms)
-            has_records = bool(decided.records)
-            return decided
-
-        response = await self.decide(led, decide)
-        end_offset: int | None = led.partition.log.log_end_offset
+        led = self.find(key)
+        decided, response, end_offset = await self._make(led, partial(led.shard.decide, request, caller))
+        is_refusable = bool(decided.records)
         if type(response) is Parked:
+            is_refusable = False
             response, end_offset = await self._answer(response, wait)
-        elif has_records:
-            return response  # `decide` has waited for them
-        if end_offset is not None and await self._await_outcome(led, end_offset) is not ErrorCode.NONE:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"the state of {key} is not replicated")
-        return response
+        code = ErrorCode.NONE if end_offset is None else await self._await_outcome(led, end_offset)
+        if code is ErrorCode.NONE:
+            return response
+        if is_refusable:
+            return decided.refused(ErrorCode.REQUEST_TIMED_OUT if code is None else code)
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, f"the state of {key} is not replicated")
 
-    async def decide(self, led: LedPartition[S], decide: Decide) -> Any:
-        """Make a decision, append its records, and wait until they are committed. Returns the response, or Parked.
+    async def decide(self, led: LedPartition[S], decide: Decide) -> None:
+        """Make a decision that answers no request, and append its records. It does not wait until they are committed:
+        timers and changes of metadata would wait for a partition that lacks replicas.
+
+        Errors  as _make
+        """
+        await self._make(led, decide)
+
+    async def _make(self, led: LedPartition[S], decide: Decide) -> _Made:
+        """Make a decision and append its records.
 
         Errors  those of LedPartition.require_active, if the state changed while this decision waited for the lock
         """
@@ -214,17 +225,17 @@ class CoordinatorRuntime(Generic[S]):
         finally:
             del self._parked[parked]
 
-    async def _decide(self, led: LedPartition[S], decide: Decide, *, holds_lock: bool) -> Any:
+    async def _decide(self, led: LedPartition[S], decide: Decide, *, holds_lock: bool) -> _Made:
         decided = decide(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
-        response = decided.response
-        if type(response) is Parked:
-            self._parked[response] = None
+        made = _Made(decided, decided.response, led.partition.log.log_end_offset)
+        if type(decided.response) is Parked:
+            self._parked[decided.response] = None
         if decided.refuse is None and len(decided.records) > 1:
             await self._append_in_parts(led, decided, holds_lock=holds_lock)
         elif decided.records:
-            response = await self._append(led, decided, holds_lock=holds_lock)
+            made = await self._append(led, decided, holds_lock=holds_lock)
         self._deliver(led)
-        return response
+        return made
 
     def _deliver(self, led: LedPartition[S]) -> None:
         """Deliver the answers that a decision produced, and note the shard's next deadline."""
@@ -255,8 +266,8 @@ class CoordinatorRuntime(Generic[S]):
                     # The append failed. A group's tombstone must not be written without the tombstones of its offsets.
                     break
 
-    async def _append(self, led: LedPartition[S], decided: Decided, *, holds_lock: bool) -> Any:
-        """Append the records of a decision. Returns its response, or an error response if the append failed."""
+    async def _append(self, led: LedPartition[S], decided: Decided, *, holds_lock: bool) -> _Made:
+        """Append the records of a decision. The response is an error if that failed."""
         env, held = self._env, led.partition.log
         try:
             plan = led.plan(decided.records, codec=self.kind.codec, timestamp_ms=env.timestamp_ms())
@@ -272,13 +283,10 @@ class CoordinatorRuntime(Generic[S]):
         except KafkaError as error:
             logger.warning(f"cannot append {self.kind.name} records", partition=led.partition.name, why=error.message)
             if led.state is not State.ACTIVE:
-                return decided.refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                return _Made(decided, decided.refused(ErrorCode.NOT_LEADER_OR_FOLLOWER), None)
             led.shard.on_append_failed(decided, error.code, now_ms=env.now_ms(), timestamp_ms=env.timestamp_ms())
-            return decided.refused(error.code)
-        code = await self._await_outcome(led, plan.next_offset)
-        if code is ErrorCode.NONE:
-            return decided.response
-        return decided.refused(ErrorCode.REQUEST_TIMED_OUT if code is None else code)
+            return _Made(decided, decided.refused(error.code), None)
+        return _Made(decided, decided.response, plan.next_offset)
 
     def _commit(self, led: LedPartition[S], decided: Decided, plan: AppendPlan) -> None:
         led.commit(plan)

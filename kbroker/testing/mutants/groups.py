@@ -18,7 +18,7 @@ GROUPS: Final = (
         (
             Patch(
                 _RUNTIME,
-                "code = await self._await_outcome(led, plan.next_offset)",
+                "code = ErrorCode.NONE if end_offset is None else await self._await_outcome(led, end_offset)",
                 "code = ErrorCode.NONE",
             ),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from kbroker.coordinator.common.led import State
 from kbroker.coordinator.common.ports import Decide, Decided, Parked
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.metadata.delta import Delta
-from kbroker.metadata.image import Image
+from kbroker.metadata.image import Image, PartitionImage
+from kbroker.replication.partition import Partition
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
@@ -29,6 +30,7 @@ from wire.record_batch import Record
 
 TOPIC = "votes"
 MINUTE_MS = 60_000
+FOLLOWER = 2
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,79 @@ async def test_losing_a_partition_answers_parked_requests(autojump_clock: MockCl
         with pytest.raises(KafkaError) as raised:
             await ask(runtime, Vote("ada"))
         assert raised.value.code is ErrorCode.NOT_COORDINATOR
+
+
+def start_epoch(partition: Partition, *, leader: int) -> None:
+    """Start a leader epoch in which another replica is in sync, but never fetches: nothing is committed."""
+    both, epoch = (partition.broker_id, FOLLOWER), partition.leader_epoch + 1
+    partition.apply(PartitionImage(both, both, leader=leader, leader_epoch=epoch, partition_epoch=epoch))
+
+
+@asynccontextmanager
+async def uncommitted_votes(broker: MemoryBroker) -> AsyncIterator[tuple[Votes, Partition]]:
+    """A runtime, and its partition of "ada", in which nothing is committed."""
+    async with votes_on(broker) as runtime:
+        partition = runtime.led[runtime.partition_of("ada")].partition
+        start_epoch(partition, leader=partition.broker_id)
+        await runtime.follow(domain(broker).image)
+        yield runtime, partition
+
+
+async def test_an_answer_that_was_not_committed_is_refused_when_the_partition_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with memory_broker(await disk_with_votes()) as broker, uncommitted_votes(broker) as (runtime, partition):
+        codes: list[Any] = []
+
+        async def note(request: Vote | Await) -> None:
+            try:
+                codes.append(await ask(runtime, request))
+            except KafkaError as error:
+                codes.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, Await("ada", 1))
+            await wait_all_tasks_blocked()
+            nursery.start_soon(note, Vote("ada"))
+            await wait_all_tasks_blocked()
+            assert (codes, partition.log.log_end_offset) == ([], 1)
+            start_epoch(partition, leader=FOLLOWER)
+            await runtime.follow(domain(broker).image)
+        assert sorted(codes) == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_no_decision_waits_for_the_replicas_of_an_earlier_one(autojump_clock: MockClock) -> None:
+    """Even if they had to wait for the lock of the log."""
+    disk = await disk_with_votes()
+    async with (
+        memory_broker(disk) as broker,
+        uncommitted_votes(broker) as (runtime, partition),
+        trio.open_nursery() as nursery,
+    ):
+        async with domain(broker).locked(partition.log):
+            for _ in range(3):
+                nursery.start_soon(ask, runtime, Vote("ada"))
+            await wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
+        assert partition.log.log_end_offset == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_timers_do_not_wait_for_replicas(autojump_clock: MockClock) -> None:
+    """A change of the metadata may be what ends the wait."""
+    async with memory_broker(await disk_with_votes()) as broker, uncommitted_votes(broker) as (runtime, partition):
+        began = trio.current_time()
+
+        def vote(shard: VoteShard) -> Decide:
+            def decide(*, now_ms: int, timestamp_ms: int) -> Decided:
+                decided = shard.decide(Vote("ada"), None, now_ms=now_ms, timestamp_ms=timestamp_ms)
+                return replace(decided, refuse=None)
+
+            return decide
+
+        for _ in range(3):
+            await runtime.decide_everywhere(vote)
+        assert (partition.log.log_end_offset, trio.current_time()) == (3, began)
 
 
 async def test_a_failed_append_is_undone_and_refused(autojump_clock: MockClock) -> None:
