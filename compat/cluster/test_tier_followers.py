@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
@@ -149,9 +149,8 @@ def test_m11_replicas_without_records_come_in_from_the_tier_and_lead(tmp_path: P
 def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
     """KIP-1023; only metadata.version 4.2 has the version of ListOffsets that it needs."""
     libraries()
-    settings = {**tier_settings(tmp_path), "follower.fetch.last.tiered.offset.enable": "true"}
     with ProcessCluster(
-        tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=settings, release=None,
+        tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=tier_settings(tmp_path), release=None,
         features=WITHOUT_TRANSACTIONS,
     ) as cluster:  # fmt: skip
         cluster.start()
@@ -162,6 +161,11 @@ def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
         load = Load(cluster.bootstrap_servers, size=10_000)
         load.produce(1_500)
         until(lambda: local_start(cluster, 1) > 500, patience_s=PATIENCE_S)
+        entry = ConfigEntry(
+            "follower.fetch.last.tiered.offset.enable", "true", incremental_operation=AlterConfigOpType.SET
+        )
+        follower = ConfigResource(ResourceType.BROKER, "2", incremental_configs=[entry])
+        admin.incremental_alter_configs([follower])[follower].result(30)
         reassign(cluster, tmp_path, [1, 2])
         cluster.await_isrs(TOPIC, 1, 2)
         assert BUILT in cluster.brokers[2].log()

@@ -260,6 +260,7 @@ SEEN_ELSEWHERE = {
         ),
         "tests/broker/test_tier_lifecycle.py",
     ),
+    "follower.fetch.last.tiered.offset.enable": "compat/cluster/test_tier_followers.py: needs metadata 4.2",
     "num.replica.fetchers": "tests/broker/test_fetchers.py",
     **dict.fromkeys(
         ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
