@@ -27,13 +27,13 @@ CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 # busy.
 test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
 	$(BIN)/python .ci/side-by-side \
-		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
-		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
-		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
 		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300') \
+		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
+		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(CLIENTS) $$ARGS"' \
