@@ -114,7 +114,7 @@ async def _read_partition(
     for node in replicas:
         replica = cluster.nodes[node].replica(*partition)
         if replica is not None and replica.log.log_start_offset > 0:
-            # Nobody asks for a deletion, and no record is as old as the limit.
+            # Clients never send DeleteRecords, and no run is as long as the retention time.
             text = f"broker {node} has deleted the records before it, which no retention allows"
             history.complain("K1", "deleted-early", replica.name, replica.log.log_start_offset, text)
     _judge_tier(cluster, partition, history)

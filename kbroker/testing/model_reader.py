@@ -1,7 +1,7 @@
 """A model reader: it is assigned partitions, and reads each from its start, from the leader or from a follower.
 
-A reader that is told to read from followers does so as long as one answers, as a client does that has a preferred read
-replica; it goes back to the leader after an error.
+With `from_replica` it reads from followers, like a client with a preferred read replica. After an error it reads from
+the leader.
 
 Source  Fetcher and FetchSessionHandler of Apache Kafka 4.3.1; KIP-392
 """
@@ -140,8 +140,8 @@ class _Lane:
     def _take(self, found: Any, node: int, *, is_leader: bool) -> None:
         code = code_of(found.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and is_leader:
-            # Nothing is deleted in a run, and this reader has read up to here.
-            text = f"{self._plan.name} is told by broker {node} that it is out of range"
+            # A run deletes no records, and this reader has received all records before this offset.
+            text = f"broker {node} answers {self._plan.name} with OFFSET_OUT_OF_RANGE"
             self._history.complain("K3", "out-of-range", self._key, self._position, text)
         if code is not ErrorCode.NONE:
             raise Unreachable(code.name)

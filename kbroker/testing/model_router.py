@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
+from kbroker.metadata.parts import NO_LEADER
 from kbroker.testing.broker import Client
 from kbroker.testing.cluster import MemoryCluster
 from wire.errors import Malformed
@@ -18,7 +19,6 @@ CONNECT_MS: Final = 5_000
 REQUEST_MS: Final = 10_000
 BACKOFF_MS: Final = 100
 MAX_BACKOFF_MS: Final = 1_000
-NOBODY: Final = -1
 METADATA_VERSION: Final = 9
 COORDINATOR_VERSION: Final = 3
 
@@ -105,10 +105,10 @@ class Router:
 
     async def leader(self, partition: Partition) -> int:
         """The leader of a partition. Errors: Unreachable if it is unknown."""
-        if self.places.get(partition, (NOBODY,))[0] == NOBODY:
+        if self.places.get(partition, (NO_LEADER,))[0] == NO_LEADER:
             await self.refresh([partition[0]])
         found = self.places.get(partition)
-        if found is None or found.leader == NOBODY:
+        if found is None or found.leader == NO_LEADER:
             raise Unreachable("the partition has no leader")
         return found.leader
 

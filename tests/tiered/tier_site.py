@@ -350,3 +350,8 @@ class Site:
             everything = [each for one in self.partitions.values() for each in self.segments(one)]
             found += complaints_about_objects(self.objects(), everything)
         return found
+
+
+def bases(site: Site, key: tuple[str, int] = ("orders", 0)) -> list[int]:
+    """The base offsets of the local segments of a partition."""
+    return [segment.base_offset for segment in site.partitions[key].log.segments]
