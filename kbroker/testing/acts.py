@@ -13,7 +13,6 @@ from typing import Any, Final
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
-from kbroker.node import NodeFailed
 from kbroker.testing.cluster import MemoryCluster, MemoryNode
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
@@ -29,8 +28,6 @@ from wire.messages.alter_partition_reassignments import (
 from wire.messages.elect_leaders import ElectLeadersRequest
 
 _ASK_MS: Final = 5_000
-_RESTART_TRIES: Final = 20
-_RESTART_PAUSE_S: Final = 0.5
 
 
 async def perform(cluster: MemoryCluster, act: Act) -> None:
@@ -47,15 +44,10 @@ async def perform(cluster: MemoryCluster, act: Act) -> None:
 
 
 async def revive(node: MemoryNode) -> None:
-    """Start a node unless it runs."""
-    for _ in range(_RESTART_TRIES):
-        if node.is_running:
-            return
+    """Start a node unless it runs. If it fails to start, it stays down until the end of the run, which tries again."""
+    if not node.is_running:
         node.disk.heal()
-        try:
-            await node.start(waits=False)
-        except NodeFailed:
-            await trio.sleep(_RESTART_PAUSE_S)
+        await node.start(waits=False)
 
 
 End = Callable[[], Awaitable[None]]

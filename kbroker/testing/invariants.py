@@ -1,4 +1,4 @@
-"""What holds inside of brokers at every moment, and clients cannot see.
+"""Invariants of brokers that clients cannot observe.
 
     K6  hw-fell           a replica lowers the high watermark that it knows, though its log still has the records
     K6  hw-without-isr    a high watermark rises while the ISR is smaller than min.insync.replicas (KIP-966)

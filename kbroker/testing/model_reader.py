@@ -1,7 +1,7 @@
 """A model reader: it is assigned partitions, and reads each from its start, from the leader or from a follower.
 
-With `from_replica` it reads from followers, like a client with a preferred read replica. After an error it reads from
-the leader.
+With `from_replica` it reads from followers, like a client with a preferred read replica. After each error it
+changes between follower and leader.
 
 Source  Fetcher and FetchSessionHandler of Apache Kafka 4.3.1; KIP-392
 """

@@ -99,7 +99,7 @@ def _one(options: argparse.Namespace) -> int:
     _say(outcome.plan)
     _say(_summary(outcome))
     _tell(outcome, options)
-    if options.twice and not is_repeatable(outcome.plan):
+    if options.twice and not is_repeatable(outcome):
         _say("K16: two runs of this plan differ")
         return 1
     return 0 if outcome.is_clean else 1
@@ -122,7 +122,7 @@ def _search(options: argparse.Namespace) -> int:
             _tell(outcome, options)
         elif runs % _PROGRESS == 0:
             _note(f"{runs} runs, {simulated / _MS_OF_HOUR:.2f} simulated hours, {len(found)} with findings")
-            if not is_repeatable(outcome.plan):
+            if not is_repeatable(outcome):
                 found.append(outcome.plan)
                 _say(f"seed {outcome.plan.seed}\n  K16: two runs differ")
         enough = options.hours is not None and simulated >= options.hours * _MS_OF_HOUR
