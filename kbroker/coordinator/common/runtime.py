@@ -100,7 +100,7 @@ class CoordinatorRuntime(Generic[S]):
         self._replicas = replicas
         self._purgatory = purgatory
         self._logs = logs
-        self._parked: dict[Parked, tuple[Any, int | None] | None] = {}
+        self._parked: dict[Parked, tuple[Any, int] | None] = {}
         self._hash = lru_cache(REMEMBERED_KEYS)(partition_for)
         self._topic_id: UUID | None = None
         self._has_followed = False
@@ -212,8 +212,8 @@ class CoordinatorRuntime(Generic[S]):
             with suppress(KafkaError):  # the leadership was lost while waiting for the lock
                 await self.decide(led, decide(led.shard))
 
-    async def _answer(self, parked: Parked, wait: Wait) -> tuple[Any, int | None]:
-        """The answer, and the end of the log when it was given; None if the shard was given up then."""
+    async def _answer(self, parked: Parked, wait: Wait) -> tuple[Any, int]:
+        """The answer, and the end of the log when it was given."""
         try:
             if await wait(
                 self._purgatory, parked, until=lambda: self._parked[parked] is not None, max_wait_ms=FOR_EVER_MS
@@ -239,7 +239,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _deliver(self, led: LedPartition[S]) -> None:
         """Deliver the answers that a decision produced, and note the shard's next deadline."""
-        end_offset = led.partition.log.log_end_offset if led.state is State.ACTIVE else None
+        end_offset = led.partition.log.log_end_offset
         for parked, answer in led.shard.take_answers():
             if parked in self._parked:
                 self._parked[parked] = answer, end_offset

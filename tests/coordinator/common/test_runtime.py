@@ -48,6 +48,13 @@ class Await:
     count: int
 
 
+@dataclass(frozen=True)
+class End:
+    """Removes the votes for the candidate, and answers all that wait for more with the number so far."""
+
+    candidate: str
+
+
 class VoteShard:
     """Counts votes. All votes are forgotten a minute after the last one."""
 
@@ -59,13 +66,17 @@ class VoteShard:
         self._answers: list[tuple[Parked, Any]] = []
         self._due_ms: int | None = None
 
-    def decide(self, request: Vote | Await, caller: object, *, now_ms: int, timestamp_ms: int) -> Decided:
+    def decide(self, request: Vote | Await | End, caller: object, *, now_ms: int, timestamp_ms: int) -> Decided:
         del caller, timestamp_ms
         votes = self.votes.get(request.candidate, 0)
         if isinstance(request, Vote):
             self._due_ms = now_ms + MINUTE_MS
             record = Record(key=request.candidate.encode(), value=str(votes + 1).encode())
             return Decided([record], votes + 1, lambda code: code)
+        if isinstance(request, End):
+            self._answers += [(parked, votes) for parked in self._waiting]
+            self._waiting.clear()
+            return Decided([Record(key=request.candidate.encode(), value=None)], votes, lambda code: code)
         if votes >= request.count:
             return Decided([], votes, lambda code: code)
         parked = Parked(request.candidate, 0)
@@ -163,8 +174,16 @@ async def wait(purgatory: Purgatory, *keys: object, until: Callable[[], bool], m
     return await purgatory.wait(*keys, until=until, max_wait_ms=max_wait_ms)
 
 
-async def ask(runtime: Votes, request: Vote | Await) -> Any:
+async def ask(runtime: Votes, request: Vote | Await | End) -> Any:
     return await runtime.ask(request.candidate, request, None, wait=wait)
+
+
+async def outcome(runtime: Votes, request: Vote | Await | End) -> Any:
+    """The response, or the code of the error."""
+    try:
+        return await ask(runtime, request)
+    except KafkaError as error:
+        return error.code
 
 
 async def disk_with_votes(*candidates: str, **settings: object) -> SimulatedDisk:
@@ -217,7 +236,7 @@ async def test_losing_a_partition_answers_parked_requests(autojump_clock: MockCl
         answers: list[Any] = []
 
         async def await_two() -> None:
-            answers.append(await ask(runtime, Await("ada", 2)))
+            answers.append(await outcome(runtime, Await("ada", 2)))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(await_two)
@@ -256,10 +275,7 @@ async def test_an_answer_that_was_not_committed_is_refused_when_the_partition_is
         codes: list[Any] = []
 
         async def note(request: Vote | Await) -> None:
-            try:
-                codes.append(await ask(runtime, request))
-            except KafkaError as error:
-                codes.append(error.code)
+            codes.append(await outcome(runtime, request))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(note, Await("ada", 1))
@@ -270,6 +286,29 @@ async def test_an_answer_that_was_not_committed_is_refused_when_the_partition_is
             start_epoch(partition, leader=FOLLOWER)
             await runtime.follow(domain(broker).image)
         assert sorted(codes) == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_no_answer_is_sent_if_the_partition_is_lost_during_the_append(autojump_clock: MockClock) -> None:
+    """The decision has given the answer, but its record is not even written."""
+    disk, settings = await disk_with_votes(), {"log.flush.interval.messages": 1}
+    async with (
+        memory_broker(disk, settings=settings, latency_ms=1000) as broker,
+        uncommitted_votes(broker) as (runtime, partition),
+    ):
+        codes: dict[type, Any] = {}
+
+        async def note(request: Await | End) -> None:
+            codes[type(request)] = await outcome(runtime, request)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, Await("ada", 1))
+            await wait_all_tasks_blocked()
+            nursery.start_soon(note, End("ada"))
+            await wait_all_tasks_blocked()
+            assert (codes, partition.log.log_end_offset) == ({}, 0)
+            start_epoch(partition, leader=FOLLOWER)
+            await runtime.follow(domain(broker).image)
+        assert codes == {Await: ErrorCode.NOT_COORDINATOR, End: ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
 async def test_no_decision_waits_for_the_replicas_of_an_earlier_one(autojump_clock: MockClock) -> None:
