@@ -274,6 +274,7 @@ class RemoteLogManager:
             if self.has_to_go(gone):
                 self._deleting.add(gone)
                 nursery.start_soon(self._delete, gone)
+        self._followers &= self._registry.entries
         await self._let_go()
         self._settled.set()
 
@@ -285,7 +286,11 @@ class RemoteLogManager:
         return partition
 
     def has_to_go(self, gone: TopicIdPartition) -> bool:
-        """Whether the partition's data in the tier must be deleted."""
+        """Whether this broker must delete the partition's data in the tier now.
+
+        While the topic exists, only the partition's leader deletes them. Another broker may not know yet that the topic
+        is tiered again, and would delete new copies.
+        """
         assert self._topic_ids is not None
         key = gone.topic, gone.partition
         running = self._held.get(key)
@@ -294,7 +299,7 @@ class RemoteLogManager:
         if gone.topic_id not in self._topic_ids:
             return self._is_removed(gone.topic_id)
         partition = self.tools.partitions.find_partition(key)
-        if key in self._wanted or partition is None or partition.topic_id != gone.topic_id:
+        if key in self._wanted or partition is None or partition.topic_id != gone.topic_id or not partition.is_leader:
             return False
         config = partition.log.config
         return not config.remote_storage_enable and config.remote_log_delete_on_disable
@@ -417,11 +422,9 @@ class RemoteLogManager:
 
     async def _delete(self, gone: TopicIdPartition) -> None:
         try:
-            partition = self.tools.partitions.find_partition((gone.topic, gone.partition))
-            follows = partition is not None and partition.topic_id == gone.topic_id and not partition.is_leader
-            led = not follows and gone not in self._followers
+            assert self._topic_ids is not None
+            led = gone.topic_id in self._topic_ids or gone not in self._followers
             if await partition_tasks.delete_partition(self, gone, led=led):
-                self._followers.discard(gone)
                 await self._store_registry(gone=frozenset({gone}))
             else:
                 self._followed.add(gone)

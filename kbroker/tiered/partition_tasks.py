@@ -214,11 +214,11 @@ class PartitionTasks:
 
 async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *, led: bool) -> bool:
     """Delete all data of a partition in the tier, because its topic was removed or is no longer tiered. Returns when
-    everything is deleted. False if the topic was tiered again before that: its leader deletes what is left of the old
-    data as expired, and the tier may have new data.
+    everything is deleted. False if the reason is gone before that: the topic is tiered again (its leader deletes what
+    is left of the old data as expired, and the tier may have new data), or another broker leads the partition.
 
-    If the log stays, its log_start_offset rises to the local log's start before anything is deleted. A broker that did
-    not lead the partition first gives the leader FOLLOWERS_WAIT intervals, and then deletes what is left.
+    If the log stays, its log_start_offset rises to the local log's start before anything is deleted. If the topic was
+    removed and this broker did not lead the partition, the leader first has FOLLOWERS_WAIT intervals to do it.
     """
     back_off, last_error = BackOff(BACKOFF_MS), ""
     may_wait = not led
@@ -274,9 +274,10 @@ async def _delete_all(manager: RemoteLogManager, gone: TopicIdPartition, stuck: 
     async def delete_some() -> None:
         while left and not any(isinstance(one, RetriableRemoteStorageError) for one in failures):
             async with manager.expirers:
+                if not left or not manager.has_to_go(gone):
+                    return
                 try:
-                    if left:
-                        await expiring.delete_segments(tools, manager.retired, [left.popleft()], stuck=stuck)
+                    await expiring.delete_segments(tools, manager.retired, [left.popleft()], stuck=stuck)
                 except RemoteStorageError as error:
                     failures.append(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -113,6 +114,52 @@ async def test_segments_deleted_from_the_tier_stay_local_after_a_return(autojump
         assert site.finished(orders)[0] == 0
         assert orders.log.local_log_start_offset > 10
         assert not site.complaints(orders)
+
+
+async def test_only_the_leader_deletes_the_data_of_a_topic_that_stays(autojump_clock: MockClock) -> None:
+    """A follower may not know yet that the topic is tiered again. The next leader deletes what an earlier one left."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        before = site.objects()
+        site.lead(orders, leader=2)
+        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await site.changed()
+        await site.rounds(5)
+        assert site.objects() == before
+        site.lead(orders)
+        await site.changed()
+        await site.settle()
+        assert site.objects() == set()
+        assert site.manager._registry.entries == frozenset()
+
+
+@pytest.mark.parametrize("change", ["leader", "tiered again"])
+async def test_a_deletion_ends_with_its_reason(change: str, autojump_clock: MockClock) -> None:
+    """Deletions take a minute each, and one thread makes them."""
+    site = Site(tier=settings(remote_log_manager_expiration_thread_pool_size=1))
+
+    class SlowThreads:
+        async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+            await trio.sleep(60)
+            return function(*arguments)
+
+    orders = site.add()
+    site.append(orders, 20)
+    async with site.at_work():
+        assert len(site.objects()) == 4
+        site.manager.tools.delete_threads = SlowThreads()  # type: ignore[assignment]
+        site.reconfigure(orders, remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await site.changed()
+        await trio.sleep(90)
+        if change == "leader":
+            site.lead(orders, leader=2)
+        else:
+            site.reconfigure(orders, remote_storage_enable=True)
+        await site.changed()
+        await trio.sleep(300)
+        assert site.storage.deleted == [0, 4], "one was deleted before the change, one was being deleted"
 
 
 async def test_kafka_15130_the_deletion_of_a_topic_resumes_after_restarts(autojump_clock: MockClock) -> None:
