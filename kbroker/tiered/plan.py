@@ -279,6 +279,8 @@ def plan_expiry(
             reason = ExpiryReason.LOG_START
         elif not is_valid:
             continue
+        elif one.end_offset < new_start:  # it lies within a segment that goes now
+            reason = ExpiryReason.LOG_START
         elif retention_ms >= 0 and timestamp_ms - one.max_timestamp_ms > retention_ms:
             reason = ExpiryReason.TIME
         elif excess > 0 and one.segment_size_in_bytes <= excess:
