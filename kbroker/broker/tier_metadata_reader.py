@@ -86,8 +86,8 @@ class LeaderReader:
         if self._leads:
             return await self._read_own(offset, leader_epoch, partition_count)
         # Imported only by brokers with tiered topics.
-        from kbroker.tiered.metadata_reading import SLICE_BYTES  # noqa: PLC0415
-        from kbroker.tiered.metadata_topic import Events, read_events  # noqa: PLC0415
+        from kbroker.tiered.metadata_reading import SLICE_BYTES, read_fetched  # noqa: PLC0415
+        from kbroker.tiered.metadata_topic import Events  # noqa: PLC0415
 
         found = await self._fetch(offset, leader_epoch, max_bytes=SLICE_BYTES)
         if found is None or found.diverging_epoch is not None:
@@ -97,14 +97,13 @@ class LeaderReader:
             events = Events(offset)
             events.skip_to(start, "the log starts later")
             return events
-        data = _records_of(found)
-        end_offset = found.high_watermark
-        events = read_events(
-            data, offset, end_offset=end_offset, partition=self._index, partition_count=partition_count
+        return read_fetched(
+            _records_of(found),
+            offset,
+            end_offset=found.high_watermark,
+            partition=self._index,
+            partition_count=partition_count,
         )
-        if data and events.next_offset == offset < end_offset:
-            events.skip_to(offset + 1, "damaged at the leader")
-        return events
 
     async def has_batch(self, base_offset: int, crc: int) -> bool:
         """Whether the log has this batch, or starts after it. Errors: KafkaError."""

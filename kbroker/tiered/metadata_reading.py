@@ -1,4 +1,4 @@
-"""Reads a local log of a partition of `__remote_log_metadata`, and skips damage.
+"""Reads a partition of `__remote_log_metadata` from a local log or from fetched bytes, and skips damage.
 
 After damage the next batch is found by its checksum. All bytes before it are skipped, and the number of skipped offsets
 is reported.
@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.runtime.net_ports import Env
 from kbroker.storage.log import Log
-from kbroker.storage.valid_batches import read_behind_damage, read_undamaged
+from kbroker.storage.valid_batches import read_behind_damage, read_undamaged, valid_batches
 from kbroker.tiered.metadata_topic import NO_EPOCH, Events, read_events
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import batches
@@ -24,11 +24,48 @@ _FEW_BYTES: Final = 8 << 10
 
 
 async def read_log(env: Env, log: Log, offset: int, *, end_offset: int, partition_count: int) -> Events:
-    """The next events from `offset` up to `end_offset`. Errors: as read_on."""
+    """The next events from `offset` up to `end_offset`.
+
+    Errors  as read_on; OFFSET_NOT_AVAILABLE if the next batch reaches beyond `end_offset`
+    """
     events = read_new(log, offset, end_offset=end_offset, partition_count=partition_count)
     if events is None:
         read = partial(read_on, end_offset=end_offset, max_bytes=SLICE_BYTES, partition_count=partition_count)
         events = await env.run_blocking(read, log, offset)
+    return _with_progress(events, offset, end_offset)
+
+
+def read_fetched(
+    data: bytes | memoryview, offset: int, *, end_offset: int, partition: int, partition_count: int
+) -> Events:
+    """The events from `offset` up to `end_offset` in the answer to a Fetch.
+
+    If no batch behind the damage is intact, the headers say how far it reaches, as they do for the leader.
+
+    Errors  OFFSET_NOT_AVAILABLE if the next batch reaches beyond `end_offset`
+    """
+    read = partial(read_events, end_offset=end_offset, partition=partition, partition_count=partition_count)
+    events = read(data, offset)
+    if events.next_offset == offset < end_offset and data:
+        known = bytes(data)
+        found = Events(offset)
+        for position, batch in valid_batches(lambda size, at: known[at : at + size], len(known)):
+            if offset < batch.next_offset:
+                found.skip_to(min(batch.base_offset, end_offset), "damaged at the leader")
+                events = read(known[position:], found.next_offset)
+                break
+        else:
+            ends = [each.next_offset for each in batches(known) if offset < each.next_offset <= end_offset]
+            found.skip_to(max(ends, default=offset + 1), "damaged at the leader")
+            events.next_offset = found.next_offset
+        events.skipped[:0] = found.skipped
+    return _with_progress(events, offset, end_offset)
+
+
+def _with_progress(events: Events, offset: int, end_offset: int) -> Events:
+    if events.next_offset == offset < end_offset:
+        message = f"the high watermark {end_offset} is inside the batch with offset {offset}"
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, message)
     return events
 
 

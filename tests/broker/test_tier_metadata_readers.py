@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
+from kbroker.broker.tier_metadata_reader import LeaderReader
+from kbroker.metadata.image import PartitionImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.replication.partition_reads import Fetcher
 from tests.broker.running_broker import DATA
 from tests.broker.several import MemoryCluster
 from tests.broker.tiered_cluster import (
@@ -20,6 +23,8 @@ from tests.broker.tiered_cluster import (
     segments,
     tiered_cluster,
 )
+from wire.errors import KafkaError
+from wire.record_batch import Record, build_batch
 
 ONE_REPLICA = {
     "rlmm.config.remote.log.metadata.topic.num.partitions": 1,
@@ -126,3 +131,30 @@ async def test_m10_damage_at_the_leader_of_the_metadata_is_skipped() -> None:
         await cluster.until(lambda: knows_the_tier(cluster, follower))
         assert 3 <= len(segments(cluster, follower)) < 6
         await fill(cluster, 3, start=6)
+
+
+@pytest.mark.parametrize("at_leader", [True, False])
+async def test_a_high_watermark_inside_a_batch_is_retried_after_a_pause(at_leader: bool) -> None:
+    """A follower may have reached the middle of a batch: Apache Kafka's truncates to any offset."""
+    async with tiered_cluster(settings=ONE_REPLICA) as (cluster, _):
+        await create_away_from_the_metadata(cluster)
+        leader = cluster.brokers[home(cluster)]
+        partition = leader.partition(REMOTE_LOG_METADATA_TOPIC)
+        offset, ids = partition.log.log_end_offset, (leader.id, 9)
+        partition.apply(
+            PartitionImage(ids, ids, leader=leader.id, leader_epoch=1, partition_epoch=partition.partition_epoch + 1)
+        )
+        batch = build_batch([Record(timestamp=1, value=b"1"), Record(timestamp=1, value=b"2")])
+        partition.log.append(batch, leader_epoch=1, timestamp_ms=1)
+        partition.on_append()
+        partition.on_follower_fetch(Fetcher(9), offset + 1)
+        assert partition.known_high_watermark == offset + 1
+        broker = leader.broker if at_leader else cluster.brokers[leader.id % 3 + 1].broker
+        reader = LeaderReader(broker, 0, on_close=id)
+        with trio.fail_after(60), pytest.raises(KafkaError, match="OFFSET_NOT_AVAILABLE"):
+            await reader.read(offset, -1, partition_count=1)
+        partition.on_follower_fetch(Fetcher(9), offset + 2)
+        events = await reader.read(offset, -1, partition_count=1)
+        assert events is not None
+        assert events.next_offset == offset + 2
+        reader.close()

@@ -16,10 +16,10 @@ from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.remote_metadata import FINISHED, ORDERS, segment_metadata, update_to
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.lifecycle import MetadataEvent
-from kbroker.tiered.metadata_reading import read_new, read_on
+from kbroker.tiered.metadata_reading import read_fetched, read_new, read_on
 from kbroker.tiered.metadata_topic import Events, decode_event, encode_event, metadata_partition, read_events
 from wire.compression import Codec
-from wire.errors import Malformed
+from wire.errors import KafkaError, Malformed
 from wire.record_batch import Record, build_batch
 
 COUNT = 50
@@ -299,6 +299,35 @@ def test_damage_is_skipped_only_up_to_the_high_watermark() -> None:
     found = read_whole(log, end_offset=2)
     assert (starts(found), found.skipped, found.next_offset) == ([(0, 0)], [(1, 1, "damaged")], 2)
     assert starts(read_whole(log)) == [(0, 0), (3, 30)]
+
+
+def fetched(data: bytes, offset: int = 0, *, end_offset: int = 1000) -> Events:
+    return read_fetched(data, offset, end_offset=end_offset, partition=HOME, partition_count=COUNT)
+
+
+def flipped(data: bytes) -> bytes:
+    """A batch that is damaged in its last byte."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_m10_damage_in_a_fetched_answer_is_skipped_at_once() -> None:
+    damaged = flipped(batch(0, *values(0, 10, 20))) + flipped(batch(3, *values(30, 40)))
+    found = fetched(damaged + batch(5, *values(50)), 1)
+    assert (starts(found), found.next_offset) == ([(5, 50)], 6)
+    assert found.skipped == [(1, 4, "damaged at the leader")]
+    found = fetched(damaged, 1)
+    assert (found.events, found.next_offset) == ([], 5)
+    assert found.skipped == [(1, 4, "damaged at the leader")]
+    assert fetched(b"\xff" * 100, 1).next_offset == 2, "no header says where the damage ends"
+    assert fetched(b"", 1, end_offset=1) == Events(1)
+
+
+def test_damage_in_a_fetched_answer_is_skipped_only_up_to_the_high_watermark() -> None:
+    data = flipped(batch(0, *values(0))) + batch(1, *values(10, 20))
+    found = fetched(data, end_offset=2)
+    assert (found.events, found.next_offset, found.skipped) == ([], 1, [(0, 1, "damaged at the leader")])
+    with pytest.raises(KafkaError, match="OFFSET_NOT_AVAILABLE"):
+        fetched(data[len(batch(0, *values(0))) :], 1, end_offset=2)
 
 
 def test_a_truncated_log_is_read_from_its_start() -> None:
