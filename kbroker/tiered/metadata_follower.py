@@ -53,6 +53,41 @@ class MetadataCounters:
     dropped_events: int = 0
 
 
+class _Attempts:
+    """The attempts of one task to do `what`. It pauses after a failure, and logs repeated failures once."""
+
+    def __init__(self, env: Env, index: int, retry_ms: int, what: str) -> None:
+        self._env = env
+        self._index = index
+        self._retry_ms = retry_ms
+        self._what = what
+        self._failing_since_ms: int | None = None
+        self._is_reported = False
+
+    async def make(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Make an attempt; after a KafkaError, pause."""
+        try:
+            await step()
+        except KafkaError as error:
+            self._note_failure(error)
+            await self._env.sleep_ms(self._retry_ms)
+        else:
+            if self._is_reported:
+                logger.info(f"can {self._what} again", partition=self._index)
+            self._failing_since_ms, self._is_reported = None, False
+
+    def _note_failure(self, error: KafkaError) -> None:
+        """Log an error once: immediately if the log is damaged or its disk fails, later if it may have no leader."""
+        now_ms = self._env.now_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        is_due = error.code is ErrorCode.KAFKA_STORAGE_ERROR or now_ms - self._failing_since_ms >= REPORT_MS
+        if is_due and not self._is_reported:
+            self._is_reported = True
+            why = error.message or error.code.name
+            logger.warning(f"cannot {self._what}; will retry", partition=self._index, why=why)
+
+
 class FollowedPartition:
     """See the module's docstring.
 
@@ -82,7 +117,6 @@ class FollowedPartition:
         self._env = env
         self._topic = topic
         self._reader = topic.reader(index)
-        self._retry_ms = retry_ms
         self._progress = progress
         self._on_lost = on_lost
         self._topic_id: UUID | None = None
@@ -94,8 +128,8 @@ class FollowedPartition:
         self._writing = trio.Lock()  # serializes the snapshots of the follower and of close
         self._targets: dict[TopicIdPartition, int | None] = {}
         self._held_more = trio.lowlevel.ParkingLot()
-        self._failing_since_ms: int | None = None
-        self._is_reported = False
+        self._reading = _Attempts(env, index, retry_ms, "read the tier's metadata")
+        self._asking = _Attempts(env, index, retry_ms, "find the end of the tier's metadata")
 
     # --- held partitions ----------------------------------------------------------------------------------------------
 
@@ -130,31 +164,9 @@ class FollowedPartition:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._find_ends)
                 while True:
-                    await self._retry_on_error(self._follow_on)
+                    await self._reading.make(self._follow_on)
         finally:
             self._reader.close()
-
-    async def _retry_on_error(self, step: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await step()
-        except KafkaError as error:
-            self._note_failure(error)
-            await self._env.sleep_ms(self._retry_ms)
-        else:
-            if self._is_reported:
-                logger.info("reading the tier's metadata again", partition=self.index)
-            self._failing_since_ms, self._is_reported = None, False
-
-    def _note_failure(self, error: KafkaError) -> None:
-        """Log an error once: immediately if the log is damaged or its disk fails, later if it may have no leader."""
-        now_ms = self._env.now_ms()
-        if self._failing_since_ms is None:
-            self._failing_since_ms = now_ms
-        is_due = error.code is ErrorCode.KAFKA_STORAGE_ERROR or now_ms - self._failing_since_ms >= REPORT_MS
-        if is_due and not self._is_reported:
-            self._is_reported = True
-            why = error.message or error.code.name
-            logger.warning("cannot read the tier's metadata; will retry", partition=self.index, why=why)
 
     async def _follow_on(self) -> None:
         topic_id = self._topic.topic_id
@@ -224,7 +236,7 @@ class FollowedPartition:
         while True:
             new = [partition for partition, target in self._targets.items() if target is None]
             if new and self._topic_id is not None:
-                await self._retry_on_error(partial(self._find_end, new))
+                await self._asking.make(partial(self._find_end, new))
             else:
                 await self._held_more.park()
 

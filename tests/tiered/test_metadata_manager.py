@@ -115,6 +115,25 @@ async def test_a_lost_leader_is_reported_once(autojump_clock: MockClock, caplog:
         await copy(manager, segment_metadata(ORDERS, 0, 9))
 
 
+async def test_an_unknown_end_is_reported_although_reading_succeeds(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    env, topic = topic_on(SimulatedDisk())
+    await topic.ensure()
+    log = topic.logs[home_of(ORDERS)]
+    async with at_work(env, topic) as manager:
+        log.append(batch_of([b"1"]), leader_epoch=0, timestamp_ms=1)
+        await manager.on_partition_leadership_changes([ORDERS], [])
+        for count in range(1, 7):
+            await trio.sleep(10)
+            topic.commit_all()
+            log.append(batch_of([b"1"]), leader_epoch=0, timestamp_ms=1)
+            await wait_all_tasks_blocked()
+            assert manager.followed[0].position == count
+        assert not manager.is_ready(ORDERS)
+    assert sum("cannot find the end of the tier's metadata" in record.message for record in caplog.records) == 1
+
+
 async def test_kafka_19599_early_queries_wait_until_ready(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
     await topic.ensure()
