@@ -174,3 +174,25 @@ def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
         until(lambda: cluster.leader(TOPIC, ask=2) == 2, patience_s=PATIENCE_S)
         load.produce(500)
         load.read(cluster.bootstrap_servers)
+
+
+def test_a_new_replica_starts_at_the_log_start_if_the_tier_has_nothing_after_it(tmp_path: Path) -> None:
+    """KIP-1023; the leader's first records are deleted, and none was ever copied."""
+    libraries()
+    settings = {**tier_settings(tmp_path), "follower.fetch.last.tiered.offset.enable": "true"}
+    with ProcessCluster(
+        tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=settings, release=None,
+        features=WITHOUT_TRANSACTIONS,
+    ) as cluster:  # fmt: skip
+        cluster.start()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        config = {**TIERED, "segment.bytes": str(1 << 20)}
+        new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1]], config=config)
+        admin.create_topics([new])[TOPIC].result(30)
+        Load(cluster.bootstrap_servers).produce(300)
+        start = TopicPartition(TOPIC, 0, 200)
+        admin.delete_records([start])[start].result(30)
+        reassign(cluster, tmp_path, [1, 2])
+        cluster.await_isrs(TOPIC, 1, 2)
+        assert 150 < local_start(cluster, 2) <= 200, "a batch begins there"
+        assert BUILT not in cluster.brokers[2].log()

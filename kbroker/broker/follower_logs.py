@@ -9,8 +9,9 @@ FIRST_DELAY_MS and doubles up to `replica.fetch.backoff.ms` (`delay_ms`).
 
 If the leader has deleted the next record because the tier has it, the log continues at the leader's local log start, or
 with `follower.fetch.last.tiered.offset.enable` at the first offset that is not in the tier; `tier_followers.py` builds
-the state before it. The log start offset comes from the leader's answer to Fetch. Apache Kafka 4.3.1 asks for it again;
-if it has risen, the next Fetch says so.
+the state before it. If that offset is the leader's log start offset, no such state is needed: the log starts empty
+there. The log start offset comes from the leader's answer to Fetch. Apache Kafka 4.3.1 asks for it again; if it has
+risen, the next Fetch says so.
 
 Source: AbstractFetcherThread and ReplicaFetcherThread of Apache Kafka 4.3.1.
 """
@@ -368,6 +369,10 @@ class FollowerLogs:
                     at_local_start.append(followed)
         if at_local_start:
             starts |= await self._look_up(at_local_start, EARLIEST_LOCAL, connection)
+        for followed in [one for one, start in starts.items() if start.offset <= in_tier[one].log_start_offset]:
+            del starts[followed]
+            why = "the tier has no records after the leader's log start"
+            await self._move(followed, in_tier[followed].log_start_offset, why, truncates_fully=True)
         # No epoch is below 0, and without an epoch at the start there is none before it.
         earlier = {followed: start.leader_epoch - 1 for followed, start in starts.items() if start.leader_epoch > 0}
         ends = dict(await self._look_up_ends(earlier, connection)) if earlier else {}
