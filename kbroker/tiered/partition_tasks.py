@@ -21,6 +21,7 @@ from kbroker.runtime.retrying import BackOff
 from kbroker.storage.segment import Segment
 from kbroker.tiered import expiring
 from kbroker.tiered.api import (
+    FINISHED,
     RemoteLogSegmentId,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -142,7 +143,8 @@ class PartitionTasks:
             tools.partitions.wake(partition.key)
         named = held.remote.topic_id_partition
         if not partition.is_leader:
-            await self.manager.register(named)  # if its topic is removed and the leader dies, this broker deletes
+            if any(one.state is FINISHED for one in tools.metadata.list_remote_log_segments(named)):
+                await self.manager.register(named)  # if its topic is removed and the leader dies, this broker deletes
             return False
         async with self._beginning:
             if not self._is_start_known:

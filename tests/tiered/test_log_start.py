@@ -91,6 +91,27 @@ async def test_an_unstored_start_is_stored_after_the_metadata_are_read(autojump_
         site.close()
 
 
+async def test_a_follower_of_a_new_tiered_log_finds_its_start_when_it_leads(autojump_clock: MockClock) -> None:
+    """The log was loaded as a tiered log after its first segments were deleted, and the tier has nothing of it."""
+    site = Site(config=tiered_config(remote_storage_enable=False, retention_bytes=2_000))
+    orders = site.add()
+    site.append(orders, 30)
+    await site.retain(orders)
+    began = orders.log.log_start_offset
+    assert began > 10
+    site.close()
+    site = site.again(config=tiered_config())
+    orders = site.add()
+    assert orders.log.log_start_offset == 0 < orders.log.local_log_start_offset
+    site.lead(orders, leader=2)
+    async with site.at_work():
+        await site.rounds()
+        site.lead(orders)
+        await site.rounds()
+        assert orders.log.log_start_offset == orders.log.local_log_start_offset == began
+        assert not site.complaints(orders)
+
+
 async def test_an_uncertain_start_is_not_stored(autojump_clock: MockClock) -> None:
     """The next start would trust it, whatever the tier has."""
     site = Site()
