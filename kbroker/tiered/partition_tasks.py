@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -76,6 +77,9 @@ class PartitionTasks:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep, 0, self._copy_round)
                 nursery.start_soon(self._keep, 1, self._expire_round)
+        if not self.led:  # the first copies may be newer than the last round
+            with suppress(RemoteStorageError):
+                await self._register_follower()
 
     async def _keep(self, number: int, do_round: Callable[[], Awaitable[None]]) -> None:
         back_off = BackOff(BACKOFF_MS)
@@ -143,8 +147,7 @@ class PartitionTasks:
             tools.partitions.wake(partition.key)
         named = held.remote.topic_id_partition
         if not partition.is_leader:
-            if any(one.state is FINISHED for one in tools.metadata.list_remote_log_segments(named)):
-                await self.manager.register(named)  # if its topic is removed and the leader dies, this broker deletes
+            await self._register_follower()
             return False
         async with self._beginning:
             if not self._is_start_known:
@@ -154,6 +157,14 @@ class PartitionTasks:
                 await self.manager.register(named)
                 self._is_start_known = True
         return True
+
+    async def _register_follower(self) -> None:
+        """Register the partition if the tier has segments of it: if its topic is removed and the leader dies, this
+        broker deletes them. Errors: RetriableRemoteStorageError.
+        """
+        named = self.held.remote.topic_id_partition
+        if any(one.state is FINISHED for one in self.manager.tools.metadata.list_remote_log_segments(named)):
+            await self.manager.register(named)
 
     # Copying
 

@@ -2,8 +2,8 @@
 
 A deletion has to find the data of a deleted topic even if the broker crashed in between, when the topic, its log and
 its settings no longer exist. So the leader writes a partition to this file, durably, before it copies anything of it,
-and a follower does so once the tier has a finished segment of it. A broker removes the entry when nothing is left in
-the tier. This does not depend on the metadata manager, which may be a plug-in.
+and a follower does so when it finds a finished segment of it in the metadata. A broker removes the entry when nothing
+is left in the tier. This does not depend on the metadata manager, which may be a plug-in.
 
 A removed topic is marked. The mark is the proof that its objects may be deleted, and outlives the records of the
 cluster's metadata log. It replaces KIP-405's DELETE_PARTITION_MARKED.
