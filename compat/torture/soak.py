@@ -71,7 +71,7 @@ STEPS = (
     Step("crash-sweep", "kbroker.testing.crash_sweep", ("--workloads", "4"), 0.5, 4),
     Step("deep-sweep", "kbroker.testing.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
     Step("simulation", "kbroker.testing.simulate", ("--runs", "60", "--jobs", "2"), 0.5, 60),
-    Step("mutants", "kbroker.testing.mutants", ("--jobs", "2"), 0.2),
+    Step("mutants", "tests.mutants", ("--jobs", "2"), 0.2),
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
     Step("tier", "compat.torture.tier_reads", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),

@@ -18,11 +18,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kbroker.testing import mutants
+from kbroker.testing.mutants import Mutant, install
 
 if TYPE_CHECKING:
     from kbroker.testing.plan import Plan
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _HASH_SEED: Final = "PYTHONHASHSEED"
 _MS_OF_HOUR: Final = 3_600_000
 _PROGRESS: Final = 20
-"""Every so many seeds a line tells how far the search is, and one plan runs twice."""
+"""After this number of seeds each, a search prints a line of progress and runs a plan a second time."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *given], {**os.environ, _HASH_SEED: "0"})  # noqa: S606
     options = _options(arguments)
-    if options.mutant:
-        mutants.install(options.mutant)
+    if options.mutant is not None:
+        install(options.mutant)
     if options.seeds is not None:
         return _search(options)
     return _one(options)
@@ -55,7 +56,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="run the plan of one seed")
     what.add_argument("--plan", type=Path, metavar="FILE", help="run the plan of a file")
-    what.add_argument("--seeds", type=_range, metavar="A..B", help="run the plans of many seeds, B excluded")
+    what.add_argument("--seeds", type=seed_range, metavar="A..B", help="run the plans of many seeds, B excluded")
     parser.add_argument("--runs", type=int, default=1, help="with --seed: run the plans of this seed and the next ones")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
@@ -65,16 +66,38 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tries", type=int, default=500, help="the runs that --shrink may use")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan")
     parser.add_argument("--twice", action="store_true", help="run the plan twice and compare the traces")
-    parser.add_argument("--mutant", help="a planted defect; see kbroker/testing/mutants")
+    parser.add_argument(
+        "--mutant", type=_mutant, metavar="NAME", help="plant a defect of tests/mutants; needs a checkout"
+    )
     options = parser.parse_args(arguments)
     if options.runs > 1 and options.seed is not None:
         options.seeds = range(options.seed, options.seed + options.runs)
-    if options.seeds is not None and (options.trace or options.shrink or options.save or options.twice):
-        parser.error("--trace, --shrink, --save and --twice are for one run")
+    is_search = options.seeds is not None
+    for is_useless, names, purpose in (
+        (is_search, ("trace", "shrink", "save", "twice"), "one run"),
+        (not is_search, ("hours", "first"), "a search"),
+        (not is_search and not options.shrink, ("jobs",), "a search or --shrink"),
+        (not options.shrink, ("tries",), "--shrink"),
+        (options.seed is None, ("runs",), "--seed"),
+    ):
+        for name in names:
+            if is_useless and getattr(options, name) != parser.get_default(name):
+                parser.error(f"--{name} is for {purpose}")
     return options
 
 
-def _range(text: str) -> Iterable[int]:
+def _mutant(name: str) -> Mutant:
+    try:
+        found: Mutant = import_module("tests.mutants").MUTANTS[name]
+    except ModuleNotFoundError:
+        raise argparse.ArgumentTypeError("tests/mutants is not here") from None
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"tests/mutants has no {name}") from None
+    return found
+
+
+def seed_range(text: str) -> Iterable[int]:
+    """The seeds of a text as `3..7`, or endless ones as `3..`. Errors: argparse.ArgumentTypeError, ValueError."""
     first, dots, end = text.partition("..")
     if not dots:
         raise argparse.ArgumentTypeError("a range of seeds is A..B or A..")
@@ -138,7 +161,7 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
-    mutant = f" --mutant {options.mutant}" if options.mutant else ""
+    mutant = f" --mutant {options.mutant.name}" if options.mutant else ""
     for finding in outcome.findings[:10]:
         _say(f"  {finding}")
     if outcome.findings:

@@ -67,10 +67,22 @@ def test_a_finding_fails_the_program_and_its_plan_becomes_smaller(tmp_path: Path
     assert f"again: python -m kbroker.testing.simulate --plan {saved} --mutant always-fails" in again.stdout
 
 
-def test_a_search_writes_no_trace(tmp_path: Path) -> None:
-    ran = simulate("--seeds", "0..3", "--trace", str(tmp_path / "trace"))
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--seeds 0..3 --trace FILE", "--trace is for one run"),
+        ("--seed 0 --hours 1", "--hours is for a search"),
+        ("--seed 0 --first", "--first is for a search"),
+        ("--seed 0 --jobs 2", "--jobs is for a search or --shrink"),
+        ("--seed 0 --tries 9", "--tries is for --shrink"),
+        ("--seeds 0..3 --runs 9", "--runs is for --seed"),
+        ("--seed 0 --mutant nothing", "tests/mutants has no nothing"),
+    ],
+)
+def test_an_argument_that_would_have_no_effect_is_refused(arguments: str, complaint: str) -> None:
+    ran = simulate(*arguments.split())
     assert ran.returncode == 2
-    assert "are for one run" in ran.stderr
+    assert complaint in ran.stderr
 
 
 def test_a_search_reports_its_findings() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kbroker.testing.scenarios import Scenario, scenarios
 from tests.testing.told import told
 from wire.errors import ErrorCode
+
+MANUAL = Path(__file__).parents[2] / "docs" / "scenarios.md"
 
 
 def test_kip_101_scenario_1_loses_m2_with_the_old_rule_only() -> None:
@@ -215,3 +219,9 @@ def test_a_scenario_tells_what_happens_and_what_is_learnt(scenario: Scenario) ->
         texts = [run.beginning["opening"], run.end["lesson"], *(step["text"] for step in run.steps)]
         assert all(text.endswith((".", ".)")) and "  " not in text for text in texts)
         assert 2 <= run.beginning["opening"].count(". ") + 1 <= 6
+
+
+def test_the_manual_lists_the_scenarios_in_their_order() -> None:
+    table = [line.strip("| ").split(" | ") for line in MANUAL.read_text().splitlines() if line.startswith("| `")]
+    assert [name.strip("`") for name, _, _ in table] == list(scenarios())
+    assert all(source in scenarios()[name.strip("`")].source for name, _, source in table)

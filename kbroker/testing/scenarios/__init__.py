@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.testing.mutants.patch import Mutant
+from kbroker.testing.mutants import Mutant
 
 if TYPE_CHECKING:
     from kbroker.testing.scenarios._stage import Stage
@@ -33,9 +33,9 @@ Tell = Callable[["Stage"], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class OldRule:
-    """A rule that Kafka has replaced: the mutant that has it, or its name, and one sentence on each of both rules."""
+    """A rule that Kafka has replaced: the mutant that has it, and one sentence on each of both rules."""
 
-    mutant: Mutant | str
+    mutant: Mutant
     old: str
     new: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.testing.scenarios import OldRule, scenario
+from kbroker.testing.scenarios._old_rules import COMPARE_IN_ONE_STEP, TRUNCATE_BY_HIGH_WATERMARK
 
 if TYPE_CHECKING:
     from kbroker.testing.scenarios._stage import Stage
@@ -13,7 +14,7 @@ CHECKPOINTED_S: Final = 6
 """High watermarks are written to the disk every 5 seconds."""
 
 BY_HIGH_WATERMARK: Final = OldRule(
-    "truncate-by-hw",
+    TRUNCATE_BY_HIGH_WATERMARK,
     "Before Kafka 0.11, a follower of a new leader, or one that restarts, truncates its log to its own high watermark.",
     "Since KIP-101, a follower keeps its log, names the leader epoch of its last record, and truncates only where the "
     "leader's history of epochs differs.",
@@ -227,7 +228,7 @@ async def logs_diverge(stage: Stage) -> dict[str, Any]:
     """,
     source="KIP-279: log divergence between leader and follower after fast leader fail over",
     old_rule=OldRule(
-        "kip-101-in-one-step",
+        COMPARE_IN_ONE_STEP,
         "KIP-101 alone: a follower truncates once, to the end offset that the leader answers, without a look at the "
         "epoch that the answer is about.",
         "Since KIP-279, the answer names its epoch, and the follower repeats the comparison until both have the same "

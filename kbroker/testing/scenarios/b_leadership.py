@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.testing.mutants.patch import Mutant, Patch
 from kbroker.testing.scenarios import OldRule, scenario
+from kbroker.testing.scenarios._old_rules import COMMIT_BELOW_MIN_ISR
 
 if TYPE_CHECKING:
     from kbroker.testing.scenarios._stage import Stage
@@ -92,19 +92,7 @@ async def zombie_leader(stage: Stage) -> dict[str, Any]:
     source="min.insync.replicas; KIP-966 for the high watermark",
     settings={"replica.lag.time.max.ms": LAG_MS},
     old_rule=OldRule(
-        Mutant(
-            "hw-rises-below-min-isr",
-            "The rule of Kafka before KIP-966: the high watermark counts only the members of the ISR, however few.",
-            (),
-            (
-                Patch(
-                    "kbroker.replication.leader",
-                    "            if len(self.isr) < min(self.min_insync_replicas, len(followers) + 1):\n"
-                    "                return False\n",
-                    "",
-                ),
-            ),
-        ),
+        COMMIT_BELOW_MIN_ISR,
         "Before Kafka 4.0, the high watermark rises when all members of the ISR have a record, however few they are.",
         "Since KIP-966, the high watermark stays while the ISR is smaller than min.insync.replicas.",
     ),

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.testing.mutants.patch import Mutant, Patch
+from kbroker.testing.mutants import Mutant, Patch
+from kbroker.testing.scenarios._old_rules import COMPARE_IN_ONE_STEP, POSITION, TRUNCATE_BY_HIGH_WATERMARK
 
 _APPENDING: Final = "kbroker.broker.appending"
-_FETCHERS: Final = "kbroker.broker.fetchers"
 _FOLLOWER: Final = "kbroker.replication.follower"
-_FOLLOWER_LOGS: Final = "kbroker.broker.follower_logs"
 _ISR: Final = "kbroker.replication.isr"
 _LEADER: Final = "kbroker.replication.leader"
 _PARTITION: Final = "kbroker.replication.partition"
 _STATE: Final = "kbroker.replication.partition_state"
-
-_POSITION: Final = "position = (log.log_end_offset, log.leader_epochs.latest, log.log_start_offset)"
 
 REPLICATION: Final = (
     Mutant(
@@ -40,88 +37,18 @@ REPLICATION: Final = (
             ),
         ),
     ),
-    Mutant(
-        "truncate-by-hw",
-        "The rule of Kafka before KIP-101: a follower of a new leader truncates to its own high watermark, a restarted"
-        " one to its checkpoint, and no leader epochs are compared.",
-        ("K1", "K2", "K7"),
-        (
-            Patch(_FOLLOWER, _POSITION, "position = (log.log_end_offset, -1, log.log_start_offset)"),
-            Patch(
-                _STATE,
-                "    key: TopicPartition = field(init=False)\n",
-                "    key: TopicPartition = field(init=False)\n    truncated_for: int = field(default=-1, init=False)\n",
-            ),
-            Patch(
-                _STATE, "        self.role = Role.LEADER\n", "        self.role, self.truncated_for = Role.LEADER, -1\n"
-            ),
-            Patch(
-                _FETCHERS,
-                "                connection = await self._connect()\n",
-                "                await self._truncate_to_high_watermarks()\n"
-                "                connection = await self._connect()\n",
-            ),
-            Patch(
-                _FETCHERS,
-                "            settings = broker.settings.replication\n            limits",
-                "            await self._truncate_to_high_watermarks()\n"
-                "            settings = broker.settings.replication\n            limits",
-            ),
-            Patch(
-                _FETCHERS,
-                "    def _wake(self) -> None:\n",
-                "    async def _truncate_to_high_watermarks(self) -> None:\n"
-                "        for followed in list(self.fetcher.partitions.values()):\n"
-                "            partition = followed.partition\n"
-                "            if followed.is_current and partition.truncated_for != partition.leader:\n"
-                "                partition.truncated_for = partition.leader\n"
-                "                end = partition.known_high_watermark\n"
-                "                await self._logs._truncate_to(followed, end, 'the high watermark')\n\n"
-                "    def _wake(self) -> None:\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "kip-101-in-one-step",
-        "The rule of KIP-101 before KIP-279: a follower truncates once, to the end that the leader names, even if it"
-        " does not have the leader's epoch, and compares no more.",
-        ("K2", "K6", "K7"),
-        (
-            Patch(
-                _FOLLOWER,
-                "    known_epoch, own_end_offset = epochs.end_offset_for(leaders_epoch, log_end_offset)\n"
-                "    if known_epoch == UNDEFINED_EPOCH:\n",
-                "    known_epoch, own_end_offset = leaders_epoch, log_end_offset\n"
-                "    if known_epoch == UNDEFINED_EPOCH:\n",
-            ),
-            Patch(
-                _FOLLOWER,
-                "    is_dropped: bool = field(default=False, init=False)\n",
-                "    is_dropped: bool = field(default=False, init=False)\n    has_compared: bool = False\n",
-            ),
-            Patch(
-                _FOLLOWER,
-                _POSITION,
-                "epoch = -1 if self.has_compared else log.leader_epochs.latest\n"
-                "        position = (log.log_end_offset, epoch, log.log_start_offset)",
-            ),
-            Patch(
-                _FOLLOWER_LOGS,
-                "        assert diverging is not None\n",
-                "        assert diverging is not None\n        followed.has_compared = True\n",
-            ),
-        ),
-    ),
+    TRUNCATE_BY_HIGH_WATERMARK,
+    COMPARE_IN_ONE_STEP,
     Mutant(
         "no-comparison-of-epochs",
         "A follower does not tell the leader the epoch of its last record, so it never learns that its log diverges.",
         ("K2", "K6", "K7"),
-        (Patch(_FOLLOWER, _POSITION, "position = (log.log_end_offset, -1, log.log_start_offset)"),),
+        (Patch(_FOLLOWER, POSITION, "position = (log.log_end_offset, -1, log.log_start_offset)"),),
     ),
     Mutant(
         "fetch-without-leader-epoch",
         "A follower fetches without the leader epoch that it knows, and the leader counts it whatever its epoch is.",
-        (),
+        ("K6",),
         (
             Patch(
                 _FOLLOWER,
@@ -145,7 +72,7 @@ REPLICATION: Final = (
     Mutant(
         "deposed-leader-acknowledges",
         "A Produce that waits when its leader is deposed is acknowledged later, if that broker leads again.",
-        ("K1",),
+        ("K1", "K11"),
         (
             Patch(
                 _APPENDING,
@@ -170,7 +97,7 @@ REPLICATION: Final = (
     Mutant(
         "hw-off-by-one",
         "The leader counts a follower's fetch offset as a record that the follower already has.",
-        ("K1", "K6"),
+        ("K1", "K3", "K6"),
         (
             Patch(
                 _LEADER,
@@ -194,7 +121,7 @@ REPLICATION: Final = (
     Mutant(
         "hw-not-in-sessions",
         "A fetch session does not mention a changed high watermark, so followers learn of it only with new records.",
-        ("K6", "K11"),
+        ("K1", "K6", "K11"),
         (
             Patch(
                 "kbroker.replication.fetch_session",
@@ -286,7 +213,7 @@ REPLICATION: Final = (
     Mutant(
         "unclean-without-permission",
         "The controller elects a replica outside of the ISR although unclean.leader.election.enable is false.",
-        ("K1", "K6"),
+        ("K1", "K3", "K6"),
         (
             Patch(
                 "kbroker.controller.election",
@@ -298,13 +225,13 @@ REPLICATION: Final = (
     Mutant(
         "elects-fenced-brokers",
         "The controller elects leaders that are fenced.",
-        (),
+        ("K8",),
         (Patch("kbroker.controller.election", "        and broker.active\n", ""),),
     ),
     Mutant(
         "log-start-not-followed",
         "A follower does not take the leader's log start offset, so deleted records return when it leads.",
-        (),
+        ("K1",),
         (
             Patch(
                 _STATE,

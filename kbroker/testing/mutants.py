@@ -1,12 +1,11 @@
-"""Mutants: defects that are planted in kbroker to prove that the simulator finds them.
+"""Mutants: patches of source that give a process a defect, or a rule that Kafka has replaced.
 
-    python -m kbroker.testing.simulate --mutant truncate-by-hw --seeds 0..200
+`install` must run before any of the patched modules is imported: it adds a finder that compiles the patched source
+instead of the file. The product has no switches and no other trace of mutants. With a mutant all modules of kbroker run
+from source, because compiled and interpreted modules cannot share classes.
 
-A mutant is a patch of the source of one or more modules. `install` must run before any of them is imported: it adds a
-finder that compiles the patched source instead of the file. The product has no switches and no other trace of mutants.
-With a mutant all modules of kbroker run from source, because compiled and interpreted modules cannot share classes.
-
-The tables are grouped by what is damaged. docs/simulation.md lists which seed and which checker finds each mutant.
+The stories of `kbroker simulate` have old rules as mutants (`kbroker.testing.scenarios`). The defects that prove that
+the simulator finds bugs are in `tests/mutants`.
 """
 
 from __future__ import annotations
@@ -16,21 +15,36 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
-from kbroker.testing.mutants.groups import GROUPS
-from kbroker.testing.mutants.patch import Mutant, Patch
-from kbroker.testing.mutants.replication import REPLICATION
-from kbroker.testing.mutants.storage import STORAGE
-from kbroker.testing.mutants.tier import TIER
-
-MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *GROUPS, *TIER)}
 _PACKAGES: Final = ("kbroker", "wire")
 
 
-def install(chosen: str | Mutant) -> None:
-    """Plant a mutant, or the one of this name, in this process. Errors: KeyError for an unknown name."""
-    mutant = MUTANTS[chosen] if isinstance(chosen, str) else chosen
+class Patch(NamedTuple):
+    """One replacement in the source of a module; `old` occurs there exactly once."""
+
+    module: str
+    old: str
+    new: str
+
+    def apply(self, source: str) -> str:
+        """The patched source. Errors: AssertionError if the source has changed so that the patch does not fit."""
+        count = source.count(self.old)
+        assert count == 1, f"the text to replace occurs {count} times in {self.module}:\n{self.old}"
+        return source.replace(self.old, self.new)
+
+
+class Mutant(NamedTuple):
+    """One planted defect. Shape: why is a sentence about the defect; expected are the checks that may find it."""
+
+    name: str
+    why: str
+    expected: tuple[str, ...]
+    patches: tuple[Patch, ...]
+
+
+def install(mutant: Mutant) -> None:
+    """Plant a mutant in this process. Errors: AssertionError if a module that it changes is already imported."""
     imported = sorted({patch.module for patch in mutant.patches} & sys.modules.keys())
     assert not imported, f"a mutant is installed before {', '.join(imported)} is imported"
     for loaded in [module for key, module in sys.modules.items() if key.partition(".")[0] in _PACKAGES]:

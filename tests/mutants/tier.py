@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.testing.mutants.patch import Mutant, Patch
+from kbroker.testing.mutants import Mutant, Patch
 
 _COPYING: Final = "kbroker.tiered.copying"
 _PLAN: Final = "kbroker.tiered.plan"
@@ -26,7 +26,7 @@ TIER: Final = (
     Mutant(
         "unfinished-copies-count",
         "Retention of the tier counts the bytes of copies that are not finished.",
-        (),
+        ("K1",),
         (
             Patch(
                 _PLAN,
@@ -50,7 +50,7 @@ TIER: Final = (
     Mutant(
         "lineage-ignored",
         "Segments of a diverged history count as part of the log.",
-        (),
+        ("K7", "K9"),
         (
             Patch(
                 _PLAN,
@@ -62,7 +62,7 @@ TIER: Final = (
     Mutant(
         "auxiliary-state-skipped",
         "A follower that is built from the tier gets neither the leader epochs nor the producers of its past.",
-        ("K4", "K7", "K9"),
+        ("K1", "K4", "K7", "K9"),
         (
             Patch(
                 "kbroker.broker.tier_followers",
@@ -98,7 +98,7 @@ TIER: Final = (
     Mutant(
         "followers-delete-from-the-tier",
         "A follower runs the copying and expiry of the leader too.",
-        (),
+        ("K9",),
         (
             Patch(
                 "kbroker.tiered.partition_tasks",

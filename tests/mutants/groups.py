@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.testing.mutants.patch import Mutant, Patch
+from kbroker.testing.mutants import Mutant, Patch
 
 _COMMITTING: Final = "kbroker.coordinator.committing"
 _RUNTIME: Final = "kbroker.coordinator.common.runtime"
@@ -50,7 +50,7 @@ GROUPS: Final = (
     Mutant(
         "tombstones-ignored-on-load",
         "A coordinator that takes over a partition ignores the tombstones of offsets.",
-        (),
+        ("K10",),
         (
             Patch(
                 "kbroker.coordinator.common.loading",

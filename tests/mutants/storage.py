@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.testing.mutants.patch import Mutant, Patch
+from kbroker.testing.mutants import Mutant, Patch
 
 _LOADER: Final = "kbroker.storage.loader"
 _LOG_FILES: Final = "kbroker.storage.log_files"
@@ -15,7 +15,7 @@ STORAGE: Final = (
     Mutant(
         "no-directory-sync-after-roll",
         "A roll does not make the names of the new segment durable.",
-        ("K1", "crash sweep"),
+        ("K1", "K8"),
         (
             Patch(
                 _LOG_FILES,
@@ -27,7 +27,7 @@ STORAGE: Final = (
     Mutant(
         "fsync-is-retried",
         "A failed fsync is repeated, and its second success counts although the data are lost.",
-        (),
+        ("K1",),
         (
             Patch(
                 "kbroker.storage.durable",
@@ -99,7 +99,7 @@ STORAGE: Final = (
     Mutant(
         "truncation-keeps-producers",
         "After a truncation the log remembers batches that it no longer has, so a retry of one is acknowledged.",
-        ("K1", "K11"),
+        ("K1", "K4"),
         (
             Patch(
                 _SEGMENTED,
@@ -123,7 +123,7 @@ STORAGE: Final = (
     Mutant(
         "recovery-skips-checksums",
         "Recovery after a loss of power keeps batches with a wrong checksum at the end of the log.",
-        ("K1", "K2", "crash sweep"),
+        ("K6", "K12"),
         (
             Patch(
                 "kbroker.storage.segment_recovery",
