@@ -120,7 +120,7 @@ class FollowedPartition:
         self._progress = progress
         self._on_lost = on_lost
         self._topic_id: UUID | None = None
-        self._starts = 0  # how often the log was read from its start
+        self._asked: set[TopicIdPartition] = set()  # held without a break since the end of the log was asked for
         self._last_batch = NO_BATCH
         self._leader_epoch = NO_EPOCH
         self._events_since_snapshot = 0
@@ -141,6 +141,7 @@ class FollowedPartition:
     def let_go(self, partition: TopicIdPartition) -> None:
         """Stop holding a user partition; its cache is dropped if it has no segments."""
         self._targets.pop(partition, None)
+        self._asked.discard(partition)
         if not self.cache(partition).segments:
             self.caches.pop(partition, None)
 
@@ -187,7 +188,7 @@ class FollowedPartition:
         self._topic_id = None
         self.caches, self.position, self._last_batch, self._leader_epoch = {}, 0, NO_BATCH, NO_EPOCH
         self._snapshot_position = self._events_since_snapshot = 0
-        self._starts += 1
+        self._asked.clear()
         self._targets = dict.fromkeys(self._targets)
         self._held_more.unpark_all()
 
@@ -241,10 +242,10 @@ class FollowedPartition:
                 await self._held_more.park()
 
     async def _find_end(self, new: list[TopicIdPartition]) -> None:
-        starts, end_offset = self._starts, await self._reader.end_offset()
-        if self._starts == starts:
-            self._targets.update((one, end_offset) for one in new if one in self._targets)
-            self._progress.unpark_all()
+        self._asked = set(new)
+        end_offset = await self._reader.end_offset()
+        self._targets.update((one, end_offset) for one in new if one in self._asked)
+        self._progress.unpark_all()
 
     def _take_in(self, events: Events) -> None:
         dropped: list[str] = []

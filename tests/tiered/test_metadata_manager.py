@@ -12,6 +12,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.env import MemoryEnv
+from kbroker.testing.log_metadata_topic import LogMetadataTopic, LogReader
 from kbroker.testing.remote_metadata import (
     DELETED,
     DELETING,
@@ -27,8 +29,10 @@ from kbroker.testing.remote_metadata import (
 from kbroker.testing.remote_segments import partition_named
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
-from kbroker.tiered.metadata_topic import encode_event
+from kbroker.tiered.metadata_topic import Events, encode_event
 from tests.tiered.metadata_site import (
+    DIRECTORY,
+    PARTITIONS,
     WAIT_MS,
     append_all,
     at_work,
@@ -42,6 +46,7 @@ from tests.tiered.metadata_site import (
 )
 
 HOUR_S = 3_600
+NEIGHBOUR = next(each for each in (partition_named("n", at) for at in range(99)) if home_of(each) == home_of(ORDERS))
 
 
 class TestConformance(RemoteMetadataConformance):
@@ -157,6 +162,42 @@ async def test_kafka_19599_early_queries_wait_until_ready(autojump_clock: MockCl
         assert len(done) == 100
         assert max(done) < HOUR_S + 1
         assert manager.waits_for == ""
+
+
+class LateReader(LogReader):
+    """Its answers arrive late: the end of the log after a second, events after ten."""
+
+    async def end_offset(self) -> int:
+        found = await super().end_offset()
+        await trio.sleep(1)
+        return found
+
+    async def read(self, offset: int, leader_epoch: int, *, partition_count: int) -> Events | None:
+        found = await super().read(offset, leader_epoch, partition_count=partition_count)
+        await trio.sleep(10)
+        return found
+
+
+class LateTopic(LogMetadataTopic):
+    """A topic with late readers."""
+
+    def reader(self, partition: int) -> LogReader:
+        return LateReader(self, partition)
+
+
+async def test_a_partition_held_again_waits_for_the_records_since(autojump_clock: MockClock) -> None:
+    """The end of the log was asked for when the partition was held for the first time."""
+    env = MemoryEnv(SimulatedDisk())
+    topic = LateTopic(env, DIRECTORY, partition_count=PARTITIONS)
+    async with at_work(env, topic) as manager:
+        await hold(manager, NEIGHBOUR)
+        await manager.on_partition_leadership_changes([ORDERS], [])
+        await trio.sleep(0.5)
+        await manager.on_stop_partitions([ORDERS])
+        values, segments = history(ORDERS, 1)
+        await append_all(topic, home_of(ORDERS), values)
+        await hold(manager, ORDERS)
+        assert offsets_of(manager.list_remote_log_segments(ORDERS)) == [(segments[0].start_offset, FINISHED)]
 
 
 async def test_a_wrong_number_of_partitions_is_an_error(autojump_clock: MockClock) -> None:
@@ -317,22 +358,19 @@ async def test_a_deleted_metadata_topic_is_created_again(autojump_clock: MockClo
 
 async def test_a_metadata_partition_is_followed_while_it_is_needed(autojump_clock: MockClock) -> None:
     env, topic = topic_on(SimulatedDisk())
-    neighbour = next(
-        each for each in (partition_named("n", index) for index in range(99)) if home_of(each) == home_of(ORDERS)
-    )
     async with at_work(env, topic) as manager:
-        await hold(manager, ORDERS, neighbour)
+        await hold(manager, ORDERS, NEIGHBOUR)
         assert [each.index for each in manager.followed] == [home_of(ORDERS)]
-        known = await copy(manager, segment_metadata(neighbour, 0, 9))
+        known = await copy(manager, segment_metadata(NEIGHBOUR, 0, 9))
         await manager.on_stop_partitions([ORDERS])
         await wait_all_tasks_blocked()
-        assert manager.list_remote_log_segments(neighbour) == [known]
-        await manager.on_stop_partitions([neighbour])
+        assert manager.list_remote_log_segments(NEIGHBOUR) == [known]
+        await manager.on_stop_partitions([NEIGHBOUR])
         await wait_all_tasks_blocked()
         assert manager.followed == []
-        await manager.on_stop_partitions([neighbour])
-        await hold(manager, neighbour)
-        assert manager.list_remote_log_segments(neighbour) == [known]
+        await manager.on_stop_partitions([NEIGHBOUR])
+        await hold(manager, NEIGHBOUR)
+        assert manager.list_remote_log_segments(NEIGHBOUR) == [known]
 
 
 async def test_kafka_15130_metadata_of_a_deleted_topic_are_forgotten() -> None:
