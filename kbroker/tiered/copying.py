@@ -4,14 +4,20 @@
     the bytes   the broker checks them first (see kbroker/storage/sealing.py), the storage manager while sending
     FINISHED    once this is durable, the segment may be read from the tier, or deleted locally
 
-A crash in between leaves an orphan in state STARTED, which `tidy` deletes; a broker does so even if it does not lead
-the partition any more. If the broker loses its leadership during a copy, it deletes the copy. A copy whose FINISHED
-record may have been written is never deleted by `tidy`: followers may rely on it. The record is repeated instead. After
-a permanent failure the broker deletes the copy at once; if that fails, expiry retries the deletion until it succeeds.
-The next attempt gets a new id. If the store is full or down, the broker retries the copy under the same id, so a long
-outage costs only one STARTED record. Nothing is deleted between such attempts, so a delayed deletion in the store
-cannot hit a later attempt, and a delayed write stores the same bytes. If the store can report its free space, the
-broker asks before it writes STARTED. If the segment is no longer a candidate, `tidy` deletes its partial copy.
+What happens if a copy does not get to its end:
+
+- The broker crashes: an orphan in state STARTED is left. After the restart `tidy` deletes it, whether or not the broker
+  still leads the partition.
+- The broker loses its leadership: it deletes the copy.
+- The store fails permanently: the broker deletes the copy at once. If that fails too, expiry retries the deletion until
+  it succeeds. The next attempt gets a new id.
+- The store is full or down: the broker retries the copy under the same id, so a long outage costs only one STARTED
+  record. Nothing is deleted between such attempts, so a delayed deletion in the store cannot hit a later attempt, and a
+  delayed write stores the same bytes. If the segment is no longer a candidate, `tidy` deletes its partial copy. If the
+  store can report its free space, the broker asks before it writes STARTED.
+- All bytes are stored, but the FINISHED record fails: it may have been written, and followers may rely on it. So the
+  broker repeats the record and deletes nothing, as long as the partition's tasks run. Tasks that start later find the
+  copy in the metadata: if it is FINISHED they keep it, otherwise `tidy` deletes it.
 
 Source  RLMCopyTask.copyLogSegment of Apache Kafka 4.3.1; KAFKA-17428, KAFKA-19981
 """
@@ -130,6 +136,8 @@ async def _copy(
 ) -> None:
     counters = held.remote.counters
     if metadata is not held.attempt:
+        if not _leads(held, leader_epoch):
+            return None
         held.unfinished.add(metadata.remote_log_segment_id)
         with plugin_errors("add_remote_log_segment_metadata"):
             await tools.metadata.add_remote_log_segment_metadata(metadata)

@@ -75,7 +75,7 @@ class Held:
     Shape  attempt is the unfinished copy that is retried under its own id, so that a store that is full for a long time
            costs no further records
     Shape  stored is a copy of which all objects are stored, with its custom metadata, until its FINISHED record is
-           known to be written or refused
+           known to be written or refused; it is lost when the partition's tasks end
     Note   stuck are remote segments whose last deletion failed: other segments are deleted first
     """
 

@@ -41,6 +41,26 @@ async def test_m8_a_failed_copy_is_deleted_and_started_over(after: bool, autojum
         assert not site.complaints(orders)
 
 
+async def test_a_copy_does_not_start_after_the_leadership_is_lost(autojump_clock: MockClock) -> None:
+    """The broker loses it while it checks the segment, which takes a minute."""
+    site = Site()
+
+    class SlowThreads:
+        async def run_blocking(self, function, *arguments):  # type: ignore[no-untyped-def]
+            await trio.sleep(60)
+            return function(*arguments)
+
+    site.manager.tools.copy_threads = SlowThreads()  # type: ignore[assignment]
+    orders = site.add()
+    site.append(orders, 9)
+    async with site.at_work():
+        await trio.sleep(30)
+        site.lead(orders, leader=2)
+        await site.rounds(5)
+        assert site.metadata.counters.events_read == 0
+        assert site.storage.copied == site.storage.deleted == []
+
+
 async def test_kafka_17428_the_deletion_of_leftovers_is_retried(autojump_clock: MockClock) -> None:
     """The clean-up fails too: DELETE_SEGMENT_STARTED is durable, and is kept over a restart."""
     site = Site()
