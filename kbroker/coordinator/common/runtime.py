@@ -159,11 +159,13 @@ class CoordinatorRuntime(Generic[S]):
 
     async def decide(self, led: LedPartition[S], decide: Decide) -> None:
         """Make a decision that answers no request, and append its records. It does not wait until they are committed:
-        timers and changes of metadata would wait for a partition that lacks replicas.
+        timers and changes of metadata would wait for a partition that lacks replicas. It does nothing if the shard was
+        unloaded while the caller waited for others.
 
         Errors  as _make
         """
-        await self._make(led, decide)
+        if led.state is State.ACTIVE:
+            await self._make(led, decide)
 
     async def _make(self, led: LedPartition[S], decide: Decide) -> _Made:
         """Make a decision and append its records.
@@ -328,7 +330,7 @@ class CoordinatorRuntime(Generic[S]):
                     await trio.lowlevel.checkpoint()
             for led in self.active():
                 due_ms = led.shard.next_deadline_ms()
-                if due_ms is not None and due_ms <= self._env.now_ms() and led.state is State.ACTIVE:
+                if due_ms is not None and due_ms <= self._env.now_ms():
                     with suppress(KafkaError):  # the leadership was lost while waiting for the lock
                         on_time = partial(led.shard.on_time, aging_timestamp_ms=clock.timestamp_ms())
                         await self.decide(led, on_time)

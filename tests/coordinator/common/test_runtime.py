@@ -345,6 +345,29 @@ async def test_timers_do_not_wait_for_replicas(autojump_clock: MockClock) -> Non
         assert (partition.log.log_end_offset, trio.current_time()) == (3, began)
 
 
+async def test_a_partition_that_is_lost_during_a_round_decides_nothing(autojump_clock: MockClock) -> None:
+    disk, settings = await disk_with_votes(), {"log.flush.interval.messages": 1}
+    async with memory_broker(disk, settings=settings, latency_ms=1000) as broker, votes_on(broker) as runtime:
+        decided: list[VoteShard] = []
+
+        def vote(shard: VoteShard) -> Decide:
+            def decide(*, now_ms: int, timestamp_ms: int) -> Decided:
+                decided.append(shard)
+                return shard.decide(Vote("ada"), None, now_ms=now_ms, timestamp_ms=timestamp_ms)
+
+            return decide
+
+        first, second, _ = runtime.active()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.decide_everywhere, vote)
+            await wait_all_tasks_blocked()
+            assert decided == [first.shard], "its record is being written"
+            start_epoch(second.partition, leader=FOLLOWER)
+            await runtime.follow(domain(broker).image)
+        assert len(decided) == 2
+        assert second.shard not in decided
+
+
 async def test_a_failed_append_is_undone_and_refused(autojump_clock: MockClock) -> None:
     async with memory_broker(await disk_with_votes()) as broker, votes_on(broker) as runtime:
         index = runtime.partition_of("ada")
