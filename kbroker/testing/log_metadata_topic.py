@@ -81,6 +81,10 @@ class LogMetadataTopic:
         await self.wait_beyond(partition, plan.first_offset)
         return plan.first_offset
 
+    def forget_commits(self) -> None:
+        """Have the high watermarks at 0 until the next commit, as on a new leader."""
+        self._high_watermarks = [0] * len(self.logs)
+
     def commit_all(self) -> None:
         """Commit everything appended."""
         self._high_watermarks = [held.log_end_offset for held in self.logs]
@@ -192,8 +196,11 @@ class LogReader:
         return await read_log(topic.env, log, offset, end_offset=end_offset, partition_count=partition_count)
 
     async def has_batch(self, base_offset: int, crc: int) -> bool:
-        """Whether the log has this batch."""
-        return await self._topic.env.run_blocking(has_batch, self._led(), base_offset, crc)
+        """Whether the committed log has this batch."""
+        log = self._led()
+        if base_offset >= self._topic.high_watermark(self._partition):
+            return False
+        return await self._topic.env.run_blocking(has_batch, log, base_offset, crc)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -200,7 +200,7 @@ class FollowedPartition:
         try:
             snapshot, caches = await self._env.run_blocking(self._load, directory, source)
             base_offset, crc = snapshot.last_batch
-            if base_offset >= 0 and not await self._reader.has_batch(base_offset, crc):
+            if base_offset >= 0 and not await self._has_batch(base_offset, crc):
                 raise metadata_snapshot.Unusable(f"the log does not have its batch at offset {base_offset}")
         except FileNotFoundError:
             return
@@ -210,6 +210,11 @@ class FollowedPartition:
         self.caches, self.position = caches, snapshot.position
         self._last_batch, self._leader_epoch = snapshot.last_batch, snapshot.leader_epoch
         self._snapshot_position = self.position
+
+    async def _has_batch(self, base_offset: int, crc: int) -> bool:
+        # A new leader raises KafkaError until it has committed the batches of earlier leaders.
+        end_offset = await self._reader.end_offset()
+        return base_offset < end_offset and await self._reader.has_batch(base_offset, crc)
 
     def _load(self, directory: str, source: Source) -> tuple[Snapshot, Caches]:
         snapshot = metadata_snapshot.read(self._env.disk, directory, source)

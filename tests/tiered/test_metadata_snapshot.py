@@ -145,6 +145,22 @@ async def test_m10_a_snapshot_beyond_the_log_end_is_not_used(refilled: bool) -> 
     assert (await answers_on(disk))[0] == found
 
 
+async def test_a_snapshot_waits_until_its_end_is_committed(autojump_clock: MockClock) -> None:
+    """A new leader does not know yet how much is committed."""
+    disk = SimulatedDisk()
+    answers = await with_snapshot(disk)
+    _, topic = topic_on(disk, clean_shutdown=True)
+    topic.forget_commits()
+    async with trio.open_nursery() as nursery:
+
+        async def commit_later() -> None:
+            await trio.sleep(60)
+            topic.commit_all()
+
+        nursery.start_soon(commit_later)
+        assert await answers_on(disk, topic) == (answers, 0)
+
+
 async def test_a_snapshot_beyond_an_empty_log_is_not_used() -> None:
     disk = SimulatedDisk()
     env, topic = topic_on(disk)
