@@ -97,13 +97,14 @@ class LeaderReader:
             events = Events(offset)
             events.skip_to(start, "the log starts later")
             return events
-        return read_fetched(
-            _records_of(found),
-            offset,
-            end_offset=found.high_watermark,
-            partition=self._index,
-            partition_count=partition_count,
-        )
+        data, end_offset = _records_of(found), found.high_watermark
+        if not data and offset < end_offset:
+            readable = await self._next_readable(offset, end_offset)
+            if readable < end_offset:
+                events = Events(offset)
+                events.skip_to(readable, "damaged at the leader")
+                return events
+        return read_fetched(data, offset, end_offset=end_offset, partition=self._index, partition_count=partition_count)
 
     async def has_batch(self, base_offset: int, crc: int) -> bool:
         """Whether the log has this batch, or starts after it. Errors: KafkaError."""
@@ -117,6 +118,20 @@ class LeaderReader:
         return found is not None and any(
             (one.base_offset, one.crc) == (base_offset, crc) for one in batches(_records_of(found))
         )
+
+    async def _next_readable(self, offset: int, end_offset: int) -> int:
+        """The next offset that the leader can read; `end_offset` if there is none before it. A leader whose search
+        meets a damaged header answers without records, as it does if its high watermark is inside a batch.
+        """
+        unreadable, readable, step = offset, end_offset, 1
+        while readable - unreadable > 1:
+            probe = min(unreadable + step, readable - 1)
+            found = await self._fetch(probe, -1, max_bytes=1)
+            if found is not None and found.records:
+                readable, step = probe, 1
+            else:
+                unreadable, step = probe, 2 * step
+        return readable
 
     async def _offset(self, name: int) -> int:
         if self._leads:

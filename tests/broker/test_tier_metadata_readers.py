@@ -133,6 +133,25 @@ async def test_m10_damage_at_the_leader_of_the_metadata_is_skipped() -> None:
         await fill(cluster, 3, start=6)
 
 
+async def test_m10_a_damaged_header_at_the_leader_of_the_metadata_is_skipped() -> None:
+    """The leader's own search for offsets cannot pass it."""
+    async with tiered_cluster(settings=ONE_REPLICA) as (cluster, _):
+        _, follower = await create_away_from_the_metadata(cluster)
+        await fill(cluster, 6)
+        lost = home(cluster)
+        await cluster.kill(lost)
+        await cluster.start(lost)
+        file = cluster.disks[lost].open(f"{DATA}/{REMOTE_LOG_METADATA_TOPIC}-0/{0:020}.log")
+        file.pwrite(b"\x01", 12 + int.from_bytes(file.pread(4, 8), "big") + 8)
+        await cluster.kill(follower)
+        await cluster.start(follower)
+        await fill(cluster, 3, start=6)
+        await cluster.until(lambda: knows_the_tier(cluster, follower))
+        assert segments(cluster, follower)[-1].end_offset == 7
+        await fill(cluster, 3, start=9)
+        await cluster.until(lambda: segments(cluster, follower)[-1].end_offset == 10)
+
+
 @pytest.mark.parametrize("at_leader", [True, False])
 async def test_a_high_watermark_inside_a_batch_is_retried_after_a_pause(at_leader: bool) -> None:
     """A follower may have reached the middle of a batch: Apache Kafka's truncates to any offset."""
