@@ -39,6 +39,7 @@ from kbroker.testing.event_lines import EventLines, running_as
 from kbroker.testing.hosts import NODE
 from kbroker.testing.network import Pace, SimulatedNetwork
 from kbroker.testing.store import RemoteStore
+from kbroker.testing.virtual_time import VirtualClock
 
 DATA: Final = "/data"
 CONTROLLER: Final = 100
@@ -362,9 +363,9 @@ async def memory_cluster(
     Shape   settings are Kafka's keys, of all nodes; pace is that of the network; without has_tier the tier is off
     Units   latency_ms is the longest time that a blocking call waits for a thread
     Errors  AssertionError at the end if a request or a node met a bug; without `asserts` the caller looks at `faults`
-    Errors  RuntimeError without a `trio.testing.MockClock`
+    Errors  RuntimeError without virtual time
     """
-    if not isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock):
+    if not isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock | VirtualClock):
         raise RuntimeError(
             "memory_cluster needs virtual time: use kbroker.testing.run, or make autojump_clock of pytest-trio "
             "an argument of the test function itself"

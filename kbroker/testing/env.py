@@ -16,6 +16,7 @@ import trio
 from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
 from kbroker.runtime.ports import Disk
 from kbroker.testing.net import MemoryListener, MemoryNetwork, MemoryStream, Network
+from kbroker.testing.virtual_time import sleep
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -68,20 +69,19 @@ class MemoryEnv:
         return await self.network.connect(host, port)
 
     async def sleep_ms(self, delay_ms: int) -> None:
-        await trio.sleep(delay_ms / 1000)
+        await sleep(delay_ms / 1000)
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         if not self.latency_ms:
             await trio.lowlevel.checkpoint()
             return function(*arguments)
-        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
-            await trio.sleep(self.random.uniform(0, self.latency_ms) / 1000)
-            self._charged_ms = 0
-            try:
-                result = function(*arguments)
-            finally:
-                await trio.sleep((self.random.uniform(0, self.latency_ms) + self._charged_ms) / 1000)
-        return result
+        # A thread cannot be cancelled.
+        await sleep(self.random.uniform(0, self.latency_ms) / 1000, shield=True)
+        self._charged_ms = 0
+        try:
+            return function(*arguments)
+        finally:
+            await sleep((self.random.uniform(0, self.latency_ms) + self._charged_ms) / 1000, shield=True)
 
     def charge(self, ms: float) -> None:
         """The blocking function that runs now takes this much longer. Without latency_ms it has no effect."""

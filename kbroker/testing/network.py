@@ -34,6 +34,7 @@ from kbroker.testing.draws import Draws
 from kbroker.testing.frames import FrameFault, Frames
 from kbroker.testing.hosts import Host, Place, host_of
 from kbroker.testing.net import PIPE_BYTES, MemoryNetwork, MemoryStream, Pipe
+from kbroker.testing.virtual_time import Nap
 from wire.schema import schema_of
 
 NEVER: Final = float("inf")
@@ -176,7 +177,7 @@ class SimulatedNetwork(MemoryNetwork):
         self._queue: list[tuple[float, int, _WirePipe, bytes | None]] = []
         self._sequence = 0
         self._next = NEVER
-        self._changed = trio.Event()
+        self._nap = Nap()
 
     def host(self, name: str) -> Host:
         """The network as the host of this name sees it."""
@@ -209,7 +210,7 @@ class SimulatedNetwork(MemoryNetwork):
                 held, link.held = link.held, []
                 for sequence, pipe, chunk in held:
                     heappush(self._queue, (trio.current_time(), sequence, pipe, chunk))
-        self._changed.set()
+        self._nap.end()
         if both_ways:
             self.mend(receiver, sender)
 
@@ -358,17 +359,16 @@ class SimulatedNetwork(MemoryNetwork):
         self._sequence += 1
         heappush(self._queue, (due, self._sequence, pipe, chunk))
         if due < self._next:
-            self._changed.set()
+            self._nap.end()
 
     async def run(self) -> None:
         """Deliver, forever."""
         queue = self._queue
         while True:
-            self._changed = trio.Event()
             self._next = queue[0][0] if queue else NEVER
             if self._next > trio.current_time():
-                with trio.move_on_at(self._next):
-                    await self._changed.wait()
+                self._nap = Nap()
+                await self._nap.until(self._next)
             now = trio.current_time()
             while queue and queue[0][0] <= now:
                 _, sequence, pipe, chunk = heappop(queue)
