@@ -42,7 +42,7 @@ FETCH_VERSION: Final = 13
 LIST_OFFSETS_VERSION: Final = 7
 """All releases that can tier know these versions; kbroker asks other brokers for no versions."""
 WAIT_MS: Final = 5_000
-"""So long a Fetch waits for new records."""
+"""How long a Fetch waits for new records."""
 
 
 class LeaderReader:

@@ -43,13 +43,15 @@ logger = get_logger(__name__)
 
 BACKOFF_MS: Final = 500
 FOLLOWERS_WAIT: Final = 2
+"""The intervals that a follower leaves to the leader of a removed topic, before it deletes what is left in the tier."""
 
 
 class PartitionTasks:
     """The two tasks of one tiered partition.
 
-    Shape  config is the log's config that they last used; ended is set when both tasks have ended
-    Note   led: whether this broker led the partition when it was last told of a change; a removed one has no leader
+    Shape  config is the log's config in the last round; ended is set when both tasks have ended
+    Note   led: whether this broker led the partition at the last change of the metadata. `is_leader` is False for every
+           removed partition
     """
 
     def __init__(self, manager: RemoteLogManager, partition: PartitionReader) -> None:
@@ -128,7 +130,7 @@ class PartitionTasks:
         self.held.remote.last_error = self._errors[0] or self._errors[1]
 
     async def _begin_round(self) -> bool:
-        """Wait until the tier's metadata of the partition are known; whether this broker leads the partition."""
+        """Wait until the tier's metadata of the partition are read. Returns whether this broker leads the partition."""
         tools, held = self.manager.tools, self.held
         partition = held.partition
         self.config = partition.log.config
@@ -152,7 +154,7 @@ class PartitionTasks:
         async with self._beginning:
             if not self._is_start_known:
                 is_new = not self.manager.may_have_remote_part(named)
-                # The names of its segments may have given the log start offset, and do not any more.
+                # Before the topic was tiered, the first segment's name gave the log start offset. Now it does not.
                 await expiring.find_log_start(tools, held, is_new=is_new)
                 await self.manager.register(named)
                 self._is_start_known = True
@@ -231,7 +233,7 @@ async def delete_partition(manager: RemoteLogManager, gone: TopicIdPartition, *,
     is left of the old data as expired, and the tier may have new data), or another broker leads the partition.
 
     If the log stays, its log_start_offset rises to the local log's start before anything is deleted. If the topic was
-    removed and this broker did not lead the partition, the leader first has FOLLOWERS_WAIT intervals to do it.
+    removed and this broker did not lead the partition, it first waits FOLLOWERS_WAIT intervals for the leader to do it.
     """
     back_off, last_error = BackOff(BACKOFF_MS), ""
     may_wait = not led

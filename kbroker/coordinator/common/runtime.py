@@ -67,7 +67,10 @@ class Kind(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A decision, its response, and the end of all that the response shows; None for an error, which shows nothing."""
+    """A decision and its response.
+
+    Note  the response depends only on records before end_offset; None for an error, which depends on no record
+    """
 
     decided: Decided
     response: Any
