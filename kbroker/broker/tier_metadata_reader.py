@@ -89,7 +89,7 @@ class LeaderReader:
         from kbroker.tiered.metadata_reading import SLICE_BYTES, read_fetched  # noqa: PLC0415
         from kbroker.tiered.metadata_topic import Events  # noqa: PLC0415
 
-        found = await self._fetch(offset, leader_epoch, max_bytes=SLICE_BYTES)
+        found = await self._fetch(offset, leader_epoch, max_bytes=SLICE_BYTES, max_wait_ms=WAIT_MS)
         if found is None or found.diverging_epoch is not None:
             start = await self._offset(EARLIEST)
             if start <= offset:
@@ -184,7 +184,9 @@ class LeaderReader:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {REMOTE_LOG_METADATA_TOPIC}")
         return topic.id
 
-    async def _fetch(self, offset: int, leader_epoch: int, *, max_bytes: int) -> PartitionData | None:
+    async def _fetch(
+        self, offset: int, leader_epoch: int, *, max_bytes: int, max_wait_ms: int = 0
+    ) -> PartitionData | None:
         """The leader's answer; None if the offset is out of range. Errors: KafkaError."""
         asked = FetchPartition(
             partition=self._index,
@@ -194,12 +196,12 @@ class LeaderReader:
         )
         request = FetchRequest(
             replica_id=CONSUMER,
-            max_wait_ms=WAIT_MS,
+            max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
             topics=[FetchTopic(topic_id=self._topic_id(), partitions=[asked])],
         )
-        response: FetchResponse = await self._ask(request, FETCH_VERSION, may_wait_ms=WAIT_MS)
+        response: FetchResponse = await self._ask(request, FETCH_VERSION, may_wait_ms=max_wait_ms)
         found = [one for each in response.responses for one in each.partitions]
         if response.error_code or not found:
             raise KafkaError(code_of(response.error_code or ErrorCode.UNKNOWN_SERVER_ERROR), "Fetch")

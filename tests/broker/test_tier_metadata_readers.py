@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.broker.tier_metadata_reader import LeaderReader
+from kbroker.broker.tier_metadata_reader import WAIT_MS, LeaderReader
 from kbroker.metadata.image import PartitionImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.replication.partition_reads import Fetcher
@@ -142,10 +142,18 @@ async def test_m10_a_damaged_header_at_the_leader_of_the_metadata_is_skipped() -
         await cluster.kill(lost)
         await cluster.start(lost)
         file = cluster.disks[lost].open(f"{DATA}/{REMOTE_LOG_METADATA_TOPIC}-0/{0:020}.log")
-        file.pwrite(b"\x01", 12 + int.from_bytes(file.pread(4, 8), "big") + 8)
+        position = 12 + int.from_bytes(file.pread(4, 8), "big")
+        file.pwrite(b"\x01", position + 8)
+        end = cluster.brokers[lost].partition(REMOTE_LOG_METADATA_TOPIC).log.log_end_offset
         await cluster.kill(follower)
         await cluster.start(follower)
         await fill(cluster, 3, start=6)
+        reader = LeaderReader(cluster.brokers[follower].broker, 0, on_close=id)
+        with trio.fail_after(WAIT_MS / 1000 + 1):
+            events = await reader.read(int.from_bytes(file.pread(8, position), "big"), -1, partition_count=1)
+        assert events is not None
+        assert events.next_offset == end, "what was written later can be read"
+        reader.close()
         await cluster.until(lambda: knows_the_tier(cluster, follower))
         assert segments(cluster, follower)[-1].end_offset == 7
         await fill(cluster, 3, start=9)
