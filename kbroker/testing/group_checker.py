@@ -1,16 +1,18 @@
 """K10, the promises of groups, as a function from a history to a list of findings.
 
-    lost-commit     an acknowledged commit is not what a later read gives, and no later commit explains it
-    regressed       the second of two successive reads gives an offset that no commit between them can have set
+    lost-commit     an acknowledged commit is not what a later read gives, and no later commit or deletion explains it
+    lost-deletion   a read gives an offset from before an acknowledged deletion
+    regressed       the second of two successive reads gives an offset, or none, that nothing between them can have set
     unsent-commit   a read gives an offset that was never committed, or whose commit was refused
     two-owners      two members own one partition in one generation of their group
     stale-commit    a commit of a generation was acknowledged that began after a later generation was in force
 
 Each offset of a group is a register: a commit takes effect at one moment between its invocation and its completion, at
 any later moment if its end is not known (`info`, or no completion), and never if it was refused. Two requests for it
-that overlap may have taken effect in either order. A generation is in force once the first member knows its assignment.
+that overlap may have taken effect in either order. A deletion is a commit of -1, which is also what each register
+contains before the first commit. A generation is in force once the first member knows its assignment.
 
-These histories do not cover deleted and expired offsets: leave out a group whose offsets may go.
+These histories do not cover expired offsets and deleted groups: leave out a group whose offsets may go by themselves.
 """
 
 from __future__ import annotations
@@ -123,7 +125,8 @@ def _access(
 def _judge(register: Register) -> Iterator[Finding]:
     """Check each read, and each read with the one that ended before it."""
     before: Access | None = None
-    commits = [commit for commit in register.commits if commit.type is not Type.FAIL]
+    unset = Access("", NONE_COMMITTED, -1, end=-1, type=Type.OK)
+    commits = [unset, *(commit for commit in register.commits if commit.type is not Type.FAIL)]
     reads = [read for read in register.reads if read.type is Type.OK]
     for read in reads:
         yield from _judge_read(register, read, commits)
@@ -137,29 +140,28 @@ def _judge_read(register: Register, read: Access, commits: list[Access]) -> Iter
     assert read.offset is not None, "the read ended well"
     assert read.end is not None, "the read ended"
     acked = [commit for commit in commits if commit.end is not None and commit.end < read.begin]
-    if read.offset == NONE_COMMITTED:
-        if acked:
-            yield _finding(register, "lost-commit", acked[-1].offset, f"{read.process} reads no offset")
-        return
     candidates = [commit for commit in commits if commit.offset == read.offset and commit.begin < read.end]
     if not candidates:
         yield _finding(
             register, "unsent-commit", read.offset, f"{read.process} reads it, and no commit can be its source"
         )
         return
-    for commit in candidates:
+    for commit in reversed(candidates):  # the newest is the likely one
         if not any(_is_after(later, commit) for later in acked):
             return
     newer = [later for later in acked if all(_is_after(later, commit) for commit in candidates)] or acked
-    text = f"{newer[-1].process} had its commit acknowledged, {read.process} reads {read.offset} from before it"
-    yield _finding(register, "lost-commit", newer[-1].offset, text)
+    is_deletion = newer[-1].offset == NONE_COMMITTED
+    what = "deletion" if is_deletion else "commit"
+    shown = "no offset" if read.offset == NONE_COMMITTED else f"{read.offset} from before it"
+    text = f"{newer[-1].process} had its {what} acknowledged, {read.process} reads {shown}"
+    yield _finding(register, f"lost-{what}", newer[-1].offset, text)
 
 
 def _judge_pair(register: Register, first: Access, second: Access, commits: list[Access]) -> Iterator[Finding]:
-    if second.offset in (first.offset, NONE_COMMITTED):
+    if second.offset == first.offset:
         return
     assert second.end is not None, "the read ended"
-    for commit in commits:
+    for commit in reversed(commits):
         may_be_late = commit.end is None or commit.end > first.begin
         if commit.offset == second.offset and commit.begin < second.end and may_be_late:
             return

@@ -18,9 +18,9 @@ records that too: a `final` line for each record, with the log that was read (a 
 line of type `info` for an offset that has no record for readers, with the reason (control, aborted, compacted) as err;
 and one `bounds` line with log_end_offset as offset and log_start_offset as value.
 
-Groups: the lines of `commit` (stores an offset), `committed` (reads it; -1 is none) and `own` (a member is assigned the
-partition, always `ok`) have the group as value and, except for reads, the generation as epoch; -1 is a commit without a
-member.
+Groups: the lines of `commit` (stores an offset; -1 deletes it), `committed` (reads it; -1 is none) and `own` (a member
+is assigned the partition, always `ok`) have the group as value and, except for reads, the generation as epoch; -1 is a
+commit without a member.
 
 Clusters: an observer asks all nodes again and again, and reads their disks at the end. All its lines are `ok`; proc is
 the node that answered, or whose disk or log was read:

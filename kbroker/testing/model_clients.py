@@ -19,7 +19,7 @@ from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.cluster_checker import METADATA
 from kbroker.testing.history import Function
 from kbroker.testing.invariants import Invariants
-from kbroker.testing.model_group import GroupPlan, Member, Offsets
+from kbroker.testing.model_group import GroupPlan, clients_of
 from kbroker.testing.model_producer import ProducerPlan, run_producer
 from kbroker.testing.model_reader import ReaderPlan, run_reader
 from kbroker.testing.model_router import Router, Unreachable
@@ -67,11 +67,8 @@ async def run_workload(
         for reader in workload.readers:
             nursery.start_soon(partial(run_reader, Router(cluster, reader.name), reader, history, stopping=all_sent))
         for group in workload.groups:
-            offsets = Offsets()
-            for number in range(group.members):
-                router = Router(cluster, f"{group.name}-{number}")
-                member = Member(router, group, number, history, offsets, seed=seed)
-                nursery.start_soon(member.run, stopping)
+            for client in clients_of(cluster, group, history, seed=seed):
+                nursery.start_soon(client.run, stopping)
 
 
 async def observe(cluster: MemoryCluster, history: History, partitions: Sequence[tuple[str, int]]) -> None:

@@ -234,6 +234,21 @@ def _workload(seed: int, topics: Sequence[TopicPlan]) -> Workload:
                     partitions=len(partitions),
                     commit_every_ms=draws.choice([200, 1_000]),
                     leaves=draws.chance(0.3),
+                    commits_late=True,
+                    watchers=1,
+                )
+            )
+        own = Draws("groups", seed, topic.name)
+        if own.chance(0.4):
+            groups.append(
+                GroupPlan(
+                    name=f"standalone-{topic.name}",
+                    members=own.between(1, 2),
+                    topic=topic.name,
+                    partitions=len(partitions),
+                    commit_every_ms=own.choice([200, 1_000]),
+                    is_standalone=True,
+                    watchers=1,
                 )
             )
     return Workload(producers=tuple(producers), readers=tuple(readers), groups=tuple(groups))

@@ -33,6 +33,10 @@ def commit(process: str, offset: int, end: Type = OK, generation: int = 1) -> tu
     return (process, COMMIT, GO, offset, generation), (process, COMMIT, end, offset, generation)
 
 
+def delete(process: str, end: Type = OK) -> tuple[Line, Line]:
+    return commit(process, -1, end, generation=-1)
+
+
 def read(offset: int, process: str = "admin") -> tuple[Line, Line]:
     return (process, READ, GO, None), (process, READ, OK, offset)
 
@@ -59,6 +63,25 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
     "a refused commit is read": ("unsent-commit", [*commit("a", 5), *commit("b", 9, FAIL), *read(9)]),
     "an uncommitted offset is read": ("unsent-commit", [*commit("a", 5), *read(6)]),
     "a commit is read before it was sent": ("unsent-commit", [*read(5), *commit("a", 5)]),
+    "a commit is back after its deletion": ("lost-deletion", [*commit("a", 5), *delete("b"), *read(5)]),
+    "a deletion loses the commit after it": (
+        "lost-commit",
+        [*commit("a", 5), *delete("b"), *commit("a", 9), *read(-1)],
+    ),
+    "a commit is back that was read and deleted": (
+        "lost-deletion",
+        [*commit("a", 5), *read(5), *delete("b"), *read(5)],
+    ),
+    "an unfinished commit is read and then gone": ("regressed", [*commit("a", 5, INFO), *read(5), *read(-1)]),
+    "an unfinished deletion is read and then undone": (
+        "regressed",
+        [*commit("a", 5), ("b", COMMIT, GO, -1), *read(-1), *read(5, "other")],
+    ),
+    "a refused deletion takes effect": ("lost-commit", [*commit("a", 5), *delete("b", FAIL), *read(-1)]),
+    "a commit of an older generation, after one in the new": (
+        "stale-commit",
+        [own("a", 1), own("a", 2), *commit("a", 5, generation=2), *commit("a", 6, generation=1), *read(6)],
+    ),
     "two members own it": ("two-owners", [own("a", 1), own("b", 1)]),
     "a member of an older generation commits": ("stale-commit", [own("a", 1), own("b", 2), *commit("a", 5)]),
 }
@@ -85,6 +108,40 @@ ALLOWED: dict[str, list[Line]] = {
         ("a", COMMIT, OK, 9, 1),
         ("x", READ, OK, 9),
         ("y", READ, OK, 5),
+    ],
+    "a commit is deleted": [*commit("a", 5), *read(5), *delete("b"), *read(-1), *commit("a", 9), *read(9)],
+    "what was never committed is deleted": [*read(-1), *delete("a"), *read(-1)],
+    "a deletion in flight is seen or not": [
+        *commit("a", 5),
+        ("b", COMMIT, GO, -1),
+        *read(5),
+        *read(-1),
+        ("b", COMMIT, OK, -1),
+        *read(-1),
+    ],
+    "an unfinished deletion takes effect after a later commit": [
+        *commit("a", 5),
+        *delete("b", INFO),
+        *commit("a", 9),
+        *read(9),
+        *read(-1),
+    ],
+    "a deletion overlaps a commit": [
+        *commit("a", 5),
+        ("b", COMMIT, GO, -1),
+        ("a", COMMIT, GO, 9, 1),
+        ("a", COMMIT, OK, 9, 1),
+        ("b", COMMIT, OK, -1),
+        *read(-1),
+    ],
+    "a commit between two deletions": [*delete("b"), *commit("a", 5), *read(5), *delete("b"), *read(-1)],
+    "a commit of a generation that ends before the next one is in force": [
+        own("a", 1),
+        *commit("a", 5),
+        *read(5),
+        own("b", 2),
+        *commit("a", 6, FAIL),
+        *read(5),
     ],
     "members own it in successive generations": [own("a", 1), own("b", 2), own("a", 3), own("a", 3)],
     "a commit of the previous generation in flight": [

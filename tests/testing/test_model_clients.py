@@ -13,6 +13,7 @@ import trio
 from kbroker.testing.checkers import Finding
 from kbroker.testing.cluster import DATA, MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
+from kbroker.testing.group_checker import NONE_COMMITTED
 from kbroker.testing.history import Event, Function, Type
 from kbroker.testing.judging import become_healthy, read_everything, verdict
 from kbroker.testing.model_clients import GroupPlan, ProducerPlan, ReaderPlan, Workload, observe, run_workload
@@ -32,7 +33,18 @@ WORKLOAD = Workload(
         ReaderPlan(name="reader-1", topic=TOPIC, partitions=PARTITIONS),
         ReaderPlan(name="reader-2", topic=TOPIC, partitions=PARTITIONS, from_replica=True),
     ),
-    groups=(GroupPlan(name="group-1", members=2, topic=TOPIC, partitions=len(PARTITIONS), leaves=True),),
+    groups=(
+        GroupPlan(
+            name="group-1",
+            members=2,
+            topic=TOPIC,
+            partitions=len(PARTITIONS),
+            leaves=True,
+            commits_late=True,
+            watchers=1,
+        ),
+        GroupPlan(name="group-2", members=2, topic=TOPIC, partitions=len(PARTITIONS), is_standalone=True),
+    ),
 )
 TIERED = {
     "remote_storage_enable": "true",
@@ -111,6 +123,29 @@ def test_a_quiet_run_does_real_work_without_findings(quiet: History) -> None:
     assert {event.process for event in quiet.events if event.function is Function.FINAL} == {
         f"broker-{each}" for each in (1, 2, 3)
     }
+
+
+def test_groups_delete_offsets_watch_commits_and_commit_late(quiet: History) -> None:
+    commits = [e for e in quiet.events if e.function is Function.COMMIT]
+    deletions = [e for e in commits if e.type is Type.OK and e.offset == NONE_COMMITTED]
+    assert len(deletions) > 3
+    assert {e.value for e in deletions} == {"group-2"}
+    newest, late = 0, []
+    for event in quiet.events:
+        if event.value == "group-1" and event.function in (Function.OWN, Function.COMMIT):
+            assert event.epoch is not None
+            newest = max(newest, event.epoch)
+            if event.epoch < newest and event.type is not Type.INVOKE:
+                late.append(event.type)
+    assert late
+    assert set(late) == {Type.FAIL}
+    open_commits: set[str] = set()
+    watched = 0
+    for event in quiet.events:
+        if event.function is Function.COMMIT and event.value == "group-1":
+            (open_commits.add if event.type is Type.INVOKE else open_commits.discard)(event.process)
+        watched += event.process == "group-1-2" and event.type is Type.INVOKE and bool(open_commits)
+    assert watched > 10
 
 
 def test_every_record_reaches_every_reader(quiet: History) -> None:
