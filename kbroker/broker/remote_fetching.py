@@ -73,7 +73,7 @@ async def read_remote(
     parts.end()
     if not fetch.size and len(fetch.remote) < len(fetch.answers):
         await env.run_blocking(fetch.read_without_remote)
-        fetch.refuse_retired()
+    fetch.refuse_retired()
     return is_expired
 
 

@@ -16,6 +16,7 @@ from tests.handlers.asking import (
     batch,
     create_topic,
     delete_records,
+    delete_topic,
     fetch_in_background,
     fetching,
     list_offset,
@@ -139,8 +140,8 @@ async def test_batches_are_returned_whole_on_both_sides_of_the_seam(tiered: Memo
         )
 
 
-async def test_a_hole_at_the_tiers_end_is_skipped(tiered: MemoryBroker) -> None:
-    """KAFKA-15388: offsets 10 to 12 have no record, as after compaction; empty responses would repeat forever."""
+async def leave_a_hole(tiered: MemoryBroker) -> Client:
+    """A topic whose offsets 10 to 12 have no record, as after compaction; 13 is the first local offset."""
     client = await tiered.connect()
     await create_topic(client, "t", settings=TIERED)
     for _ in range(PER_SEGMENT):
@@ -152,9 +153,34 @@ async def test_a_hole_at_the_tiers_end_is_skipped(tiered: MemoryBroker) -> None:
     for _ in range(2):
         assert (await produce(client, "t", batch(VALUE))).error_code == 0
     await until_local_from(client, "t", 13)
+    return client
+
+
+async def test_a_hole_at_the_tiers_end_is_skipped(tiered: MemoryBroker) -> None:
+    """KAFKA-15388: empty responses would repeat forever."""
+    client = await leave_a_hole(tiered)
     for offset in (9, 10, 12, 13):
         got = bases(await client.ask(fetching("t", wanted(offset=offset)), version=12))
         assert got[0] == (9 if offset == 9 else 13), offset
+
+
+async def test_a_fetch_is_refused_if_its_topic_is_deleted_behind_a_hole(tiered: MemoryBroker) -> None:
+    """Another topic may have reused the file names while a thread read the local log."""
+    client = await leave_a_hole(tiered)
+    request = fetching("t", wanted(offset=10))
+    await client.ask(request, version=12)
+    tiered.env.latency_ms = 100  # before and after a call at most
+    async with trio.open_nursery() as nursery:
+        answers = [await fetch_in_background(nursery, tiered, request) for _ in range(8)]
+        await trio.sleep(0.1)
+        tiered.env.latency_ms = 0
+        late = [one for one in answers if not one]
+        assert late, "their threads have read, and have not ended"
+        await delete_topic(client, "t")
+        assert not any(late)
+    for ((_, answer),) in late:
+        part = parts(answer)[0]
+        assert (part.error_code, read_batches(part)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
 
 
 async def test_offsets_in_the_reply_are_those_of_the_whole_log(tiered: MemoryBroker) -> None:
