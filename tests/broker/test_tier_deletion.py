@@ -120,6 +120,22 @@ async def test_a_topic_leaves_the_tier_on_all_brokers(deletions: Counter[int]) -
         await read_all(cluster, 6, start=5)
 
 
+@pytest.mark.parametrize("delay_ms", [0, 3, 8, 20])
+async def test_the_next_leader_finishes_the_deletion_of_a_topic_that_left_the_tier(delay_ms: int) -> None:
+    async with tiered_cluster() as (cluster, disk):
+        await cluster.create(**TIERED)
+        await fill(cluster, 10)
+        logs = [cluster.brokers[one].partition().log for one in (1, 2, 3)]
+        await cluster.until(lambda: all(log.local_log_start_offset == 9 for log in logs))
+        await configure_topic(cluster, remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await trio.sleep(delay_ms / 1000)
+        await cluster.kill(cluster.leader())
+        await cluster.until(lambda: not stored(disk))
+        await until_led(cluster)
+        await cluster.until(lambda: replica(cluster).log.log_start_offset == 9)
+        await read_all(cluster, 10, start=9)
+
+
 async def test_a_topic_that_returns_to_the_tier_keeps_its_new_copies() -> None:
     """It returns while the followers wait to finish the deletion of its old copies."""
     async with tiered_cluster() as (cluster, disk):
