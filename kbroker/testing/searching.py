@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from multiprocessing.pool import Pool
 from typing import Final
 
 from kbroker.testing.plan import Plan, drawn_plan, smaller
 from kbroker.testing.simulated_run import Outcome, run_plan
 
 _FORK: Final = multiprocessing.get_context("fork")
-"""A child has all modules at once, and no state of another run."""
+"""A child has all modules at once, and no state of another run but that of `_warm_up`."""
+_WARM_UP: Final = 0
+"""The seed of a tiered topic with a group."""
+
+
+@cache
+def _warm_up() -> None:
+    """Import late modules and compile codecs once, not in each child."""
+    run_plan(replace(drawn_plan(_WARM_UP), duration_ms=1_000, acts=()))
+
+
+def _pool(jobs: int) -> Pool:
+    _warm_up()
+    return _FORK.Pool(jobs, initializer=_collect_nothing, maxtasksperchild=1)
+
+
+def _collect_nothing() -> None:
+    """A child ends after one run."""
+    gc.disable()
+    gc.freeze()
 
 
 def in_child(plan: Plan) -> Outcome:
@@ -20,13 +43,13 @@ def in_child(plan: Plan) -> Outcome:
 
 def in_children(plans: Iterable[Plan], *, jobs: int) -> Iterator[Outcome]:
     """Run plans in new processes, `jobs` at a time; the outcomes are in the order of the plans."""
-    with _FORK.Pool(jobs, maxtasksperchild=1) as pool:
+    with _pool(jobs) as pool:
         yield from pool.imap(run_plan, plans)
 
 
 def of_seeds(seeds: Iterable[int], *, jobs: int) -> Iterator[Outcome]:
     """Run the plans of seeds; see `in_children`. An endless iterable needs an end by the caller."""
-    with _FORK.Pool(jobs, maxtasksperchild=1) as pool:
+    with _pool(jobs) as pool:
         pending = []
         for seed in seeds:
             pending.append(pool.apply_async(_of_seed, (seed,)))
