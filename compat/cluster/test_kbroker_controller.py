@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.java_clients import RECORDS, create, produce_and_consume
 from compat.cluster.nodes import QUICK_SESSIONS
-from compat.cluster.test_quorum_member import RECORDS, create, produce_and_consume
 from compat.kafka import libraries
 from compat.kafka.tools import tool
 from compat.waiting import until

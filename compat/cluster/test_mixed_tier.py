@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.test_tier_followers import (
+from compat.cluster.tiered_load import (
     BUILT,
     PATIENCE_S,
     TIERED,
@@ -22,8 +22,7 @@ from compat.cluster.test_tier_followers import (
 from compat.kafka import libraries
 from compat.kafka.node import tier_settings as kafka_tier_settings
 from compat.waiting import until
-
-METADATA = "__remote_log_metadata"
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 
 
 def test_a_tier_is_shared_by_both_kinds_of_brokers(tmp_path: Path) -> None:
@@ -44,9 +43,9 @@ def test_a_tier_is_shared_by_both_kinds_of_brokers(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         # Apache Kafka leads the tier's metadata until its broker is killed.
         for replicas in ([1], [1, 2, 3]):
-            reassign(cluster, tmp_path, replicas, topic=METADATA)
-            cluster.await_isrs(METADATA, *replicas)
-        assert cluster.leader(METADATA) == 1
+            reassign(cluster, tmp_path, replicas, topic=REMOTE_LOG_METADATA_TOPIC)
+            cluster.await_isrs(REMOTE_LOG_METADATA_TOPIC, *replicas)
+        assert cluster.leader(REMOTE_LOG_METADATA_TOPIC) == 1
         config = {**TIERED, "segment.bytes": str(1 << 20)}
         new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1, 2]], config=config)
         admin.create_topics([new])[TOPIC].result(30)

@@ -11,41 +11,20 @@ from uuid import UUID
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.nodes import Node
+from compat.cluster.java_clients import RECORDS, create, produce_and_consume
+from compat.cluster.nodes import WITHOUT_TRANSACTIONS, Node
 from compat.kafka import libraries
 from compat.kafka.tools import run_tool, tool
 from compat.oracle.raw import connected
 from compat.waiting import until
 from wire.types import uuid_to_text
 
-WITHOUT_TRANSACTIONS = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
-
-RECORDS = 500
 INVALID_REQUEST = 42
 
 
 @pytest.fixture(autouse=True)
 def _java() -> None:
     libraries()
-
-
-def create(cluster: ProcessCluster, topic: str, *how: str) -> None:
-    servers = ("--bootstrap-server", cluster.bootstrap_servers)
-    tool("TopicCommand", *servers, "--create", "--topic", topic, "--config", "min.insync.replicas=1", *how)
-
-
-def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, *, total: int = RECORDS) -> None:
-    """Produce RECORDS records, and consume the `total` that the topic then has."""
-    servers = cluster.bootstrap_servers
-    tool(
-        "ProducerPerformance", "--topic", topic, "--num-records", str(RECORDS), "--record-size", "100",
-        "--throughput", "-1", "--bootstrap-server", servers, "--command-property", "acks=all",
-    )  # fmt: skip
-    consumed = tool(
-        "ConsumerPerformance", "--bootstrap-server", servers, "--topic", topic, "--num-records", str(total),
-        "--group", group, "--timeout", "30000",
-    )  # fmt: skip
-    assert f", {total}, " in consumed
 
 
 def await_end(node: Node, *, timeout_s: float = 30) -> str:

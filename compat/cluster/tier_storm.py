@@ -3,7 +3,7 @@
 The load of `compat.cluster.storm` writes and reads, also at random offsets that only the tier has. Then the cluster
 must come back, and the history is judged. At the end the store must have the objects of the finished segments and no
 others; each of its batches must be equal, byte for byte, to the batch of that offset on every broker that still has it;
-and the tier and the local logs together must have every offset.
+and neither the tier nor a local log may have a gap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,9 @@ from compat.tiered.records import base_offset, last_offset, whole_batches
 from compat.tiered.remote_log import COPY_FINISHED, DELETE_FINISHED, RemoteLog
 from compat.torture.load import Recorder, create_topic
 from compat.waiting import until
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.testing.checkers import Finding
 
-METADATA: Final = "__remote_log_metadata"
 TIER: Final = {
     "remote.log.storage.system.enable": "true",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
@@ -139,7 +139,7 @@ def tier_storm(directory: Path, kind: str, kills: int, recorder: Recorder, *, se
 
 def judge_tier(cluster: ProcessCluster, tier: Store, partitions: int) -> list[Finding]:
     """K9, when all copies have ended: objects, bytes and offsets."""
-    log = RemoteLog(lambda: cluster.brokers[cluster.leader(METADATA)].address)
+    log = RemoteLog(lambda: cluster.brokers[cluster.leader(REMOTE_LOG_METADATA_TOPIC)].address)
     states: dict[tuple[bytes, int, bytes], int] = {}
 
     def is_settled() -> bool:
@@ -162,30 +162,40 @@ def judge_tier(cluster: ProcessCluster, tier: Store, partitions: int) -> list[Fi
     for partition in range(partitions):
         remote = [objects[key]["log"] for key in sorted(finished & objects.keys()) if key[0] == partition]
         local = [cluster.log_bytes(broker, TOPIC, partition) for broker in cluster.brokers]
-        findings += _judge_bytes(partition, remote, local)
+        findings += judge_bytes(partition, remote, local)
     return findings
 
 
-def _judge_bytes(partition: int, remote: list[bytes], local: list[bytes]) -> Iterator[Finding]:
+def judge_bytes(partition: int, remote: list[bytes], local: list[bytes]) -> Iterator[Finding]:
+    """K9: the tier begins at offset 0, each log within the tier or at its end, none of them has a gap, and the batches
+    of an offset are equal.
+
+    Shape  remote are the segments of the tier, local the logs of the brokers
+    """
     known: dict[int, bytes] = {}
-    for data in remote:
-        for batch in whole_batches(data):
-            if known.setdefault(base_offset(batch), batch) != batch:
-                yield _finding(partition, f"two batches in the tier differ at offset {base_offset(batch)}")
-    in_tier = set(known)
-    compared = 0
-    for data in local:
-        for batch in whole_batches(data):
-            compared += base_offset(batch) in in_tier
-            if known.setdefault(base_offset(batch), batch) != batch:
-                yield _finding(partition, f"two batches differ at offset {base_offset(batch)}")
-    end = 0
-    for offset in sorted(known):
-        if offset != end:
-            yield _finding(partition, f"no batch has offset {end}; the next one has {offset}")
-        end = last_offset(known[offset]) + 1
+    tier_end = yield from _judge_log(partition, "the tier", remote, known, begins_by=0)
     assert len(remote) > 1, "hardly anything was copied"
-    assert compared, "nothing is both local and in the tier"
+    shared = {base_offset(batch) for data in local for batch in whole_batches(data)} & known.keys()
+    assert shared, "nothing is both local and in the tier"
+    for number, data in enumerate(local, 1):
+        yield from _judge_log(partition, f"log {number}", [data], known, begins_by=tier_end)
+
+
+def _judge_log(
+    partition: int, name: str, segments: list[bytes], known: dict[int, bytes], *, begins_by: int
+) -> Generator[Finding, None, int]:
+    """Compare the batches with those that are known, and note them; returns the end of the log."""
+    own: dict[int, bytes] = {}
+    for batch in (batch for data in segments for batch in whole_batches(data)):
+        own[base_offset(batch)] = batch
+        if known.setdefault(base_offset(batch), batch) != batch:
+            yield _finding(partition, f"{name} has another batch at offset {base_offset(batch)}")
+    end = min([begins_by, *own])
+    for offset in sorted(own):
+        if offset != end:
+            yield _finding(partition, f"{name} has no batch at offset {end}; the next one has {offset}")
+        end = last_offset(own[offset]) + 1
+    return end
 
 
 def _finding(partition: int, what: str) -> Finding:

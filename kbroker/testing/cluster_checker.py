@@ -32,10 +32,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
+from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.testing.checkers import Finding
 from kbroker.testing.history import BadHistory, Event, Function, Type
 
-METADATA = "__cluster_metadata-0"
+METADATA = f"{CLUSTER_METADATA_TOPIC}-0"
 PATIENCE_MS = 30_000
 BY_EPOCH = "epoch"
 """The reason of a truncation to the point where two histories of leader epochs diverge."""

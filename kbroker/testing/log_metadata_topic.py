@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
@@ -147,7 +148,7 @@ class LogMetadataTopic:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nobody leads")
 
     def _path(self, index: int) -> str:
-        return f"{self._directory}/__remote_log_metadata-{index}"
+        return f"{self._directory}/{REMOTE_LOG_METADATA_TOPIC}-{index}"
 
     def _open(self, count: int) -> None:
         self.logs = [
@@ -155,7 +156,7 @@ class LogMetadataTopic:
                 self._path(index),
                 disk=self.env.disk,
                 config=LogConfig(segment_bytes=16 << 20),
-                topic="__remote_log_metadata",
+                topic=REMOTE_LOG_METADATA_TOPIC,
                 partition=index,
                 topic_id=self._topic_id,
                 clean_shutdown=self._clean_shutdown,

@@ -1,0 +1,27 @@
+"""Topics, producers and consumers of Apache Kafka's command line tools."""
+
+from __future__ import annotations
+
+from compat.cluster import ProcessCluster
+from compat.kafka.tools import tool
+
+RECORDS = 500
+
+
+def create(cluster: ProcessCluster, topic: str, *how: str) -> None:
+    servers = ("--bootstrap-server", cluster.bootstrap_servers)
+    tool("TopicCommand", *servers, "--create", "--topic", topic, "--config", "min.insync.replicas=1", *how)
+
+
+def produce_and_consume(cluster: ProcessCluster, topic: str, group: str, *, total: int = RECORDS) -> None:
+    """Produce RECORDS records, and consume the `total` that the topic then has."""
+    servers = cluster.bootstrap_servers
+    tool(
+        "ProducerPerformance", "--topic", topic, "--num-records", str(RECORDS), "--record-size", "100",
+        "--throughput", "-1", "--bootstrap-server", servers, "--command-property", "acks=all",
+    )  # fmt: skip
+    consumed = tool(
+        "ConsumerPerformance", "--bootstrap-server", servers, "--topic", topic, "--num-records", str(total),
+        "--group", group, "--timeout", "30000",
+    )  # fmt: skip
+    assert f", {total}, " in consumed
