@@ -47,7 +47,7 @@ async def ended(client: Client) -> bool:
 
 
 async def story(seen: list[str], seed: int) -> None:
-    """Records, a killed leader, a lost reply, a cut, and a loss of power."""
+    """Records, a lost reply, a cut link, and a leader that loses its power."""
     async with memory_cluster(3, seed=seed, pace=Pace(split=0.1)) as cluster:
         digest = blake2b(digest_size=8)
 
@@ -62,6 +62,13 @@ async def story(seen: list[str], seed: int) -> None:
         client = await cluster.connect(leader)
         for number in range(20):
             await produce(client, b"%d" % number * 50)
+        cluster.network.drop_reply(CLIENT, ProduceRequest)
+        await client.send(request(b"lost"), version=9)
+        assert await ended(client)
+        cluster.network.cut(leader, next(each for each in cluster.brokers if each is not leader))
+        await (await cluster.connect(leader)).send(request(b"one replica gets it later"), version=9)
+        await cluster.until(lambda: len(cluster.partition("t").isr) == 2)
+        cluster.network.mend()
         await leader.kill(loss=Loss.SECTORS)
         await cluster.until(lambda: cluster.partition("t").leader not in (-1, leader.id))
         await leader.start()

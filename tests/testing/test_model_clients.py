@@ -181,8 +181,8 @@ def test_an_acknowledged_record_that_no_replica_has_is_found(quiet: History) -> 
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_a_later_leader_owes_nothing_for_acks_of_its_predecessor_alone(quiet: History, acks: int) -> None:
-    """A leader that is lost takes records with it that only acks=1 has promised, and another record takes its place."""
+def test_only_records_of_acks_all_must_outlive_their_leader(quiet: History, acks: int) -> None:
+    """The history says that a leader acknowledged a record; the next leader has another record at its offset."""
     key = next(e.key for e in quiet.events if e.function is Function.SEND and e.process == "producer-3")
     last = [e for e in quiet.events if e.function is Function.SEND and e.type is Type.OK and e.key == key][-1]
     lost = replace(last, process="lost", value="lost", acks=acks)

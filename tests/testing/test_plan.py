@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from kbroker.testing.acts import ACTS
@@ -20,8 +24,18 @@ def weight(plan: Plan) -> tuple[int, ...]:
     )
 
 
-def test_a_seed_always_gives_the_same_plan() -> None:
-    assert all(drawn_plan(seed) == drawn_plan(seed) for seed in SEEDS)
+def test_a_seed_gives_the_same_plan_in_every_process() -> None:
+    plans = "\n".join(drawn_plan(seed).to_json() for seed in SEEDS)
+    program = f"from kbroker.testing.plan import *\nfor seed in {SEEDS}: print(drawn_plan(seed).to_json())"
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert ran.stdout.strip() == plans
+
+
+def test_every_seed_has_another_plan() -> None:
     assert len({str(drawn_plan(seed)) for seed in SEEDS}) == len(SEEDS)
 
 

@@ -212,9 +212,6 @@ def test_a_scenario_tells_what_happens_and_what_is_learnt(scenario: Scenario) ->
     for rule in scenario.rules:
         run = told(scenario.name, rule)
         assert len(run.steps) >= 3
-        assert [step["step"] for step in run.steps] == [*range(1, len(run.steps) + 1)]
-        times = [step["at_ms"] for step in run.steps]
-        assert times == sorted(times)
         assert run.facts
         texts = [run.beginning["opening"], run.end["lesson"], *(step["text"] for step in run.steps)]
         assert all(text.endswith((".", ".)")) and "  " not in text for text in texts)
