@@ -14,10 +14,10 @@ from typing import Any, Final
 from kbroker.cli import CommandFailed
 from kbroker.cli._say import say, say_json
 from kbroker.cli._table import print_rows
+from kbroker.cli.simulate import BOTH
 
 _PROGRAM: Final = (sys.executable, "-m", "kbroker.testing.scenarios")
 _NEW: Final = "new"
-_BOTH: Final = "both"
 
 Line = dict[str, Any]
 
@@ -60,7 +60,7 @@ def show(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     known = {one["scenario"]: one["rules"] for one in lines()}
     if options.name not in known:
         parser.error(f"there is no scenario {options.name!r}; choose from {', '.join(known)}")
-    rules: Sequence[str] = known[options.name] if options.rule == _BOTH else [options.rule]
+    rules: Sequence[str] = known[options.name] if options.rule == BOTH else [options.rule]
     if not set(rules) <= set(known[options.name]):
         parser.error(f"{options.name} has only the rule {', '.join(known[options.name])}")
     runs = (lines(options.name, "--rule", rule) for rule in rules)

@@ -9,23 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kbroker.testing.broker import Client, memory_broker
-    from kbroker.testing.cluster import MemoryCluster, MemoryNode, memory_cluster
-    from kbroker.testing.determinism import deterministic, run
-    from kbroker.testing.disk_nodes import Loss
-    from kbroker.testing.network import Pace
-
-__all__ = [
-    "Client",
-    "Loss",
-    "MemoryCluster",
-    "MemoryNode",
-    "Pace",
-    "deterministic",
-    "memory_broker",
-    "memory_cluster",
-    "run",
-]
+    from kbroker.testing.broker import Client as Client
+    from kbroker.testing.broker import memory_broker as memory_broker
+    from kbroker.testing.cluster import MemoryCluster as MemoryCluster
+    from kbroker.testing.cluster import MemoryNode as MemoryNode
+    from kbroker.testing.cluster import memory_cluster as memory_cluster
+    from kbroker.testing.determinism import deterministic as deterministic
+    from kbroker.testing.determinism import run as run
+    from kbroker.testing.disk_nodes import Loss as Loss
+    from kbroker.testing.network import Pace as Pace
 
 _MODULES: Final = {
     "Client": "broker",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 OLD: Final = "old"
 NEW: Final = "new"
+TWO_SEGMENTS: Final = 1_500
+"""local.retention.bytes that keeps the active segment of a scenario and the one before it."""
 
 Tell = Callable[["Stage"], Awaitable[dict[str, Any]]]
 

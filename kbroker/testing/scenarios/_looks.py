@@ -88,7 +88,6 @@ def values_of(data: bytes) -> list[dict[str, Any]]:
     return [
         {"offset": one.offset, "value": (one.value or b"").decode().rstrip(), "epoch": batch.partition_leader_epoch}
         for batch in batches(data)
-        if batch.is_whole
         for one in batch.records()
     ]
 

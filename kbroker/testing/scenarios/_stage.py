@@ -17,7 +17,7 @@ from kbroker.testing.cluster import CLIENT, CONTROLLER, MemoryCluster, MemoryNod
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.network import Pace
-from kbroker.testing.scenarios import OLD, Scenario
+from kbroker.testing.scenarios import Scenario
 from kbroker.testing.scenarios._clients import ALL, Write, ask_end_of_epoch, produce_to, read_from
 from kbroker.testing.scenarios._looks import LETTERS, letter, replica_look, tier_look
 from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata, TopicIdPartition
@@ -94,11 +94,6 @@ class Stage:
     _start_s: float = field(default_factory=trio.current_time)
     _steps: int = 0
     _segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
-
-    @property
-    def is_old(self) -> bool:
-        """Whether the old rule runs."""
-        return self.rule == OLD
 
     # Looking
 
@@ -277,8 +272,10 @@ class Stage:
         """Where an epoch ended, as a broker answers OffsetForLeaderEpoch. Errors: KafkaError."""
         return await ask_end_of_epoch(await self.cluster.connect(self.node(name)), TOPIC, epoch)
 
-    async def settle(self) -> None:
-        """Wait until all in-sync replicas know that everything is committed."""
+    async def settle(self, *names: str) -> None:
+        """Wait until these are the in-sync replicas, if some are named, and all know that everything is committed."""
+        if names:
+            await self.until(lambda: self.isr == list(names), f"{', '.join(names)} are in sync")
         leader = self.leader
         assert leader is not None
         await self.until(

@@ -44,7 +44,7 @@ async def record_lost(stage: Stage) -> dict[str, Any]:
     """B leads, A follows: the letters of KIP-101."""
     await stage.create_topic("B", "A", min_insync_replicas=1, unclean_leader_election_enable="true")
     await stage.produce("m1")
-    await stage.until(lambda: stage.high_watermark("A") == 1, "A knows that m1 is committed")
+    await stage.settle()
     await stage.sleep(CHECKPOINTED_S)
     stage.step("B leads, A follows. The producer has written m1 with acks=all, and both know that it is committed.")
     write = stage.send("m2")
@@ -75,14 +75,13 @@ async def record_lost(stage: Stage) -> dict[str, Any]:
         f"log ends at {stage.end('A')}."
     )
     await stage.start("B")
-    await stage.until(lambda: stage.isr == ["A", "B"], "both are in sync")
-    await stage.settle()
+    await stage.settle("A", "B")
     found = await stage.read()
     stage.step(
         f"B comes back and follows A: its log ends at {stage.end('B')}. A consumer reads {', '.join(found)}. "
         + ("The acknowledged record m2 is lost on both replicas." if "m2" not in found else "Nothing is lost.")
     )
-    return {"acknowledged": ["m1", "m2"], "read": found, "lost": [one for one in ("m1", "m2") if one not in found]}
+    return _facts(found)
 
 
 @scenario(
@@ -107,7 +106,7 @@ async def record_lost_in_sync(stage: Stage) -> dict[str, Any]:
     """C leads, then A, then B."""
     await stage.create_topic("C", "A", "B", min_insync_replicas=1)
     await stage.produce("m1")
-    await stage.until(lambda: stage.high_watermark("A") == stage.high_watermark("B") == 1, "A and B know of m1")
+    await stage.settle()
     stage.step("C leads, A and B follow, and all know that m1 is committed.")
     write = stage.send("m2")
     await stage.until(lambda: stage.end("A") == stage.end("B") == 2, "A and B have m2")
@@ -138,8 +137,7 @@ async def record_lost_in_sync(stage: Stage) -> dict[str, Any]:
     stage.step(f"A fails too. B is in sync, so its election is clean: it leads in epoch {stage.epoch('B')}.")
     await stage.start("A")
     await stage.start("C")
-    await stage.until(lambda: stage.isr == ["A", "B", "C"], "all are in sync")
-    await stage.settle()
+    await stage.settle("A", "B", "C")
     found = await stage.read()
     stage.step(
         f"A and C come back and follow B. A consumer reads {', '.join(found)}. "
@@ -149,7 +147,7 @@ async def record_lost_in_sync(stage: Stage) -> dict[str, Any]:
             else "Two failures have lost nothing."
         )
     )
-    return {"acknowledged": ["m1", "m2"], "read": found, "lost": [one for one in ("m1", "m2") if one not in found]}
+    return _facts(found)
 
 
 @scenario(
@@ -173,7 +171,7 @@ async def logs_diverge(stage: Stage) -> dict[str, Any]:
     """A leads, B follows and loses what was not flushed."""
     await stage.create_topic("A", "B", min_insync_replicas=1)
     await stage.produce("m1")
-    await stage.until(lambda: stage.high_watermark("B") == 1, "B knows that m1 is committed")
+    await stage.settle()
     await stage.stop("B")
     await stage.start("B")
     await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync again")
@@ -239,7 +237,7 @@ async def three_epochs(stage: Stage) -> dict[str, Any]:
     """A, B and A lead in turn; both stay in the ISR, and no election is unclean."""
     await stage.create_topic("A", "B", min_insync_replicas=1)
     await stage.produce("m1")
-    await stage.until(lambda: stage.high_watermark("B") == 1, "B knows that m1 is committed")
+    await stage.settle()
     stage.step("A leads in epoch 0, B follows, and both have m1.")
     stage.cut_both("A", "B")
     await stage.produce("m2", "m3", to="A", acks=1)
@@ -278,3 +276,8 @@ async def three_epochs(stage: Stage) -> dict[str, Any]:
         )
     )
     return {"A": left, "B": right, "agree": left == right}
+
+
+def _facts(read: list[str]) -> dict[str, Any]:
+    acknowledged = ["m1", "m2"]
+    return {"acknowledged": acknowledged, "read": read, "lost": [one for one in acknowledged if one not in read]}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.testing.scenarios import epochs_text, scenario
+from kbroker.testing.scenarios import TWO_SEGMENTS, epochs_text, scenario
 
 if TYPE_CHECKING:
     from kbroker.testing.scenarios._stage import Stage
 
-TWO_SEGMENTS: Final = 1_500
-"""local.retention.bytes that keeps the active segment and the one before it."""
 PRODUCER: Final = 7
 LOCAL_MS: Final = 30_000
 SLOW_MS: Final = 3_000
@@ -66,8 +64,7 @@ async def empty_follower(stage: Stage) -> dict[str, Any]:
         its local log starts ({stage.local_start("A")}), reads the leader epochs of the segment before that from the
         tier ({epochs_text(history)}), and starts an empty log there."""
     )
-    await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.settle()
+    await stage.settle("A", "B")
     stage.step(
         f"""B fetches from offset 3 as any follower does, and gets the later epochs with the records. Its history is
         now that of A: {epochs_text(stage.look("B")["epochs"])}. B is in sync with {len(stage.values("B"))} records
@@ -141,8 +138,7 @@ async def follower_behind(stage: Stage) -> dict[str, Any]:
         tier, reads the leader epochs from it ({epochs_text(history)}), deletes its own records, and starts its log
         again at offset {stage.local_start("B")}."""
     )
-    await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.settle()
+    await stage.settle("A", "B")
     found = await stage.read()
     stage.step(f"B has caught up and is in sync. A consumer reads from offset 0: {', '.join(found)}.")
     return {"end_of_epoch": end, "local_start": stage.local_start("B"), "history": history, "read": found}
@@ -185,8 +181,7 @@ async def follower_joins(stage: Stage) -> dict[str, Any]:
         history. It retries, and until then changes nothing: its log ends at {waiting["log_end_offset"]}."""
     )
     stage.cluster.store.heal()
-    await stage.until(lambda: stage.isr == ["A", "B"], "B is in sync")
-    await stage.settle()
+    await stage.settle("A", "B")
     stage.step(
         f"""The store works again. B reads the history, starts its log at {stage.local_start("B")}, copies
         {len(stage.values("B"))} records, and is in sync."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.testing.scenarios import epochs_text, scenario
+from kbroker.testing.scenarios import TWO_SEGMENTS, epochs_text, scenario
 
 if TYPE_CHECKING:
     from kbroker.testing.scenarios._stage import Stage
 
-TWO_SEGMENTS: Final = 1_500
-"""local.retention.bytes that keeps the active segment and the one before it."""
 LARGE_SEGMENT: Final = 1 << 20
 
 
@@ -64,8 +62,7 @@ async def lost_records(stage: Stage) -> dict[str, Any]:
     )
     await stage.until(lambda: len(stage.finished("B")) == 2, "B copies its segment")
     await stage.start("A")
-    await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync again")
-    await stage.settle()
+    await stage.settle("A", "B")
     stage.step(
         f"""B copies its own first segment: the old copy is on its line of epochs only up to offset 0. A comes back,
         follows B in epoch {stage.epoch("A")}, truncates m1, m2 and m3, and fetches n1 to n3."""
@@ -121,8 +118,7 @@ async def unclean_election(stage: Stage) -> dict[str, Any]:
     await stage.until(lambda: len(stage.finished("B")) == 3, "B copies its segment")
     stage.mend()
     await stage.start("A")
-    await stage.until(lambda: stage.isr == ["A", "B"], "A is in sync")
-    await stage.settle()
+    await stage.settle("A", "B")
     stage.step(
         f"""B has copied its own segment with n2. A comes back, follows B in epoch {stage.epoch("A")}, and truncates
         everything after m1, although it had been committed."""
@@ -180,8 +176,7 @@ async def two_histories(stage: Stage) -> dict[str, Any]:
         7. A consumer reads {", ".join(found)}: the history of A, from the copies that A made."""
     )
     await stage.reassign("A", "C")
-    await stage.until(lambda: "C" in stage.isr, "C is in sync")
-    await stage.settle()
+    await stage.settle("A", "C")
     history = stage.look("C")["epochs"]
     stage.step(
         f"""C, a new and empty replica, is built from the tier. It finds the copy before offset
