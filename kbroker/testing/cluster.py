@@ -172,7 +172,7 @@ class MemoryNode:
             pass
         except* NodeFailed as group:
             self.failure = _first(group)
-            cluster.failures.append(f"{self.host} ended by itself: {self.failure}")
+            cluster.failures.append((self.id, f"{self.host} ended by itself: {self.failure}"))
         except* Exception as bugs:  # noqa: BLE001 - a bug must end this node only, and be reported
             cluster.faults.append(f"{self.host} died: {''.join(traceback.format_exception(bugs))}")
         finally:
@@ -208,7 +208,7 @@ class MemoryCluster:
     """See the module docstring; made by `memory_cluster`.
 
     Shape  nodes has the brokers 1 to n and the controller; faults are sentences about bugs that a request or a node
-           met, failures about nodes that ended by themselves
+           met, failures the ids of nodes that ended by themselves, with a sentence
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class MemoryCluster:
         self.clock = MemoryClock(self)
         self.nodes: dict[int, MemoryNode] = {}
         self.faults: list[str] = []
-        self.failures: list[str] = []
+        self.failures: list[tuple[int, str]] = []
         self.events = EventLines()
         self.trace: Callable[..., object] = lambda *_: None
         self._given = settings

@@ -1,5 +1,5 @@
-"""What is demanded of a cluster after a simulated run: it becomes healthy, every replica and the tier have what was
-acknowledged, and no checker finds a broken promise.
+"""Judges a cluster after a simulated run: waits until it is healthy, reads all replicas, disks and the tier, and runs
+the checkers on the history.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ HEALTHY_WITHIN_MS: Final = 60_000
 REAL_LIMIT_S: Final = 120
 """A run that takes longer does not end."""
 _KEEP_ALIVE_S: Final = 0.5
-_DISK_ACTS: Final = frozenset({"disk-error", "power-loss"})
 
 Trace = Callable[[str], object]
 
@@ -142,7 +141,7 @@ async def _judged(plan: Plan, cluster: MemoryCluster, history: History, outcome:
         await read_everything(cluster, history, names)
         watching.cancel_scope.cancel()
     outcome.findings += verdict(history, patience_ms=HEALTHY_WITHIN_MS)
-    outcome.findings += _unexpected(plan, cluster)
+    outcome.findings += unexpected(plan, cluster)
 
 
 async def _work(plan: Plan, cluster: MemoryCluster, history: History, stopping: trio.Event) -> None:
@@ -163,15 +162,19 @@ async def _perform_later(cluster: MemoryCluster, act: Act) -> None:
     await perform(cluster, act)
 
 
-def _unexpected(plan: Plan, cluster: MemoryCluster) -> list[Finding]:
-    """Bugs that no checker of histories can see: requests that met one, nodes that ended by themselves, tracebacks."""
+def unexpected(plan: Plan, cluster: MemoryCluster) -> list[Finding]:
+    """Bugs that no checker of histories can see: requests that met one, tracebacks, and nodes that ended by themselves
+    although the plan has no disk-error on them.
+    """
     found = [Finding("run", "fault", "", -1, fault) for fault in cluster.faults]
     found += [Finding("run", "traceback", "", -1, str(line)) for line in cluster.events.lines if _is_bug(line)]
     # A snapshot has its name only when it is durable.
     damaged = (line for line in cluster.events.lines if line.event.endswith("using the previous snapshot"))
     found += [Finding("K8", "damaged-snapshot", "", -1, str(line)) for line in damaged]
-    if not any(act.kind in _DISK_ACTS for act in plan.acts):
-        found += [Finding("run", "node-failed", "", -1, failure) for failure in cluster.failures]
+    excused = {node for act in plan.acts if act.kind == "disk-error" for node in act.nodes}
+    for node, failure in cluster.failures:
+        if node not in excused:
+            found.append(Finding("run", "node-failed", "", -1, failure))
     return found
 
 
