@@ -169,11 +169,14 @@ class GroupClient(ABC):
         """Change the committed offset of a partition; NONE_COMMITTED is a deletion."""
         self._note(Function.COMMIT, Type.INVOKE, index, offset=offset, epoch=generation)
         self._offsets.begin()
+        repeated = self._router.cluster.network.repeated
+        before = repeated[self._name]
         outcome = Type.INFO  # also for codes that a coordinator may send after it has appended the record
         try:
             answer = await self._ask(request, version)
             code = code_of(getattr(answer, "error_code", 0) or answer.topics[0].partitions[0].error_code)
-            outcome = Type.OK if code is ErrorCode.NONE else Type.FAIL if code in _REFUSED else Type.INFO
+            if repeated[self._name] == before:  # else it may take effect once more, at any time
+                outcome = Type.OK if code is ErrorCode.NONE else Type.FAIL if code in _REFUSED else Type.INFO
             self._check(code)
             return code
         finally:

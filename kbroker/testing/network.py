@@ -22,6 +22,7 @@ resets.
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -170,6 +171,8 @@ class SimulatedNetwork(MemoryNetwork):
         self.seed = seed
         self.pace = pace or Pace()
         self.frame_faults: list[FrameFault] = []
+        self.repeated: Counter[str] = Counter()
+        """How many requests of each host arrived again."""
         self.trace: Callable[..., object] = lambda *_: None
         self._links: dict[tuple[str, str], _Link] = {}
         self._connections: list[_Connection] = []
@@ -328,6 +331,7 @@ class SimulatedNetwork(MemoryNetwork):
         listener = self.listeners.get((connection.server, connection.port))
         if listener is None:
             return
+        self.repeated[connection.client] += 1
         again, _, server = self._pair(connection.client, connection.server, connection.port)
         self._connections.append(again)
         again.up.due = trio.current_time() + connection.repeat_after_ms / 1000

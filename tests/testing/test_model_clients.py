@@ -19,6 +19,7 @@ from kbroker.testing.judging import become_healthy, read_everything, verdict
 from kbroker.testing.model_clients import GroupPlan, ProducerPlan, ReaderPlan, Workload, observe, run_workload
 from kbroker.testing.recorder import History
 from kbroker.testing.store import TIER
+from wire.messages.offset_commit import OffsetCommitRequest
 
 TOPIC, PARTITIONS = "t", (0, 1)
 WORK_S = 5
@@ -172,6 +173,19 @@ def test_r1_a_killed_leader_costs_no_record() -> None:
     assert judged(history) == []
     acked = [e for e in history.events if e.function is Function.SEND and e.type is Type.OK]
     assert min(sum(e.at_ms < killed_at_ms for e in acked), sum(e.at_ms > killed_at_ms for e in acked)) > 100
+
+
+def test_a_repeated_commit_may_take_effect_later() -> None:
+    """Kafka cannot recognize a commit that the network delivers again; it sets the offset back."""
+    hosts = ("group-1-0", "group-1-1", "group-2-0", "group-2-1")
+
+    async def repeat(cluster: MemoryCluster) -> None:
+        for host in hosts:
+            cluster.network.repeat(host, OffsetCommitRequest, after_ms=1_500, times=2)
+        await trio.sleep(WORK_S)
+        assert {host: cluster.network.repeated[host] for host in hosts} == dict.fromkeys(hosts, 2)
+
+    assert judged(history_of(repeat)) == []
 
 
 def test_an_acknowledged_record_that_no_replica_has_is_found(quiet: History) -> None:
