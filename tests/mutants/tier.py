@@ -45,6 +45,7 @@ TIER: Final = (
                 "        is_finished = metadata.state is FINISHED\n",
                 "        is_finished = metadata.state in (STARTED, FINISHED)\n",
             ),
+            Patch(_PLAN, "(one for one in segments if one.state is FINISHED)", "segments"),
         ),
     ),
     Mutant(
@@ -57,6 +58,7 @@ TIER: Final = (
                 "        if not entries or segment.end_offset >= self.log_end_offset:\n            return False\n",
                 "        return True\n",
             ),
+            Patch(_PLAN, "            return min(highest, end_offset - 1)\n", "            return highest\n"),
         ),
     ),
     Mutant(
