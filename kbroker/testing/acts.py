@@ -7,13 +7,13 @@ that it has in sync has another running replica in sync: Kafka promises no more 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
-from kbroker.testing.cluster import MemoryCluster, MemoryNode
+from kbroker.testing.cluster import MemoryCluster
+from kbroker.testing.composed_acts import COMPOSED_ACTS, Begin, End, may_lose_power, revive
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.frames import FrameFault
@@ -43,34 +43,12 @@ async def perform(cluster: MemoryCluster, act: Act) -> None:
     cluster.trace("act ends", act.kind)
 
 
-async def revive(node: MemoryNode) -> None:
-    """Start a node unless it runs. If it fails to start, it stays down until the end of the run, which tries again."""
-    if not node.is_running:
-        node.disk.heal()
-        await node.start(waits=False)
-
-
-End = Callable[[], Awaitable[None]]
-Begin = Callable[[MemoryCluster, Act], Awaitable[End | None]]
-
-
 async def _kill(cluster: MemoryCluster, act: Act) -> End | None:
     node = cluster.nodes[act.nodes[0]]
     if not node.is_running:
         return None
     await node.kill()
     return lambda: revive(node)
-
-
-def may_lose_power(cluster: MemoryCluster, node: MemoryNode) -> bool:
-    """Whether no acknowledged record has its only safe copy on this node."""
-    for topic in cluster.image.topics_by_name.values():
-        for partition in topic.partitions.values():
-            if node.id in partition.isr and not any(
-                other != node.id and cluster.nodes[other].is_serving for other in partition.isr
-            ):
-                return False
-    return True
 
 
 async def _lose_power(cluster: MemoryCluster, act: Act) -> End | None:
@@ -152,18 +130,25 @@ async def _frame(cluster: MemoryCluster, act: Act) -> End | None:
     return end
 
 
-def _with_disk_fault(fault_of: Callable[[Act], Fault]) -> Begin:
-    async def begin(cluster: MemoryCluster, act: Act) -> End | None:
-        node = cluster.nodes[act.nodes[0]]
-        node.disk.inject(fault_of(act))
+async def _slow_disk(cluster: MemoryCluster, act: Act) -> End | None:
+    return _with_fault(cluster, act, Fault(0, name="sync", times=-1, slow_ms=act.values["slow_ms"]))
 
-        async def end() -> None:
-            node.disk.heal()
-            await revive(node)
 
-        return end
+async def _disk_error(cluster: MemoryCluster, act: Act) -> End | None:
+    return _with_fault(cluster, act, Fault(times=1, **{key: act.values[key] for key in act.values if key != "loss"}))
 
-    return begin
+
+def _with_fault(cluster: MemoryCluster, act: Act, fault: Fault) -> End:
+    node = cluster.nodes[act.nodes[0]]
+    node.disk.inject(fault)
+
+    async def end() -> None:
+        node.disk.heal()
+        if (loss := act.values.get("loss")) and node.is_running and may_lose_power(cluster, node):
+            await node.kill(loss=Loss(loss))
+        await revive(node)
+
+    return end
 
 
 async def _jump(cluster: MemoryCluster, act: Act) -> End | None:
@@ -234,6 +219,7 @@ async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
 
 
 ACTS: Final[dict[str, Begin]] = {
+    **COMPOSED_ACTS,
     "kill": _kill,
     "power-loss": _lose_power,
     "restart": _restart,
@@ -243,8 +229,8 @@ ACTS: Final[dict[str, Begin]] = {
     "slow-link": _slow_link,
     "reset": _reset,
     "frame": _frame,
-    "slow-disk": _with_disk_fault(lambda act: Fault(0, name="sync", times=-1, slow_ms=act.values["slow_ms"])),
-    "disk-error": _with_disk_fault(lambda act: Fault(times=1, **act.values)),
+    "slow-disk": _slow_disk,
+    "disk-error": _disk_error,
     "clock-jump": _jump,
     "store-error": _store_fault,
     "store-damage": _store_fault,

@@ -139,6 +139,8 @@ class MemoryNode:
         if self.node is None:
             return
         has_power = loss is Loss.PROCESS_DEATH
+        if not has_power:
+            self._cluster.suspects[self.id] = self._cluster.in_sync(self.id)
         survivor = self.disk.crash(loss, seed=self._draws("crash").below(1 << 32))
         self.disk.dead = True  # no `finally` of the dying node can change the disk
         self._cluster.network.kill(self.host, power=not has_power)
@@ -208,7 +210,8 @@ class MemoryCluster:
     """See the module docstring; made by `memory_cluster`.
 
     Shape  nodes has the brokers 1 to n and the controller; faults are sentences about bugs that a request or a node
-           met, failures the ids of nodes that ended by themselves, with a sentence
+           met, failures the ids of nodes that ended by themselves, with a sentence; suspects maps a node that has lost
+           its power to the partitions that had it in their ISR then
     """
 
     def __init__(
@@ -222,6 +225,7 @@ class MemoryCluster:
         self.nodes: dict[int, MemoryNode] = {}
         self.faults: list[str] = []
         self.failures: list[tuple[int, str]] = []
+        self.suspects: dict[int, set[tuple[str, int]]] = {}
         self.events = EventLines()
         self.trace: Callable[..., object] = lambda *_: None
         self._given = settings
@@ -272,6 +276,13 @@ class MemoryCluster:
         images = [self._image, *(image for node in self.nodes.values() if (image := node.image) is not None)]
         self._image = max(images, key=lambda image: image.offset)
         return self._image
+
+    def in_sync(self, node_id: int) -> set[tuple[str, int]]:
+        """The partitions that have a node in their ISR, by the newest metadata."""
+        topics = self.image.topics_by_name.items()
+        return {
+            (name, index) for name, topic in topics for index, each in topic.partitions.items() if node_id in each.isr
+        }
 
     def partition(self, topic: str, index: int = 0) -> PartitionImage:
         """The newest metadata of a partition."""

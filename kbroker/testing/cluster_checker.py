@@ -183,9 +183,12 @@ def logs_match(observed: Observed) -> Iterator[Finding]:
                 text = f"{by_epoch[epoch]} and {broker} both lead in epoch {epoch}"
                 yield Finding("K7", "two-leaders", key, -1, text)
                 break
-        for log in observed.logs[key]:
+    for key, logs in observed.logs.items():
+        if key == METADATA:
+            continue
+        for log in logs:
             yield from _judge_epochs(log)
-        for one, other in combinations(observed.logs[key], 2):
+        for one, other in combinations(logs, 2):
             if (offset := one.differs_at(other, one.matched_end(other))) is not None:
                 text = f"{one.process} and {other.process} differ, and have later batches of one epoch at one offset"
                 yield Finding("K7", "log-mismatch", key, offset, text)
@@ -242,6 +245,7 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
     latest: dict[str, int] = defaultdict(int)
     begun: dict[tuple[str, str | None], int] = {}
     acked: list[tuple[Event, int]] = []
+    starts: dict[str, int] = defaultdict(int)
     polled: dict[str, set[int | None]] = defaultdict(set)
     last_poll: dict[str, int] = {}
     for event in history:
@@ -259,6 +263,8 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
         elif event.function is Function.POLL:
             polled[event.key].add(event.offset)
             last_poll[event.key] = event.at_ms
+        elif event.function is Function.BOUNDS:
+            starts[event.key] = max(starts[event.key], int(event.value or 0))
     for key, times in full.items():
         for heal_ms in heals:
             end_ms = heal_ms + patience_ms
@@ -268,6 +274,10 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
                 yield Finding("K11", "not-writable", key, -1, f"not within {patience_ms} ms after t={heal_ms}")
     for event, _ in acked:
         late_ms = event.at_ms + patience_ms
-        if _offset(event) >= 0 and event.offset not in polled[event.key] and last_poll.get(event.key, -1) > late_ms:
+        if (
+            _offset(event) >= starts[event.key]
+            and event.offset not in polled[event.key]
+            and last_poll.get(event.key, -1) > late_ms
+        ):
             text = f"no reader has received {event.value!r}, which was acknowledged at t={event.at_ms}"
             yield Finding("K11", "unseen", event.key, _offset(event), text)

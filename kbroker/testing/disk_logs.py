@@ -12,7 +12,13 @@ from wire.record_batch import batches
 
 
 def note_log(
-    note: Callable[..., object], process: str, key: str, segments: Iterable[tuple[int, bytes]], checkpoint: str
+    note: Callable[..., object],
+    process: str,
+    key: str,
+    segments: Iterable[tuple[int, bytes]],
+    checkpoint: str,
+    *,
+    log_start_offset: int = 0,
 ) -> None:
     """Note the batches, the leader epochs and the bounds of one log. An incomplete last batch and zeros are left out.
 
@@ -31,7 +37,7 @@ def note_log(
             end = batch.next_offset
     for epoch_text, offset in parse_lines(checkpoint, 2):
         note(process, Function.EPOCH, Type.OK, key, epoch=int(epoch_text), offset=int(offset))
-    note(process, Function.END, Type.OK, key, offset=end, value=str(start))
+    note(process, Function.END, Type.OK, key, offset=end, value=str(max(start, log_start_offset)))
 
 
 def truncation_reason(why: str) -> str:

@@ -1,8 +1,7 @@
 """The clients of a simulated run.
 
 run_workload   producers, readers and groups work until the run stops
-observe        asks every broker again and again who leads, who is in sync, and who is the controller, and looks
-               into it
+observe        asks every broker again and again who leads, who is in sync, and who is the controller
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import trio
 from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.cluster_checker import METADATA
 from kbroker.testing.history import Function
-from kbroker.testing.invariants import Invariants
+from kbroker.testing.model_deleter import DeleterPlan, run_deleter
 from kbroker.testing.model_group import GroupPlan, clients_of
 from kbroker.testing.model_producer import ProducerPlan, run_producer
 from kbroker.testing.model_reader import ReaderPlan, run_reader
@@ -46,6 +45,7 @@ class Workload:
     producers: tuple[ProducerPlan, ...] = ()
     readers: tuple[ReaderPlan, ...] = ()
     groups: tuple[GroupPlan, ...] = ()
+    deleters: tuple[DeleterPlan, ...] = ()
 
 
 async def run_workload(
@@ -66,6 +66,9 @@ async def run_workload(
         nursery.start_soon(produce)
         for reader in workload.readers:
             nursery.start_soon(partial(run_reader, Router(cluster, reader.name), reader, history, stopping=all_sent))
+        for deleter in workload.deleters:
+            own = Router(cluster, deleter.name)
+            nursery.start_soon(partial(run_deleter, own, deleter, history, seed=seed, stopping=stopping))
         for group in workload.groups:
             for client in clients_of(cluster, group, history, seed=seed):
                 nursery.start_soon(client.run, stopping)
@@ -82,9 +85,7 @@ async def _watch(router: Router, node: int, history: History, partitions: Sequen
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)
-    invariants = Invariants(router.cluster, history)
     for turn in count():
-        invariants.look(node, partitions)
         try:
             await _ask_offsets(router, node, history, topics)
             if turn % _OTHERS_EACH == 0:
@@ -136,4 +137,4 @@ async def _ask_metadata(router: Router, node: int, history: History, topics: dic
             )
 
 
-__all__ = ["GroupPlan", "ProducerPlan", "ReaderPlan", "Workload", "observe", "run_workload"]
+__all__ = ["DeleterPlan", "GroupPlan", "ProducerPlan", "ReaderPlan", "Workload", "observe", "run_workload"]

@@ -6,6 +6,10 @@ answers are received. Batches that failed with an error that may pass are sent a
 sequences that they had. After a time without success their outcome stays unknown, and an idempotent producer continues
 with a new producer id. It also gets one if the broker does not know its sequences any more, as Java's does.
 
+An idempotent producer also does on purpose what the network does to others. In some rounds a later batch is sent
+first, and must be refused. After some rounds, and after each change of the leader, those of the last
+five batches that were acknowledged are sent once more, as if their answers were lost: the broker must recognize them.
+
 Source  Sender and TransactionManager of Apache Kafka 4.3.1
 """
 
@@ -17,8 +21,11 @@ from typing import Final
 import trio
 
 from kbroker.client.operations import produce_request
+from kbroker.storage.producer_state import REMEMBERED_BATCHES
 from kbroker.testing.draws import Draws
+from kbroker.testing.env import WALL_START_MS
 from kbroker.testing.history import Function, Type, value_of
+from kbroker.testing.model_reader import log_start_of
 from kbroker.testing.model_router import BACKOFF_MS, MAX_BACKOFF_MS, Router, Unreachable, pause
 from kbroker.testing.recorder import History
 from wire.batch_header import NO_PRODUCER_ID, NO_SEQUENCE
@@ -66,6 +73,8 @@ class _Batch:
     values: list[str]
     sequence: int = NO_SEQUENCE
     times_sent: int = 0
+    is_acknowledged: bool = False
+    base_offset: int = -1
 
 
 async def run_producer(
@@ -97,6 +106,8 @@ class _Lane:
         self._producer = (NO_PRODUCER_ID, -1)
         self._sequence = 0
         self._has_gap = False  # a batch was refused for good, so the later ones need other sequences
+        self._last: list[_Batch] = []  # of the present producer id, with an outcome, by sequence
+        self._last_epoch = -1  # the leader epoch in which they were last sent again
         self._codec = Codec[plan.compression.upper()]
 
     async def run(self) -> None:
@@ -110,8 +121,12 @@ class _Lane:
             if self._plan.is_idempotent and self._producer[0] == NO_PRODUCER_ID and not await self._init():
                 continue
             waiting = [self._batch(draws) for _ in range(draws.between(1, self._plan.in_flight))]
-            await self._send_ahead(waiting)
+            is_known = any(batch.is_acknowledged for batch in self._last)
+            sent_first = draws.below(len(waiting)) if is_known and draws.chance(0.1) else 0
+            await self._send_ahead(waiting, sent_first)
             await self._repeat(waiting)
+            if self._last and self._producer[0] != NO_PRODUCER_ID:
+                await self._send_again(always=draws.chance(0.05))
             await pause(self._stopping, self._plan.pause_ms)
         self._router.close()
 
@@ -125,6 +140,7 @@ class _Lane:
             await pause(self._stopping, BACKOFF_MS)
             return False
         self._producer, self._sequence = (answer.producer_id, answer.producer_epoch), 0
+        self._last.clear()
         return True
 
     def _batch(self, draws: Draws) -> _Batch:
@@ -145,7 +161,7 @@ class _Lane:
 
     def _timestamp_ms(self) -> int:
         """The clients have a clock that never jumps."""
-        return 1_700_000_000_000 + self._history.now()
+        return WALL_START_MS + self._history.now()
 
     def _number(self, batch: _Batch) -> None:
         if self._plan.is_idempotent:
@@ -161,12 +177,12 @@ class _Lane:
         batch.times_sent += 1
         await self._router.send(node, request, version=PRODUCE_VERSION)
 
-    async def _send_ahead(self, waiting: list[_Batch]) -> None:
+    async def _send_ahead(self, waiting: list[_Batch], sent_first: int) -> None:
         """Send the batches of a round at once and receive their answers; what is acknowledged is removed."""
         sent: list[_Batch] = []
         try:
             node = await self._router.leader(self._partition)
-            for batch in waiting:
+            for batch in (waiting[sent_first], *waiting[:sent_first], *waiting[sent_first + 1 :]):
                 await self._send(node, batch)
                 sent.append(batch)
             for batch in sent:
@@ -181,6 +197,7 @@ class _Lane:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             self._complete(batch, Type.OK, base_offset=found.base_offset)
             waiting.remove(batch)
+            batch.is_acknowledged, batch.base_offset = True, found.base_offset
         elif not code.retriable and code not in _FORGOTTEN:
             if code is not ErrorCode.INVALID_TIMESTAMP:  # the answer of a broker whose clock is a day late
                 text = f"{self._plan.name} sends a batch that is refused for good: {code.name}"
@@ -192,6 +209,8 @@ class _Lane:
         return code
 
     def _complete(self, batch: _Batch, kind: Type, *, base_offset: int = -1, error: str | None = None) -> None:
+        if self._plan.is_idempotent:
+            self._last = sorted((*self._last, batch), key=lambda one: one.sequence)[-REMEMBERED_BATCHES:]
         for number, value in enumerate(batch.values):
             offset = None if kind is not Type.OK else base_offset + number if base_offset >= 0 else -1
             self._history.note(
@@ -227,10 +246,36 @@ class _Lane:
 
     async def _begin_again(self, waiting: list[_Batch], code: ErrorCode) -> None:
         """Number the batches from 0 with a new producer id, as the broker does not know the sequences before them."""
-        if not self._has_gap:
+        if not self._has_gap and not self._history.is_lossy(self._key):
             text = f"{self._plan.name} sends the next batch in order, and is refused: {code.name}"
             self._history.complain("K4", "sequence-refused", self._key, -1, text)
         if await self._init():
             self._has_gap = False
             for batch in waiting:
                 self._number(batch)
+
+    async def _send_again(self, *, always: bool) -> None:
+        """Send the last batches again, oldest first, `always` or if another leadership has begun since."""
+        try:
+            node = await self._router.leader(self._partition)
+            epoch = self._router.places[self._partition].leader_epoch
+            if epoch == self._last_epoch and not always:
+                return
+            for batch in [batch for batch in self._last if batch.is_acknowledged]:
+                await self._send(node, batch)
+                found = (await self._router.receive(node)).responses[0].partition_responses[0]
+                # A replica that began after them, because they are deleted, does not know them, as in Kafka.
+                if batch.base_offset >= log_start_of(self._router, self._partition, node):
+                    self._judge_repetition(batch, code_of(found.error_code), found.base_offset)
+            self._last_epoch = epoch
+        except Unreachable:
+            return
+
+    def _judge_repetition(self, batch: _Batch, code: ErrorCode, base_offset: int) -> None:
+        text = f"{self._plan.name} sends the acknowledged batch at {batch.base_offset} again, and the answer is"
+        if self._history.is_lossy(self._key):
+            return
+        if code is ErrorCode.NONE and batch.base_offset not in (-1, base_offset):
+            self._history.complain("K4", "repeated", self._key, base_offset, f"{text} this offset")
+        elif code in _FORGOTTEN:
+            self._history.complain("K4", "not-recognized", self._key, batch.base_offset, f"{text} {code.name}")

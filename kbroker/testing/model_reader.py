@@ -20,9 +20,13 @@ from kbroker.testing.model_router import BACKOFF_MS, Partition, Router, Unreacha
 from kbroker.testing.recorder import History
 from wire.errors import ErrorCode, code_of
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.record_batch import RecordBatch, batches
 
+EARLIEST: Final = -2
+LATEST: Final = -1
 FETCH_VERSION: Final = 12
+OFFSETS_VERSION: Final = 6
 WAIT_MS: Final = 500
 MAX_BYTES: Final = 64 * 1024
 END_WITHIN_S: Final = 30
@@ -133,18 +137,38 @@ class _Lane:
         if answer.error_code:
             raise Unreachable(code_of(answer.error_code).name)
         found = answer.responses[0].partitions[0]
-        self._take(found, node, is_leader=node == place.leader)
+        if code_of(found.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE and node == place.leader:
+            await self._begin_elsewhere(node)
+        self._take(found)
         high_watermark: int = found.high_watermark
         return high_watermark
 
-    def _take(self, found: Any, node: int, *, is_leader: bool) -> None:
-        code = code_of(found.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE and is_leader:
-            # A run deletes no records, and this reader has received all records before this offset.
-            text = f"broker {node} answers {self._plan.name} with OFFSET_OUT_OF_RANGE"
+    async def _begin_elsewhere(self, node: int) -> None:
+        """Go on at the log start if the records at the position were deleted. Errors: Unreachable."""
+        start, end = [await self._offset(node, timestamp) for timestamp in (EARLIEST, LATEST)]
+        if self._history.is_lossy(self._key):
+            self._position = min(max(start, self._position), end)
+        elif start > self._position:
+            self._position = start
+        else:
+            # This reader has received all records before this offset.
+            text = f"broker {node} has {start} to {end}, and answers {self._plan.name} with OFFSET_OUT_OF_RANGE"
             self._history.complain("K3", "out-of-range", self._key, self._position, text)
-        if code is not ErrorCode.NONE:
-            raise Unreachable(code.name)
+        self._history.note(self._plan.name, Function.ASSIGN, Type.OK, self._key, offset=self._position)
+
+    async def _offset(self, node: int, timestamp: int) -> int:
+        asked = ListOffsetsPartition(partition_index=self._partition[1], timestamp=timestamp)
+        topic = ListOffsetsTopic(name=self._partition[0], partitions=[asked])
+        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+        found = (await self._router.ask(node, request, version=OFFSETS_VERSION)).topics[0].partitions[0]
+        if found.error_code:
+            raise Unreachable(code_of(found.error_code).name)
+        offset: int = found.offset
+        return offset
+
+    def _take(self, found: Any) -> None:
+        if found.error_code:
+            raise Unreachable(code_of(found.error_code).name)
         for batch in batches(found.records or b""):
             if not self._history.received(self._plan.name, self._key, batch):
                 raise Unreachable(ErrorCode.CORRUPT_MESSAGE.name)
@@ -154,21 +178,34 @@ class _Lane:
 
 
 async def read_replica(router: Router, partition: Partition, node: int, end: int, *, history: History) -> None:
-    """Read one replica from offset 0 to the end that all are said to have, and note its `final` lines.
+    """Read one replica from its log start to the end that all are said to have, and note its `final` lines.
 
     Errors  Unreachable
     """
-    key, process, position = f"{partition[0]}-{partition[1]}", f"broker-{node}", 0
+    key, process, start = f"{partition[0]}-{partition[1]}", f"broker-{node}", log_start_of(router, partition, node)
+    position = start
     while position < end:
-        records = await _read_at(router, partition, node, position, history)
+        records = await _read_at(router, partition, node, position)
         if not records:
+            now = log_start_of(router, partition, node)
+            if position == start < now:  # deleted before the first read
+                start = position = now
+                continue
+            text = f"{process} does not give the records from there to {end}"
+            history.complain("K1", "unreadable", key, position, text)
             break
         for batch in batches(records):
             is_readable = history.received(process, key, batch)
             for offset, value in records_of(batch, position) if is_readable else ():
                 history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
             position = max(position, batch.next_offset)
-    history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value="0")
+    history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value=str(start))
+
+
+def log_start_of(router: Router, partition: Partition, node: int) -> int:
+    """The log start offset of a replica."""
+    replica = router.cluster.nodes[node].replica(*partition)
+    return 0 if replica is None else replica.log.log_start_offset
 
 
 async def read_at_random(
@@ -179,8 +216,9 @@ async def read_at_random(
     Errors  Unreachable
     """
     key, process = f"{partition[0]}-{partition[1]}", f"broker-{node}"
-    for offset in [draws.below(end) for _ in range(min(end, _RANDOM_READS))]:
-        if records := await _read_at(router, partition, node, offset, history):
+    start = log_start_of(router, partition, node)
+    for offset in [draws.between(start, end - 1) for _ in range(min(end - start, _RANDOM_READS))]:
+        if records := await _read_at(router, partition, node, offset):
             batch = next(batches(records))
             history.received(process, key, batch)
             if not batch.base_offset <= offset <= batch.last_offset:
@@ -188,16 +226,14 @@ async def read_at_random(
                 history.complain("K2", "other-batch", key, offset, text)
 
 
-async def _read_at(router: Router, partition: Partition, node: int, offset: int, history: History) -> Any:
-    """The records of a Fetch from an offset that the replica has; None, with a complaint, if it never gives them."""
-    code = ""
+async def _read_at(router: Router, partition: Partition, node: int, offset: int) -> Any:
+    """The records of a Fetch from an offset that the replica has; None if it never gives them, or no longer has it."""
     for _ in range(_TRIES):
         answer = await router.ask(node, fetch_request(partition, offset), version=FETCH_VERSION)
         found = answer.responses[0].partitions[0] if not answer.error_code else None
         if found is not None and not found.error_code and found.records:
             return found.records
-        code = "nothing" if found is None or not found.error_code else code_of(found.error_code).name
         await trio.sleep(BACKOFF_MS / 1000)
-    key = f"{partition[0]}-{partition[1]}"
-    history.complain("K1", "unreadable", key, offset, f"broker-{node} answers {code} {_TRIES} times")
+        if log_start_of(router, partition, node) > offset:
+            break
     return None

@@ -147,9 +147,15 @@ class _Connection:
         self.down = _WirePipe(network, network.link(server, client), self, asks=False)
         self.dropped: set[int] = set()
         self.repeat_after_ms = 0.0
+        self.is_repetition = False
+        """It carries one request that arrives again, whatever has become of its sender."""
 
     def other(self, pipe: _WirePipe) -> _WirePipe:
         return self.down if pipe is self.up else self.up
+
+    def outlives(self, host: str) -> bool:
+        """Whether the end of a host's process does not end it."""
+        return self.is_repetition and host == self.client
 
     def reset(self) -> None:
         """End it at once on both sides; data in transit is lost."""
@@ -225,7 +231,8 @@ class SimulatedNetwork(MemoryNetwork):
         """Reset the connections of a host, or those between two hosts."""
         for connection in self._living():
             ends = (connection.client, connection.server)
-            if host_of(host) in ends and (other is None or host_of(other) in ends):
+            is_meant = host_of(host) in ends and (other is None or host_of(other) in ends)
+            if is_meant and not connection.outlives(host_of(host)):
                 connection.reset()
 
     def drop_reply(self, sender: Place, request: type | None = None, *, times: int = 1, skip: int = 0) -> None:
@@ -264,7 +271,7 @@ class SimulatedNetwork(MemoryNetwork):
         if power:
             self._dark.add(host)
         for connection in self._living():
-            if host in (connection.client, connection.server):
+            if host in (connection.client, connection.server) and not connection.outlives(host):
                 mine, theirs = connection.up, connection.down
                 if connection.server == host:
                     mine, theirs = theirs, mine
@@ -334,6 +341,7 @@ class SimulatedNetwork(MemoryNetwork):
         self.repeated[connection.client] += 1
         again, _, server = self._pair(connection.client, connection.server, connection.port)
         self._connections.append(again)
+        again.is_repetition = True
         again.up.due = trio.current_time() + connection.repeat_after_ms / 1000
         again.up.in_flight += len(frame)
         self.send(again.up, frame)

@@ -16,15 +16,22 @@ class History:
     """Lines for the checkers, and what clients see that has no line.
 
     Shape  unordered: producers whose sends may be repeated; complaints: findings of the clients themselves;
-           batches maps partition -> base offset -> the bytes of the batch that a reader received first
+           batches maps partition -> base offset -> the bytes of the batch that a reader received first; deleted maps
+           partition -> the highest offset below which a client has asked to delete, and confirmed what a leader has
+           answered; lossy: topics with unclean elections, which may lose and replace records; excused:
+           partitions that faults have entitled to do so
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lossy: frozenset[str] = frozenset()) -> None:
+        self.lossy = lossy
+        self.excused: set[str] = set()
         self.events: list[Event] = []
         self.counts: Counter[tuple[Function, Type]] = Counter()
         self.unordered: list[str] = []
         self.complaints: list[Finding] = []
         self.batches: dict[str, dict[int, bytes]] = defaultdict(dict)
+        self.deleted: dict[str, int] = defaultdict(int)
+        self.confirmed: dict[str, int] = defaultdict(int)
         self._answers: dict[tuple[str, Function, str], tuple[Any, ...]] = {}
 
     @staticmethod
@@ -55,6 +62,10 @@ class History:
         if finding not in self.complaints:
             self.complaints.append(finding)
 
+    def is_lossy(self, key: str) -> bool:
+        """Whether a partition may lose records."""
+        return key in self.excused or key.rpartition("-")[0] in self.lossy
+
     def received(self, process: str, key: str, batch: RecordBatch) -> bool:
         """A client has received a batch: its CRC must be valid, and its bytes the same for all readers. Returns whether
         its records can be read.
@@ -66,7 +77,7 @@ class History:
         if not batch.crc_is_valid():
             self.complain("K12", "bad-crc", key, batch.base_offset, f"{process} receives a batch with a wrong CRC")
             return False
-        if known is None:
+        if known is None or self.is_lossy(key):
             self.batches[key][batch.base_offset] = data
         else:
             self.complain("K2", "batch-differs", key, batch.base_offset, f"{process} receives other bytes than before")

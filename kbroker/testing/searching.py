@@ -10,7 +10,8 @@ from functools import cache
 from multiprocessing.pool import Pool
 from typing import Final
 
-from kbroker.testing.plan import Plan, drawn_plan, smaller
+from kbroker.testing.drawing import drawn_plan
+from kbroker.testing.plan import Plan, smaller
 from kbroker.testing.simulated_run import Outcome, run_plan
 
 _FORK: Final = multiprocessing.get_context("fork")

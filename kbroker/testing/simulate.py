@@ -105,7 +105,8 @@ def seed_range(text: str) -> Iterable[int]:
 
 
 def _one(options: argparse.Namespace) -> int:
-    from kbroker.testing.plan import drawn_plan, plan_of  # noqa: PLC0415 - after a mutant is installed
+    from kbroker.testing.drawing import drawn_plan  # noqa: PLC0415 - after a mutant is installed
+    from kbroker.testing.plan import plan_of  # noqa: PLC0415
     from kbroker.testing.searching import is_repeatable, shrink  # noqa: PLC0415
     from kbroker.testing.simulated_run import run_plan  # noqa: PLC0415
 

@@ -19,16 +19,18 @@ from typing import Final
 import trio
 
 from kbroker.runtime.env import RealEnv
-from kbroker.testing.acts import perform, revive
+from kbroker.testing.acts import perform
 from kbroker.testing.checkers import Finding
 from kbroker.testing.cluster import MemoryCluster, memory_cluster
+from kbroker.testing.composed_acts import revive
 from kbroker.testing.determinism import run as run_deterministically
 from kbroker.testing.event_lines import EventLine
 from kbroker.testing.history import to_line
+from kbroker.testing.invariants import Invariants
 from kbroker.testing.judging import become_healthy, read_everything, verdict
 from kbroker.testing.model_clients import observe, run_workload
 from kbroker.testing.network import Pace
-from kbroker.testing.plan import Act, Plan
+from kbroker.testing.plan import SYNCS_ALL, Act, Plan
 from kbroker.testing.recorder import History
 
 HEALTHY_WITHIN_MS: Final = 60_000
@@ -57,6 +59,7 @@ class Outcome:
     simulated_ms: int = 0
     real_ms: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    excused: list[str] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
@@ -111,11 +114,12 @@ async def _run(plan: Plan, outcome: Outcome, record: Callable[..., object]) -> N
             node.drift(drift)
         for topic in plan.topics:
             await cluster.create_topic(topic.name, replicas=topic.replicas, **topic.configs)
-        history = History()
+        history = History(lossy=frozenset(topic.name for topic in plan.topics if topic.is_lossy))
         try:
             await _judged(plan, cluster, history, outcome)
         finally:
             outcome.simulated_ms = round(trio.current_time() * 1000)
+            outcome.excused = sorted(history.excused)
             outcome.counts = Counter(f"{event.function}-{event.type}" for event in history.events)
     for event in history.events:
         record("history", to_line(event))
@@ -127,6 +131,7 @@ async def _judged(plan: Plan, cluster: MemoryCluster, history: History, outcome:
     async with trio.open_nursery() as watching:
         partitions = [(topic.name, index) for topic in plan.topics for index in range(len(topic.replicas))]
         watching.start_soon(observe, cluster, history, partitions)
+        watching.start_soon(Invariants(cluster, history, syncs_all=plan.settings.get(SYNCS_ALL) == 1).watch, partitions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_work, plan, cluster, history, stopping)
             async with trio.open_nursery() as acting:
@@ -136,9 +141,9 @@ async def _judged(plan: Plan, cluster: MemoryCluster, history: History, outcome:
             cluster.heal()
             nursery.start_soon(_keep_alive, cluster, stopping)
             history.heal()
-            await become_healthy(cluster, names, HEALTHY_WITHIN_MS)
+            await become_healthy(cluster, history, names, HEALTHY_WITHIN_MS)
             stopping.set()
-        await read_everything(cluster, history, names)
+        await read_everything(cluster, history, plan.topics)
         watching.cancel_scope.cancel()
     outcome.findings += verdict(history, patience_ms=HEALTHY_WITHIN_MS)
     outcome.findings += unexpected(plan, cluster)

@@ -78,6 +78,8 @@ class RemoteStore:
     slow_ms: float = 0
     charge: Callable[[int, float], object] = lambda _node, _ms: None
     trace: Callable[..., object] = lambda *_: None
+    watchers: list[Callable[[int, str, RemoteLogSegmentMetadata], object]] = field(default_factory=list)
+    """Called with the node, "copy" or "delete", and the segment before each such operation."""
     disks: dict[int, SimulatedDisk] = field(default_factory=dict)
     """Node id -> the disk that its segments are read from."""
 
@@ -172,7 +174,12 @@ class SimulatedStore(LocalRemoteStorage):
     def _perform(self, operation: str, function: Callable[[], T]) -> T:
         return self._remote.perform(self._node, operation, function)
 
+    def _tell(self, operation: str, metadata: RemoteLogSegmentMetadata) -> None:
+        for watcher in list(self._remote.watchers):
+            watcher(self._node, operation, metadata)
+
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
+        self._tell("copy", metadata)
         copy = super().copy_log_segment_data
         return self._perform("copy", lambda: copy(metadata, data))
 
@@ -187,6 +194,7 @@ class SimulatedStore(LocalRemoteStorage):
         return self._perform("index", lambda: fetch(metadata, index_type))
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._tell("delete", metadata)
         delete = super().delete_log_segment_data
         self._perform("delete", lambda: delete(metadata))
 

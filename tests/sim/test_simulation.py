@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing.plan import drawn_plan, plan_of
+from kbroker.testing.drawing import drawn_plan
+from kbroker.testing.plan import plan_of
 from kbroker.testing.searching import in_child
 
 CORPUS = Path(__file__).parent / "corpus"

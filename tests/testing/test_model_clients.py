@@ -15,8 +15,18 @@ from kbroker.testing.cluster import DATA, MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.group_checker import NONE_COMMITTED
 from kbroker.testing.history import Event, Function, Type
+from kbroker.testing.invariants import Invariants
 from kbroker.testing.judging import become_healthy, read_everything, verdict
-from kbroker.testing.model_clients import GroupPlan, ProducerPlan, ReaderPlan, Workload, observe, run_workload
+from kbroker.testing.model_clients import (
+    DeleterPlan,
+    GroupPlan,
+    ProducerPlan,
+    ReaderPlan,
+    Workload,
+    observe,
+    run_workload,
+)
+from kbroker.testing.plan import TopicPlan
 from kbroker.testing.recorder import History
 from kbroker.testing.store import TIER
 from wire.messages.offset_commit import OffsetCommitRequest
@@ -47,6 +57,10 @@ WORKLOAD = Workload(
         GroupPlan(name="group-2", members=2, topic=TOPIC, partitions=len(PARTITIONS), is_standalone=True),
     ),
 )
+DELETING = replace(
+    WORKLOAD,
+    deleters=(DeleterPlan(name="deleter", topic=TOPIC, partitions=PARTITIONS, every_ms=500, rest=5),),
+)
 TIERED = {
     "remote_storage_enable": "true",
     "segment_bytes": 2_000,
@@ -67,34 +81,40 @@ async def nothing(_: MemoryCluster) -> None:
     """Change nothing."""
 
 
-def history_of(fault: Step = nothing, damage: Step = nothing) -> History:
+def history_of(
+    fault: Step = nothing, damage: Step = nothing, *, workload: Workload = WORKLOAD, history: History | None = None
+) -> History:
     """Work with a fault in the middle, heal, and read everything; the damage is done after the last record."""
-    history = History()
+    history = History() if history is None else history
+    placed = ((1, 2, 3), (2, 3, 1))
+    topic = TopicPlan(TOPIC, placed, {"min_insync_replicas": 2, **TIERED})
 
     async def main() -> None:
         async with memory_cluster(3, settings=SETTINGS, seed=9) as cluster:
-            await cluster.create_topic(TOPIC, replicas=[[1, 2, 3], [2, 3, 1]], min_insync_replicas=2, **TIERED)
+            await cluster.create_topic(TOPIC, replicas=placed, **topic.configs)
             stopping = trio.Event()
             async with trio.open_nursery() as watching:
-                watching.start_soon(observe, cluster, history, [(TOPIC, index) for index in PARTITIONS])
+                partitions = [(TOPIC, index) for index in PARTITIONS]
+                watching.start_soon(observe, cluster, history, partitions)
+                watching.start_soon(Invariants(cluster, history).watch, partitions)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(work, cluster, history, stopping)
+                    nursery.start_soon(work, cluster, workload, history, stopping)
                     await trio.sleep(WORK_S)
                     await fault(cluster)
                     cluster.heal()
                     history.heal()
-                    await become_healthy(cluster, [TOPIC], PATIENCE_MS)
+                    await become_healthy(cluster, history, [TOPIC], PATIENCE_MS)
                     stopping.set()
                 await damage(cluster)
-                await read_everything(cluster, history, [TOPIC])
+                await read_everything(cluster, history, [topic])
                 watching.cancel_scope.cancel()
 
     run(main, seed=9)
     return history
 
 
-async def work(cluster: MemoryCluster, history: History, stopping: trio.Event) -> None:
-    await run_workload(cluster, WORKLOAD, history, seed=9, stopping=stopping)
+async def work(cluster: MemoryCluster, workload: Workload, history: History, stopping: trio.Event) -> None:
+    await run_workload(cluster, workload, history, seed=9, stopping=stopping)
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +195,44 @@ def test_r1_a_killed_leader_costs_no_record() -> None:
     assert min(sum(e.at_ms < killed_at_ms for e in acked), sum(e.at_ms > killed_at_ms for e in acked)) > 100
 
 
+def test_deleted_records_stay_deleted() -> None:
+    """K1."""
+    history = history_of(workload=DELETING)
+    assert judged(history) == []
+    starts = {event.key: int(event.value or 0) for event in history.events if event.function is Function.BOUNDS}
+    assert all(0 < history.confirmed[key] <= start for key, start in starts.items())
+    assert starts.keys() == {f"{TOPIC}-{index}" for index in PARTITIONS}
+
+
+def test_deletions_that_nobody_wanted_and_those_that_are_undone_are_found() -> None:
+    history = History()
+
+    async def misremember(_: MemoryCluster) -> None:
+        history.deleted[f"{TOPIC}-0"] = 0
+        history.confirmed[f"{TOPIC}-1"] += 1_000
+
+    found = judged(history_of(damage=misremember, workload=DELETING, history=history))
+    assert {(one.kind, one.key) for one in found if one.check == "K1"} == {
+        ("deleted-early", f"{TOPIC}-0"),
+        ("not-deleted", f"{TOPIC}-1"),
+    }
+
+
+def test_a_broker_that_forgets_producers_is_found() -> None:
+    """Batches that are sent once more are refused, as if they came too early or too late."""
+
+    async def forget(cluster: MemoryCluster) -> None:
+        for _ in range(20):
+            for node in cluster.brokers:
+                for index in PARTITIONS:
+                    replica = node.replica(TOPIC, index)
+                    assert replica is not None
+                    replica.log.producers.clear(replica.log.log_end_offset)
+            await trio.sleep(0.5)
+
+    assert ("K4", "not-recognized") in checks(judged(history_of(forget)))
+
+
 def test_a_repeated_commit_may_take_effect_later() -> None:
     """Kafka cannot recognize a commit that the network delivers again; it sets the offset back."""
     hosts = ("group-1-0", "group-1-1", "group-2-0", "group-2-1")
@@ -220,6 +278,18 @@ def test_a_changed_byte_of_a_replica_is_found() -> None:
     found = checks(judged(history_of(damage=change)))
     assert ("K12", "bad-crc") in found
     assert found & {("K6", "committed-differs"), ("K7", "log-mismatch")}
+
+
+def test_damage_in_the_log_of_an_internal_topic_is_found() -> None:
+    async def append(cluster: MemoryCluster) -> None:
+        disk = cluster.nodes[1].disk
+        path = next(
+            p for p, data in disk.image(DATA).items() if "__consumer_offsets" in p and p.endswith(".log") and data
+        )
+        file = disk.open(path)
+        file.pwrite(bytes(100), file.size())
+
+    assert ("K12", "damaged-log") in checks(judged(history_of(damage=append)))
 
 
 def test_a_changed_object_of_the_tier_is_found() -> None:

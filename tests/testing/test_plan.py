@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from kbroker.testing.acts import ACTS
-from kbroker.testing.plan import KINDS, Plan, drawn_plan, plan_of, smaller
+from kbroker.testing.drawing import KINDS, drawn_plan
+from kbroker.testing.plan import CLIENTS, Plan, plan_of, smaller
 
 SEEDS = range(300)
 
@@ -18,7 +19,7 @@ def weight(plan: Plan) -> tuple[int, ...]:
     """How large a plan is, in the order of what a reader wants to have less of."""
     work = plan.workload
     return (
-        len(plan.acts) + len(plan.topics) + len(work.producers) + len(work.readers) + len(work.groups),
+        len(plan.acts) + len(plan.topics) + sum(len(getattr(work, name)) for name in CLIENTS),
         plan.duration_ms + sum(act.for_ms for act in plan.acts),
         len(plan.settings) + len(plan.drift) + sum(map(bool, plan.pace.values())),
     )
@@ -26,7 +27,7 @@ def weight(plan: Plan) -> tuple[int, ...]:
 
 def test_a_seed_gives_the_same_plan_in_every_process() -> None:
     plans = "\n".join(drawn_plan(seed).to_json() for seed in SEEDS)
-    program = f"from kbroker.testing.plan import *\nfor seed in {SEEDS}: print(drawn_plan(seed).to_json())"
+    program = f"from kbroker.testing.drawing import *\nfor seed in {SEEDS}: print(drawn_plan(seed).to_json())"
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         ran = subprocess.run(

@@ -9,7 +9,8 @@ import pytest
 from kbroker.testing.checkers import Finding
 from kbroker.testing.cluster import memory_cluster
 from kbroker.testing.determinism import run
-from kbroker.testing.plan import Act, drawn_plan
+from kbroker.testing.drawing import drawn_plan
+from kbroker.testing.plan import Act
 from kbroker.testing.simulated_run import unexpected
 
 
