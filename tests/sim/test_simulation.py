@@ -93,4 +93,4 @@ def test_a_search_reports_its_findings() -> None:
     assert "no findings" in ran.stdout
     ran = simulate("--mutant", "always-fails", "--seeds", "0..", "--first")
     assert ran.returncode == 1
-    assert "seeds with findings: [0]" in ran.stdout
+    assert "seeds with findings: [1]" in ran.stdout  # the topics of seed 0 may lose records
