@@ -41,7 +41,7 @@ from kbroker.storage.checkpoint import (
     parse_offsets,
     read_file,
 )
-from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK, PARTITION, STRAY
+from kbroker.storage.directory_names import CLEAN_SHUTDOWN, FAILED, LOCK, PARTITION, STRAY
 from kbroker.storage.formatting import META_PROPERTIES, PARTITION_METADATA, DirectoryIdentity, parse_identity
 from kbroker.storage.reserve import FILE_NAME as RESERVE
 from kbroker.storage.segment import LOG_SUFFIX
@@ -51,7 +51,15 @@ from wire.errors import Malformed
 from wire.types import uuid_to_text
 
 CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
-_OTHERS: Final = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RESERVE, snapshots.BOOTSTRAP_FILE, "cleaner-offset-checkpoint")
+_OTHERS: Final = (
+    META_PROPERTIES,
+    LOCK,
+    CLEAN_SHUTDOWN,
+    FAILED,
+    RESERVE,
+    snapshots.BOOTSTRAP_FILE,
+    "cleaner-offset-checkpoint",
+)
 _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
 """The second caches remote indexes, and the broker checks each when it uses it; the third is the tier itself."""
 _KNOWN: Final = frozenset({*CHECKPOINTS, *_OTHERS, *_OF_THE_TIER})

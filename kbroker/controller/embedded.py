@@ -41,7 +41,9 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.outcome import Outcome
 from kbroker.storage.log_directory import LogDirectory
+from kbroker.storage.plans import DirectoryState
 from kbroker.storage.reserve import SpaceReserve
+from kbroker.storage.rewriting import marking
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_registration import Endpoint
 
@@ -229,12 +231,14 @@ async def open_controller(
     may_be_empty: bool = True,
     reserve: SpaceReserve | None = None,
     is_short_of_space: Callable[[], bool] = lambda: False,
+    on_failure: Callable[[OSError], None] | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> EmbeddedController:
     """Load the metadata log under a log directory, formatting it first if it is new, and start this process's epoch.
 
     on_loaded is called, in a thread, after the log is validated and before the epoch starts. `reserve` is disk space
-    that decisions may use on a full disk; is_short_of_space tells whether the disk is nearly full.
+    that decisions may use on a full disk; is_short_of_space tells whether the disk is nearly full. on_failure is called
+    if the log cannot be written, maybe in a thread.
     Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 
@@ -251,6 +255,7 @@ async def open_controller(
             clean_shutdown=clean_shutdown,
             may_be_empty=may_be_empty,
             reserve=reserve,
+            state=DirectoryState(on_failure),
             report=logger.warning,
         )
         on_loaded()
@@ -279,6 +284,7 @@ async def controller_of(
         config=settings.metadata,
         clean_shutdown=directory.was_clean,
         may_be_empty=not directory.was_used,
+        on_failure=marking(directory.disk, directory.path),
         on_loaded=directory.begin,
         reserve=directory.reserve,
         is_short_of_space=lambda: directory.state.is_short_of_space,

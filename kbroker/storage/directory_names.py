@@ -18,6 +18,7 @@ from kbroker.storage.checkpoint import (
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+FAILED: Final = "kbroker.failed"
 PARTITION: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 DELETED: Final = re.compile(r"\S+-\d+\.[0-9a-f]{32}-delete|\S+\.[0-9a-f]{32}-delete")
 STRAY: Final = re.compile(r"\S+-\d+\.\S+-stray")

@@ -1,8 +1,8 @@
 """fsync and the handling of its failures.
 
 After a failed fsync the kernel may mark the lost pages clean, so that a second fsync succeeds although the data is
-lost. Only a restart that reads the files can tell what is on the disk. So a failed sync has its own error class and is
-always fatal to the log directory. Other errors, such as a full disk, may be temporary.
+lost. So a failed sync has its own error class and is always fatal to the log directory, and the next start writes the
+data again (rewriting.py). Other errors, such as a full disk, may be temporary.
 
 Source  "Can Applications Recover from fsync Failures?", USENIX ATC 2020
 """

@@ -7,6 +7,7 @@
     log-start-offset-checkpoint          start offsets that the first segment's name does not give; all of tiered logs
     replication-offset-checkpoint        the high watermarks
     kbroker.reserve                      disk space for deleting topics when the disk is full (see reserve.py)
+    kbroker.failed                       the directory failed: the next start writes the logs again (see rewriting.py)
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
     <topic>-<partition>.<32 hex>-delete/ a log that is being deleted
     <topic>-<partition>.<32 hex>-stray/  a log that the metadata does not list; it is kept and never loaded
@@ -34,6 +35,7 @@ from kbroker.storage.checkpoint import TopicPartition, read_file, write_atomical
 from kbroker.storage.directory_names import (
     CLEAN_SHUTDOWN,
     DELETED,
+    FAILED,
     PARTITION,
     STRAY,
     deleted_name,
@@ -60,6 +62,7 @@ from kbroker.storage.offset_checkpoints import OffsetCheckpoints
 from kbroker.storage.plans import DirectoryState
 from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.reserve import SpaceReserve
+from kbroker.storage.rewriting import marking, write_again
 from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
@@ -99,7 +102,7 @@ class LogDirectory:
         self.path = path
         self.disk = disk
         self.files = FilePool(disk, open_files_limit)
-        self.state = DirectoryState(on_failure)
+        self.state = DirectoryState(marking(disk, path, on_failure))
         self.logs: dict[TopicPartition, Log] = {}
         self.recovered: dict[TopicPartition, RecoveredLog] = {}
         self._report = report
@@ -115,6 +118,10 @@ class LogDirectory:
             )
             self.checkpoints = OffsetCheckpoints(path, disk, self.logs, write=self._write_checkpoint, report=report)
             names = disk.list(path)
+            if FAILED in names:
+                report(f"{path} has failed before; data that may be only in memory is written to the disk again")
+                write_again(disk, path, self.checkpoints.recovery_points)
+                names = disk.list(path)
             self.was_clean = CLEAN_SHUTDOWN in names
             self.previous_broker_epoch = read_clean_shutdown(disk, path) if self.was_clean else -1
             self.was_used = any(is_trace_of_use(name) for name in names)

@@ -99,14 +99,19 @@ def find_logs_to_recover(
 
 def _unflushed_bytes(disk: Disk, path: str, recovery_point: int) -> int:
     """The size of the segments that may hold data after the recovery point."""
-    size = 0
+    return sum(map(disk.size, unflushed_segments(disk, path, recovery_point)))
+
+
+def unflushed_segments(disk: Disk, path: str, recovery_point: int) -> list[str]:
+    """The paths of the segments that may hold data after the recovery point. Errors: OSError."""
+    found = []
     for name in reversed(disk.list(path)):
         base_offset = offset_of(name, LOG_SUFFIX)
         if base_offset is not None:
-            size += disk.size(f"{path}/{name}")
+            found.append(f"{path}/{name}")
             if base_offset <= recovery_point:
                 break
-    return size
+    return found
 
 
 def worth_a_worker(logs: Mapping[TopicPartition, LogToRecover]) -> list[tuple[TopicPartition, LogToRecover]]:

@@ -13,13 +13,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.producer_ids import ProducerIds
+from kbroker.config import Settings
 from kbroker.config.metadata import MetadataSettings
-from kbroker.controller.embedded import EmbeddedController, open_controller
+from kbroker.controller.embedded import EmbeddedController, controller_of, open_controller
 from kbroker.controller.metadata_log import DIRECTORY
 from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
+from kbroker.storage.log_directory import LogDirectory
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
+from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv
 from tests.controller.cluster import CLUSTER_ID, RULES, SETTINGS, topic
 from tests.controller.injected import inject
@@ -217,6 +220,36 @@ async def test_d8_a_failed_metadata_write_ends_the_controller(autojump_clock: Mo
             disk.inject(Fault(error=5, name=name, path="*.log", times=-1))
             await create(client, topic("a"))
     assert client.publisher.image.topics_by_name == {}, "nothing was published"
+
+
+async def open_in_directory(disk: SimulatedDisk) -> EmbeddedController:
+    """Open the controller as a node does, with its log directory."""
+    new_ids = iter(range(9_000, 9_999))
+    directory = LogDirectory(
+        "/data",
+        disk=disk,
+        node_id=1,
+        cluster_id=CLUSTER_ID,
+        new_uuid=lambda: UUID(int=next(new_ids)),
+        begins=False,
+    )
+    return await controller_of(MemoryEnv(disk), Settings.load(), directory, [])
+
+
+async def test_d8_a_start_writes_metadata_again_that_only_the_cache_has(autojump_clock: MockClock) -> None:
+    disk = new_disk()
+    client = await open_in_directory(disk)
+    with pytest.RaisesGroup(UnusableMetadata, flatten_subgroups=True):
+        async with running(client):
+            disk.fail("sync", f"/data/{DIRECTORY}/*.log")
+            await create(client, topic("a"))
+    second = disk.crash(Loss.PROCESS_DEATH)
+    client = await open_in_directory(second)
+    assert set(client.publisher.image.topics_by_name) == {"a"}
+    async with registered(client, incarnation=2):
+        await create(client, topic("b"))
+    third = second.crash(Loss.ONLY_SYNCED)
+    assert set((await open_in_directory(third)).publisher.image.topics_by_name) == {"a", "b"}
 
 
 async def test_a_snapshot_is_written_when_it_is_due(autojump_clock: MockClock) -> None:

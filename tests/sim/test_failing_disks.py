@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.storage.directory_names import FAILED
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.testing.disk import Crashed, Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
 from kbroker.testing.draws import Draws
 from kbroker.testing.log_judge import complaints_about, read_batches
 from kbroker.testing.log_model import compare
-from kbroker.testing.workload import START_MS, LogWorkload, drawn_config, drawn_steps, start_broker
+from kbroker.testing.workload import DATA, START_MS, LogWorkload, drawn_config, drawn_steps, start_broker
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 
@@ -86,6 +90,92 @@ def test_d8_a_failed_sync_takes_the_directory_offline_without_losses(seed: int) 
         for loss in (Loss.PROCESS_DEATH, Draws("loss", seed, number).choice(POWER_LOSSES)):
             assert judge(workload, loss, number) == [], f"operation {number} failed with {error}, then {loss.value}"
     assert failed > 0
+
+
+SMALL_AND_LARGE = [replace(LogConfig(), segment_bytes=size) for size in (300, 1 << 20)]
+
+
+def started(disk: SimulatedDisk, config: LogConfig) -> Log:
+    return start_broker(disk, config, timestamp_ms=START_MS, report=lambda _: None)[1]
+
+
+def append_one(log: Log) -> None:
+    log.append(bytearray(build_batch([Record(value=b"x" * 100)])), leader_epoch=0, timestamp_ms=START_MS)
+
+
+def offsets_in(log: Log, disk: SimulatedDisk) -> list[int]:
+    return [batch.base_offset for batch in read_batches(log, disk)]
+
+
+def with_lost_pages(config: LogConfig) -> SimulatedDisk:
+    """The disk of a process that ended because the sync of three batches failed."""
+    disk = SimulatedDisk()
+    log = started(disk, config)
+    for _ in range(3):
+        append_one(log)
+    disk.fail("sync", "*.log")
+    with pytest.raises(KafkaError):
+        log.flush()
+    return disk.crash(Loss.PROCESS_DEATH)
+
+
+@pytest.mark.parametrize("config", SMALL_AND_LARGE, ids=["many-segments", "one-segment"])
+def test_d8_a_start_writes_again_what_only_the_cache_has(config: LogConfig) -> None:
+    second = with_lost_pages(config)
+    log = started(second, config)
+    assert offsets_in(log, second) == [0, 1, 2]
+    append_one(log)
+    log.flush()
+    third = second.crash(Loss.ONLY_SYNCED)
+    assert offsets_in(started(third, config), third) == [0, 1, 2, 3]
+    assert not third.exists(f"{DATA}/{FAILED}"), "the next start need not write them again"
+
+
+def test_d8_a_failed_truncation_does_not_bring_old_batches_back() -> None:
+    config = LogConfig()
+    disk = SimulatedDisk()
+    log = started(disk, config)
+    for _ in range(3):
+        append_one(log)
+    log.flush()
+    disk.fail("sync", "*.log")
+    with pytest.raises(KafkaError):
+        log.truncate_to(1)
+    second = disk.crash(Loss.PROCESS_DEATH)
+    assert offsets_in(started(second, config), second) == [0]
+    third = second.crash(Loss.ONLY_SYNCED)
+    assert offsets_in(started(third, config), third) == [0]
+
+
+@pytest.mark.parametrize("config", SMALL_AND_LARGE, ids=["many-segments", "one-segment"])
+def test_d8_a_death_while_writing_again_starts_over(config: LogConfig) -> None:
+    number = 0
+    while True:
+        second = with_lost_pages(config)
+        second.kill_at(number, done=0.5)
+        try:
+            started(second, config)
+            break
+        except Crashed:
+            number += 1
+        third = second.crash(Loss.PROCESS_DEATH)
+        log = started(third, config)
+        append_one(log)
+        log.flush()
+        fourth = third.crash(Loss.ONLY_SYNCED)
+        assert offsets_in(started(fourth, config), fourth) == [0, 1, 2, 3], f"died at operation {number - 1}"
+    assert number > 5
+
+
+def test_d8_a_sync_that_fails_again_keeps_the_marker() -> None:
+    second = with_lost_pages(LogConfig())
+    second.fail("sync", "*.log")
+    with pytest.raises(KafkaError):
+        started(second, LogConfig())
+    third = second.crash(Loss.PROCESS_DEATH)
+    started(third, LogConfig())
+    fourth = third.crash(Loss.ONLY_SYNCED)
+    assert offsets_in(started(fourth, LogConfig()), fourth) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5], ids=["nothing-written", "half-written"])
