@@ -27,7 +27,7 @@ STORAGE: Final = (
     Mutant(
         "fsync-is-retried",
         "A failed fsync is repeated, and its second success counts although the data are lost.",
-        ("K1",),
+        ("K1", "K11", "K12"),
         (
             Patch(
                 "kbroker.storage.durable",
