@@ -275,7 +275,9 @@ class CoordinatorRuntime(Generic[S]):
         """Append the records of a decision. The response is an error if that failed."""
         env, held = self._env, led.partition.log
         try:
-            plan = led.plan(decided.records, codec=self.kind.codec, timestamp_ms=env.timestamp_ms())
+            plan = led.plan(
+                decided.records, codec=self.kind.codec, timestamp_ms=env.timestamp_ms(), producer=decided.producer
+            )
             if not (plan.rolls or plan.syncs or plan.size > INLINE_WRITE_BYTES):
                 held.write(plan)
                 self._commit(led, decided, plan)
@@ -299,6 +301,17 @@ class CoordinatorRuntime(Generic[S]):
             now_ms, timestamp_ms = self._env.now_ms(), self._env.timestamp_ms()
             led.shard.on_appended(decided, now_ms=now_ms, timestamp_ms=timestamp_ms, base_offset=plan.first_offset)
         self._purgatory.wake(led.partition.key)
+
+    def on_marker(self, index: int, producer_id: int, *, committed: bool) -> None:
+        """Apply a transaction marker that was just appended to a partition of the topic.
+
+        The caller appends it under the partition's lock or without an await, and calls this before it awaits anything
+        else; the marker and its effects are then atomic, as a decision is. A partition that is being loaded reads the
+        marker from its log.
+        """
+        led = self.led.get(index)
+        if led is not None and led.state is State.ACTIVE:
+            led.shard.replay_marker(producer_id, committed=committed)
 
     # Timers
 
