@@ -79,7 +79,7 @@ class Decided(Outcome[Any]):
 
     Shape   records may be empty; the response is then valid immediately. refuse makes the response to send if the
             records are not stored; None if the decision answers no request, so that its records may be split into
-            several batches. With a producer the records are part of its transaction
+            several batches. The runtime sets producer if the records are part of its transaction
     """
 
     refuse: Callable[[ErrorCode], Any] | None = field(default=None, repr=False)
