@@ -22,6 +22,7 @@ from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
+from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
 from kbroker.controller.port import ControllerPort
@@ -47,6 +48,7 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.produce import NodeEndpoint
@@ -130,6 +132,7 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
+        self.transaction_verifier = TransactionVerifier(self)
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
         self._following = trio.Lock()  # held while the replicas are brought up to date with an image
@@ -383,8 +386,9 @@ class Broker:
         version: int,
         all_in_sync: bool,
         check: Check | None = None,
+        verification: Verification | None = None,
     ) -> Awaitable[Appended]:
-        """Append one produced batch to a partition that this broker leads, if `check` accepts it.
+        """As Appender.append, to a partition by its name.
 
         Errors  those of find, Partition.leading and Appender.append; NOT_ENOUGH_REPLICAS
         """
@@ -395,7 +399,7 @@ class Broker:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.name} has {len(progress.isr)} in-sync replicas of {progress.min_insync_replicas}",
             )
-        return self.appender.append(partition, records, version=version, check=check)
+        return self.appender.append(partition, records, version=version, check=check, verification=verification)
 
     # For the tasks that maintain logs (kbroker.storage.housekeeping, kbroker.coordinator)
 
