@@ -19,6 +19,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode
 
 BATCH_OVERHEAD_BYTES: Final = 128
@@ -51,10 +52,15 @@ class Stored(Protocol):
 
 
 class Producer(NamedTuple):
-    """The producer whose transaction records belong to."""
+    """The producer whose transaction records belong to.
+
+    Shape  verification is what the log needs to accept the first records of the transaction, see
+           kbroker.storage.verification; None if the log need not check
+    """
 
     producer_id: int
     producer_epoch: int
+    verification: Verification | None = None
 
 
 class Parked:
