@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from kbroker.coordinator.common.ports import Producer
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
@@ -81,7 +80,7 @@ def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller
 
 
 def txn_offset_commit(context: Context, request: TxnOffsetCommitRequest, _caller: Caller) -> TxnOffsetCommitResponse:
-    """Commit offsets in the transaction of a producer."""
+    """Commit offsets in a transaction; the runtime appends them as records of the producer."""
     _validate_transactional_commit(context, request)
     topics = []
     for topic in request.topics:
@@ -94,7 +93,6 @@ def txn_offset_commit(context: Context, request: TxnOffsetCommitRequest, _caller
         ]
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     context.counts.offset_commits += len(context.records)
-    context.producer = Producer(request.producer_id, request.producer_epoch)
     return TxnOffsetCommitResponse(topics=topics)
 
 

@@ -270,9 +270,9 @@ class GroupShard:
 
     def _outcome(self, response: Any, refuse: Callable[[ErrorCode], Any] | None = None) -> GroupOutcome:
         context = self._context
-        records, writes, producer = context.records, context.writes, context.producer
-        context.records, context.writes, context.producer = [], [], None
-        return GroupOutcome(records, response, refuse, producer, writes)
+        records, writes = context.records, context.writes
+        context.records, context.writes = [], []
+        return GroupOutcome(records, response, refuse, writes=writes)
 
     def _forget_topics(self, gone: Collection[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         expiry.forget_topics(self._at(now_ms, timestamp_ms), gone)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, NamedTuple
 from uuid import UUID
@@ -27,7 +28,7 @@ import trio
 
 from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
 from kbroker.coordinator.common.loading import Loading
-from kbroker.coordinator.common.ports import Decide, Decided, Logs, Parked, S, Wait, partition_for
+from kbroker.coordinator.common.ports import Decide, Decided, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.replication.replicas import Replicas
@@ -142,15 +143,21 @@ class CoordinatorRuntime(Generic[S]):
 
     # Decisions
 
-    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait | None = None) -> Any:
+    async def ask(
+        self, key: str, request: Any, caller: Any, *, wait: Wait | None = None, producer: Producer | None = None
+    ) -> Any:
         """The response of a shard to a request, once it is valid. `wait` is necessary if requests may be parked.
 
-        Whatever the response shows is committed then, so that no later coordinator contradicts it.
+        Whatever the response shows is committed then, so that no later coordinator contradicts it. With a producer the
+        records of the decision are part of its transaction.
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         led = self.find(key)
-        decided, response, end_offset = await self._make(led, partial(led.shard.decide, request, caller))
+        decide: Decide = partial(led.shard.decide, request, caller)
+        if producer is not None:
+            decide = partial(_decide_for, producer, decide)
+        decided, response, end_offset = await self._make(led, decide)
         is_refusable = bool(decided.records)
         if type(response) is Parked:
             is_refusable = False
@@ -448,3 +455,8 @@ class CoordinatorRuntime(Generic[S]):
             led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
             self._deliver(led)
         self._purgatory.wake(led.partition.key)
+
+
+def _decide_for(producer: Producer, decide: Decide, *, now_ms: int, timestamp_ms: int) -> Decided:
+    """A decision whose records are part of a transaction."""
+    return replace(decide(now_ms=now_ms, timestamp_ms=timestamp_ms), producer=producer)
