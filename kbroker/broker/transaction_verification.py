@@ -110,6 +110,11 @@ class TransactionVerifier:
         self._broker = broker
         self._lines: dict[int, _Line] = {}
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether transactional records are accepted only in verified transactions."""
+        return self._broker.settings.transactions.transaction_partition_verification_enable
+
     async def ask(self, transaction: AddPartitionsToTxnTransaction) -> _Asked:
         """Ask the coordinator of a transaction."""
         asked = _Asked(transaction)

@@ -94,12 +94,14 @@ class CoordinatorRuntime(Generic[S]):
         replicas: Replicas,
         purgatory: Purgatory,
         logs: Logs,
+        on_decided: Callable[[LedPartition[S]], None] | None = None,
     ) -> None:
         self.kind = kind
         self.led: dict[int, LedPartition[S]] = {}
         self.partition_count = kind.partition_count
         self._env = env
         self._new_shard = new_shard
+        self._on_decided = on_decided
         self._replicas = replicas
         self._purgatory = purgatory
         self._logs = logs
@@ -140,8 +142,8 @@ class CoordinatorRuntime(Generic[S]):
 
     # Decisions
 
-    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait) -> Any:
-        """The response of a shard to a request, once it is valid. `wait` is used if the request is parked.
+    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait | None = None) -> Any:
+        """The response of a shard to a request, once it is valid. `wait` is necessary if requests may be parked.
 
         Whatever the response shows is committed then, so that no later coordinator contradicts it.
 
@@ -152,6 +154,7 @@ class CoordinatorRuntime(Generic[S]):
         is_refusable = bool(decided.records)
         if type(response) is Parked:
             is_refusable = False
+            assert wait is not None, f"a {self.kind.name} cannot wait"
             response, end_offset = await self._answer(response, wait)
         code = ErrorCode.NONE if end_offset is None else await self._await_outcome(led, end_offset)
         if code is ErrorCode.NONE:
@@ -250,6 +253,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._parked[parked] = answer, end_offset
                 self._purgatory.wake(parked)
         self._note_deadline(led.shard.next_deadline_ms(), self._env.now_ms())
+        if self._on_decided is not None and led.state is State.ACTIVE:
+            self._on_decided(led)
 
     async def _append_in_parts(self, led: LedPartition[S], decided: Decided, *, holds_lock: bool) -> None:
         """Append records that belong to no request, such as the tombstones of expired offsets, in as many batches as
@@ -362,7 +367,7 @@ class CoordinatorRuntime(Generic[S]):
         self._has_followed = True
         topic_id = None if topic is None else topic.id
         if topic_id != self._topic_id:
-            # Keep the partition count that the topic had first: a new count would separate groups from their offsets.
+            # Keep the partition count that the topic had first: a new count would separate keys from their records.
             self._topic_id = topic_id
             self.partition_count = self.kind.partition_count if topic is None else len(topic.partitions)
         await self.follow(image)
