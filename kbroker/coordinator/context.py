@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.common.ports import Parked, Producer
 from kbroker.coordinator.group import Group
 from kbroker.coordinator.member import Member
 from kbroker.coordinator.offsets import Offsets
@@ -84,6 +84,7 @@ class Context:
     pending_bytes: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
     records: list[StoredRecord] = field(default_factory=list)
+    producer: Producer | None = None  # the records of the decision belong to its transaction
     writes: list[Write] = field(default_factory=list)
 
     # Groups

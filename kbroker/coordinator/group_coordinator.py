@@ -121,6 +121,13 @@ class GroupCoordinator:
         except KafkaError as error:
             return refuse(request, error.code, caller.api_version)
 
+    def on_marker(self, partition_index: int, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """A transaction marker was appended to a partition of `__consumer_offsets`: the offsets of that transaction
+        become visible or are dropped. See CoordinatorRuntime.on_marker.
+        """
+        del producer_epoch  # a marker ends the transaction of every epoch, as in Kafka
+        self.runtime.on_marker(partition_index, producer_id, committed=committed)
+
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
         await self.runtime.on_image(image, delta)

@@ -32,6 +32,7 @@ from kbroker.storage.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
@@ -162,6 +163,8 @@ class Loader:
 
     def _rebuild_missing_indexes(self, names: frozenset[str]) -> None:
         for segment in self._files.segments:
+            if file_name(segment.base_offset, TXN_INDEX_SUFFIX) not in names:
+                segment.reset_transactions(has_file=False)
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 if file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
                     if segment.size:  # an empty segment's index files need neither a report nor a sync

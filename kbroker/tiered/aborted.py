@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from kbroker.storage.transaction_index import AbortedTransaction
 from kbroker.tiered.api import RemoteLogMetadataManager, RemoteLogSegmentMetadata
-from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
+from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 
 

@@ -29,6 +29,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.metrics import Histogram
 from kbroker.runtime.net_ports import Env, Pieces
 from kbroker.runtime.ports import Buffer
+from kbroker.storage.transaction_index import AbortedTransaction
 from kbroker.tiered.aborted import aborted_between
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
@@ -45,7 +46,7 @@ from kbroker.tiered.chunk_cache import ChunkCache
 from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.index_loads import IndexLoads
-from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
+from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.read_ahead import read_ahead

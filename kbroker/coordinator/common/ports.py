@@ -13,7 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
@@ -50,6 +50,13 @@ class Stored(Protocol):
     def value(self) -> bytes | None: ...
 
 
+class Producer(NamedTuple):
+    """The producer whose transaction records belong to."""
+
+    producer_id: int
+    producer_epoch: int
+
+
 class Parked:
     """The response to a request that is answered later, exactly once, through `Shard.take_answers`.
 
@@ -72,10 +79,11 @@ class Decided(Outcome[Any]):
 
     Shape   records may be empty; the response is then valid immediately. refuse makes the response to send if the
             records are not stored; None if the decision answers no request, so that its records may be split into
-            several batches
+            several batches. With a producer the records are part of its transaction
     """
 
     refuse: Callable[[ErrorCode], Any] | None = field(default=None, repr=False)
+    producer: Producer | None = None
 
     def refused(self, code: ErrorCode) -> Any:
         """The response to send if the records are not stored. A parked request gets its answer from the shard."""
@@ -141,7 +149,7 @@ class Shard(Protocol):
         ...
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker while loading."""
+        """Apply a transaction marker that is in the log."""
         ...
 
     def after_loading(self, image: Image) -> Iterable[Decide]:
