@@ -35,8 +35,12 @@ from wire.messages.add_partitions_to_txn import (
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
-API_VERSION: Final = 4
-"""The newest version that every broker with this request knows; kbroker asks other brokers for no versions."""
+API_VERSION: Final = 5
+OLD_API_VERSION: Final = 4
+"""Without the code TRANSACTION_ABORTABLE."""
+FIRST_LEVEL_WITH_NEW_VERSION: Final = 20
+"""The metadata.version 3.8-IV0: every broker of such a cluster knows API_VERSION. kbroker asks others for no versions.
+"""
 MAX_TRANSACTIONS: Final = 1_000
 """In one request; others wait for the next one."""
 
@@ -176,6 +180,8 @@ class TransactionVerifier:
         """The answer of another broker, None without one. A connection that was idle may be closed: try a new one."""
         broker = self._broker
         timeout_ms = broker.settings.server.request_timeout_ms
+        is_new = broker.image.metadata_version >= FIRST_LEVEL_WITH_NEW_VERSION
+        version = API_VERSION if is_new else OLD_API_VERSION
         was_open = line.connection is not None
         answer: AddPartitionsToTxnResponse | None = None
         with trio.move_on_after(timeout_ms / 1000):
@@ -188,7 +194,7 @@ class TransactionVerifier:
                             client_id=f"broker-{broker.node_id}-transactions",
                             timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
                         )
-                    answer = await line.connection.ask(request, version=API_VERSION)
+                    answer = await line.connection.ask(request, version=version)
                     break
                 except (OSError, ConnectionClosed, Malformed):
                     line.close()

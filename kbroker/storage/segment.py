@@ -421,10 +421,20 @@ class Segment:
         return last
 
     def reset_indexes(self) -> None:
-        """Empty both indexes before the log is read."""
+        """Empty the indexes before the log is read."""
         self.begin_indexes()
+        self.reset_transactions()
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
+
+    def write_transactions(self) -> None:
+        """Write out a transaction index that was made again from the log; on a full disk it stays in memory."""
+        try:
+            self.transaction_index.write_out()
+        except OSError as error:
+            if not lacks_space(error):
+                raise
+        self.has_unsynced_files = True
 
     def finish_indexes(self) -> None:
         """Write out the indexes of a log that was read to its end."""
