@@ -21,7 +21,7 @@ from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
+from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -38,6 +38,7 @@ containers kill a process about 10 s after they have asked it to stop."""
 
 FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     "eligible.leader.replicas.version": (0, 1),
+    GROUP_VERSION_FEATURE: (0, 1),
     "kraft.version": (0, 1),
     METADATA_VERSION_FEATURE: (21, 30),
 }
