@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
-from kbroker.config.groups import GroupSettings
+from kbroker.config.groups import GroupSettings, groups_fault
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
@@ -109,6 +109,8 @@ class Settings:
                 weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
+        if (fault := groups_fault(loaded.groups)) is not None:
+            raise ConfigError(fault)
         return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
