@@ -28,10 +28,13 @@ from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT, LeaderEpochs, format_
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.producer_state import ProducerEntry, ProducerState, parse_snapshot, read_marker
 from kbroker.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     THROUGH_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
@@ -388,3 +391,40 @@ class LogFiles:
                 with suppress(FileNotFoundError):
                     self.disk.unlink(path)
             sync_names(self.disk, self.directory)
+
+    # --- cleaned segments ---------------------------------------------------------------------------------------------
+
+    def replace_segments(self, old: Sequence[Segment], *, size: int, has_transactions: bool, due_ms: int) -> Segment:
+        """Replace adjacent segments by the `.cleaned` files of the first one; returns the new segment.
+
+        Once the `.swap` names are durable, a start completes the replacement (`leftovers`). The old files get out of
+        the way before the new ones take their names, and each step is durable before the next: if an old segment
+        reappeared next to the cleaned one, the log would have its offsets twice.
+        Readers continue with the segments and files that they have.
+        """
+        first = old[0]
+        suffixes = [suffix for suffix in SEGMENT_SUFFIXES if suffix != TXN_INDEX_SUFFIX or has_transactions]
+        opened = [segment.open() for segment in old]
+        for suffix in suffixes:
+            self.disk.rename(first.path(suffix) + CLEANED_SUFFIX, first.path(suffix) + SWAP_SUFFIX)
+        sync_names(self.disk, self.directory)
+        for segment, file in zip(old, opened, strict=True):
+            segment.is_gone, segment.replaced = True, file
+        for segment in old:
+            for suffix in (*SEGMENT_SUFFIXES, *(() if segment is first else (SNAPSHOT_SUFFIX,))):
+                path = segment.path(suffix)
+                self.pool.forget(path)
+                with suppress(FileNotFoundError):
+                    self.disk.rename(path, path + DELETED_SUFFIX)
+                    self.doomed.add(due_ms, path + DELETED_SUFFIX)
+            if segment is not first and segment.base_offset in self.snapshots:
+                self.snapshots.remove(segment.base_offset)
+        sync_names(self.disk, self.directory)
+        for suffix in reversed(suffixes):  # the log last, as in `leftovers`
+            self.disk.rename(first.path(suffix) + SWAP_SUFFIX, first.path(suffix))
+            self.pool.create(first.path(suffix))
+        new = Segment(self.pool, self.directory, first.base_offset, interval_bytes=first.interval_bytes, size=size)
+        new.created_ms, new.is_finished = first.created_ms, True
+        self.segments.exchange(old, new)
+        sync_names(self.disk, self.directory)
+        return new

@@ -69,6 +69,8 @@ class Segment:
     is_active: bool = False
     is_finished: bool = False  # a roll has completed its index files
     is_gone: bool = False  # its files are being renamed or unlinked, or already are
+    extension: str = ""  # of all its file names, behind the suffix
+    replaced: OpenFile | None = None  # its log, once a cleaned segment takes its name
     log_path: str = field(init=False)
     first_timestamp: int = field(init=False)
     max_timestamp: int = field(init=False)
@@ -89,10 +91,19 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: FilePool, directory: str, base_offset: int, *, interval_bytes: int, created_ms: int
+        cls,
+        files: FilePool,
+        directory: str,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        created_ms: int,
+        extension: str = "",
     ) -> Segment:
         """Create the files of an empty segment, truncating files that a failed attempt left."""
-        segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
+        segment = cls(
+            files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms, extension=extension
+        )
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             opened = files.create(segment.path(suffix))
@@ -110,10 +121,20 @@ class Segment:
         self.last_index_position = self.index_entries = self.time_entries = self.unwritten_entries = 0
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.extension}"
 
     def open(self) -> OpenFile:
-        return self.files.open(self.log_path)
+        """The log. A reader that still uses a replaced segment gets the file that it had.
+
+        `replaced` is set before the name is taken, so whoever finds it unset afterwards has opened the right file.
+        """
+        try:
+            opened = self.files.open(self.log_path)
+        except FileNotFoundError:
+            if self.replaced is None:
+                raise
+            return self.replaced
+        return opened if self.replaced is None else self.replaced
 
     def use(self, files: FilePool) -> None:
         """Use another pool for opening files from now on."""
