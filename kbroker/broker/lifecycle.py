@@ -21,7 +21,7 @@ from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -40,6 +40,7 @@ FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     "eligible.leader.replicas.version": (0, 1),
     "kraft.version": (0, 1),
     METADATA_VERSION_FEATURE: (21, 30),
+    TRANSACTION_VERSION_FEATURE: (0, 2),
 }
 """The levels of a cluster's features with which a broker without a controller works: 3.9-IV0 to 4.3-IV0."""
 

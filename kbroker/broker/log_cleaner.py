@@ -30,6 +30,7 @@ from kbroker.runtime.ports import Disk
 from kbroker.runtime.worker import Worker, WorkerFailed
 from kbroker.storage import cleaning_pass
 from kbroker.storage.cleaning import Cleanable, Throttle, dirtiest
+from kbroker.storage.cleaning_files import remove_unfinished
 from kbroker.storage.cleaning_logs import assess_log, dirty_bytes, plan_pass, replace, sources_of
 from kbroker.storage.cleaning_map import entries_for
 from kbroker.storage.cleaning_pass import CleanedSegment, CleaningPlan, Finished, Progress, Step
@@ -73,7 +74,7 @@ class PassRunner:
         if self._worker is not None and not self._worker.is_gone:
             self._worker.end()
         with suppress(OSError):
-            cleaning_pass.remove_unfinished(self._disk, self._directory)
+            remove_unfinished(self._disk, self._directory)
 
 
 @dataclass(frozen=True, slots=True)

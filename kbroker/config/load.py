@@ -30,6 +30,7 @@ from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.transactions import TransactionSettings
 from kbroker.config.values import ConfigError, Value, to_text
 
 L = TypeVar("L")
@@ -66,6 +67,7 @@ class Settings:
     metadata: MetadataSettings
     fetch: FetchSettings
     groups: GroupSettings
+    transactions: TransactionSettings
     limits: LimitSettings
     tier: TierSettings
     observability: ObservabilitySettings
@@ -122,6 +124,7 @@ class Settings:
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
+            transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),

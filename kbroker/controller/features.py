@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.update_features import (
@@ -33,7 +33,11 @@ METADATA_VERSION: Final = 21
 """3.9-IV0, the level of a new cluster."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"kraft.version": (0, 0), METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION)}
+    {
+        "kraft.version": (0, 0),
+        METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION),
+        TRANSACTION_VERSION_FEATURE: (0, 2),
+    }
 )
 """The supported levels, lowest and highest, by name in order."""
 

@@ -80,7 +80,7 @@ def bury(context: Context, group_id: str) -> None:
     """Write tombstones for a group and all its offsets."""
     known = context.offsets.of_group(group_id)
     places = {(topic, partition) for topic, partitions in known.items() for partition in partitions}
-    places.update(context.offsets.pending_of(group_id))
+    places.update(context.offsets.pending.places(group_id))
     context.records.extend(offset_tombstone(group_id, topic, partition) for topic, partition in sorted(places))
     context.counts.offset_deletions += len(places)
     context.records.append(group_tombstone(group_id))

@@ -6,7 +6,8 @@
     any other                             nothing expires
 
 An offset that was committed with its own retention (OffsetCommit v2-4) expires after that time, under the same
-conditions. A group without members is deleted with its last offset. Offsets of deleted topics are deleted immediately.
+conditions. A group without members is deleted with its last offset. While a transaction is open, neither the group
+nor the offsets that the transaction will replace expire. Offsets of deleted topics are deleted immediately.
 
 Times are wall time, because they are stored and compared after restarts. Expiry pauses after the wall clock jumps ahead
 (`kbroker.runtime.cautious_clock`).
@@ -40,21 +41,21 @@ def _expire_offsets(context: Context, group: Group) -> bool:
     group_id, offsets = group.group_id, context.offsets
     known = offsets.of_group(group_id)
     if not known:
-        return next(offsets.pending_of(group_id), None) is None
+        return not offsets.pending.has_open(group_id)
     if not _may_expire(group):
         return False
-    all_expired = True
+    all_expired, pending = True, offsets.pending.places(group_id)
     for topic, partitions in known.items():
         if group.is_subscribed_to(topic):
             all_expired = False
             continue
         for partition, committed in partitions.items():
-            if _is_expired(context, group, committed) and not offsets.is_pending(group_id, topic, partition):
+            if _is_expired(context, group, committed) and (topic, partition) not in pending:
                 context.records.append(offset_tombstone(group_id, topic, partition))
                 context.counts.offset_expirations += 1
             else:
                 all_expired = False
-    return all_expired and next(offsets.pending_of(group_id), None) is None
+    return all_expired and not offsets.pending.has_open(group_id)
 
 
 def _may_expire(group: Group) -> bool:
@@ -76,6 +77,6 @@ def forget_topics(context: Context, gone: Collection[tuple[UUID, str]]) -> None:
     """Write tombstones for all offsets with these topic ids and names. Offsets of a newer topic with the same name
     remain.
     """
-    for group_id, topic, partition, committed in chain(context.offsets.committed(), context.offsets.pending()):
+    for group_id, topic, partition, committed in chain(context.offsets.committed(), context.offsets.pending):
         if (committed.topic_id, topic) in gone:
             context.records.append(offset_tombstone(group_id, topic, partition))

@@ -13,9 +13,10 @@ from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.sync_group import SyncGroupResponse
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from wire.refusals import refused
 
-_CODE_IN_EACH_RESULT: Final = (DeleteGroupsRequest, OffsetCommitRequest)
+_CODE_IN_EACH_RESULT: Final = (DeleteGroupsRequest, OffsetCommitRequest, TxnOffsetCommitRequest)
 PROTOCOL_NAME_IS_NULLABLE: Final = 7  # JoinGroup's version
 
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator import describing, expiry, rebalance
-from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch
+from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch, txn_offset_commit
 from kbroker.coordinator.common.ports import Decide, Decided, Parked
 from kbroker.coordinator.context import Caller, Context, Counts, Write
 from kbroker.coordinator.describing import delete_groups
@@ -38,6 +39,7 @@ from kbroker.coordinator.refusals import in_version, join_error, refuse, respons
 from kbroker.coordinator.syncing import sync_group
 from kbroker.coordinator.timers import Timer
 from kbroker.metadata.image import Image
+from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroup
@@ -49,6 +51,7 @@ from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from wire.types import ZERO_UUID
 
 PENDING_BYTES: Final = 1 << 20
@@ -59,6 +62,7 @@ _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
     HeartbeatRequest: heartbeat,
     LeaveGroupRequest: leave_group,
     OffsetCommitRequest: offset_commit,
+    TxnOffsetCommitRequest: txn_offset_commit,
     OffsetDeleteRequest: offset_delete,
     DeleteGroupsRequest: delete_groups,
 }
@@ -130,9 +134,10 @@ class GroupShard:
     def on_appended(self, outcome: GroupOutcome, *, now_ms: int, timestamp_ms: int, base_offset: int = -1) -> None:
         """Apply an outcome whose records are now in the log, the first one at base_offset."""
         context = self._at(now_ms, timestamp_ms)
+        producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
         for index, record in enumerate(outcome.records):
             if isinstance(record, OffsetRecord):
-                self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, -1)
+                self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, producer_id)
             else:
                 self._note_stored(record, record.key, record.value)
         for write in outcome.writes:
@@ -216,7 +221,7 @@ class GroupShard:
                 rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker while loading."""
+        """Apply a transaction marker that is in the log: the transaction's offsets become visible or are dropped."""
         self._context.offsets.replay_marker(producer_id, committed=committed)
 
     def after_loading(self, image: Image) -> list[Decide]:
@@ -228,7 +233,7 @@ class GroupShard:
         """
         gone = {
             (committed.topic_id, name)
-            for _, name, _, committed in self._context.offsets.committed()
+            for _, name, _, committed in chain(self._context.offsets.committed(), self._context.offsets.pending)
             if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
         }
         return [self.on_loaded, *([partial(self._forget_topics, gone)] if gone else [])]
@@ -267,7 +272,7 @@ class GroupShard:
         context = self._context
         records, writes = context.records, context.writes
         context.records, context.writes = [], []
-        return GroupOutcome(records, response, refuse, writes)
+        return GroupOutcome(records, response, refuse, writes=writes)
 
     def _forget_topics(self, gone: Collection[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         expiry.forget_topics(self._at(now_ms, timestamp_ms), gone)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from kbroker.storage.cleaning import Cleanable, assess
 from kbroker.storage.cleaning_batches import KnownProducer
+from kbroker.storage.cleaning_files import replace_segments
 from kbroker.storage.cleaning_pass import CleanedSegment, CleaningPlan
-from kbroker.storage.cleaning_transactions import AbortedTransaction
-from kbroker.storage.index import TRANSACTION_ENTRY
 from kbroker.storage.log import Log
-from kbroker.storage.segment import TXN_INDEX_SUFFIX, UNKNOWN, Segment
+from kbroker.storage.segment import UNKNOWN, Segment
 from wire.batch_header import HEADER_SIZE, BatchHeader
 
 
@@ -59,14 +58,12 @@ def plan_pass(
 ) -> CleaningPlan:
     """The input of a pass. The caller prevents appends. Errors: KAFKA_STORAGE_ERROR."""
     config, end = log.config, found.first_uncleanable_offset
-    with log.disk_errors():
-        aborted = tuple(one for one in aborted_transactions(log) if one.first_offset < end)
     return CleaningPlan(
         log.directory,
         tuple((segment.base_offset, segment.size) for segment in sources),
         found.first_dirty_offset,
         end,
-        aborted,
+        log.aborted_between(log.segments.first.base_offset, end),
         {
             producer_id: KnownProducer(entry.producer_epoch, frozenset(batch.last_offset for batch in entry.batches))
             for producer_id, entry in log.producers.producers.items()
@@ -81,18 +78,6 @@ def plan_pass(
     )
 
 
-def aborted_transactions(log: Log) -> list[AbortedTransaction]:
-    """All aborted transactions of the log. Errors: OSError."""
-    found: list[AbortedTransaction] = []
-    for segment in log.segments:
-        path = segment.path(TXN_INDEX_SUFFIX)
-        if log.disk.exists(path):
-            data = log.files.pool.open(path).file.pread(log.disk.size(path), 0)
-            whole = len(data) - len(data) % TRANSACTION_ENTRY.size
-            found += (AbortedTransaction(*fields) for _, *fields in TRANSACTION_ENTRY.iter_unpack(data[:whole]))
-    return found
-
-
 def replace(log: Log, sources: Sequence[Segment], cleaned: CleanedSegment, *, due_ms: int) -> bool:
     """Replace segments by the cleaned one; False if the log no longer has all of them as they were read.
 
@@ -103,5 +88,5 @@ def replace(log: Log, sources: Sequence[Segment], cleaned: CleanedSegment, *, du
     if log.is_closed or not all(id(segment) in present for segment in old):
         return False
     with log.disk_errors():
-        log.files.replace_segments(old, size=cleaned.size, has_transactions=cleaned.has_transactions, due_ms=due_ms)
+        replace_segments(log.files, old, size=cleaned.size, has_transactions=cleaned.has_transactions, due_ms=due_ms)
     return True

@@ -1,7 +1,7 @@
 """One pass of the cleaner over a log: builds the map of the dirty part and writes the cleaned segments. Blocking.
 
 A pass runs in steps of a few MiB, so that its caller can throttle it, end it between two steps, and replace segments as
-soon as each group is done. It only reads the log and writes `.cleaned` files; `LogFiles.replace_segments` makes them
+soon as each group is done. It only reads the log and writes `.cleaned` files; `cleaning_files` makes them
 part of the log. The steps may run in another process, because they keep the interpreter busy (`advance`). The caller
 checks before the replacement that the log still has the segments that were read.
 
@@ -19,23 +19,23 @@ from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage.batch_reader import BatchReader
-from kbroker.storage.checkpoint import replace_file
 from kbroker.storage.cleaning import SourceSegment, below, group_segments
 from kbroker.storage.cleaning_batches import BatchCleaner, CleanedRecords, KnownProducer
 from kbroker.storage.cleaning_map import OffsetMap
 from kbroker.storage.cleaning_records import scan_records
-from kbroker.storage.cleaning_transactions import AbortedTransaction, CleanedTransactions
+from kbroker.storage.cleaning_transactions import CleanedTransactions
 from kbroker.storage.files import FilePool
-from kbroker.storage.index import TRANSACTION_ENTRY
 from kbroker.storage.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
+from kbroker.storage.transaction_index import AbortedTransaction
 from wire.compression import decompress
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch
@@ -281,12 +281,13 @@ class _Output:
             self._write()
         segment = self._segment
         segment.add_time_entry()
-        segment.sync(with_indexes=True)
         self.has_transactions = has_file or bool(aborted)
         if self.has_transactions:
-            data = b"".join(TRANSACTION_ENTRY.pack(0, *one) for one in aborted)
-            replace_file(self._pool.disk, segment.path(TXN_INDEX_SUFFIX), data, sync=True)
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._pool.create(segment.path(TXN_INDEX_SUFFIX)).file.truncate(0)
+        for one in aborted:
+            segment.add_aborted(one)
+        segment.sync(with_indexes=True)
+        for suffix in SEGMENT_SUFFIXES:
             self._pool.forget(segment.path(suffix))
 
 
@@ -325,10 +326,3 @@ def end(directory: str) -> None:
     running = _running.pop(directory, None)
     if running is not None:
         running.close()  # type: ignore[attr-defined]  # a generator
-
-
-def remove_unfinished(disk: Disk, directory: str) -> None:
-    """Remove the `.cleaned` files of a pass that ended early. Errors: OSError."""
-    for name in disk.list(directory):
-        if name.endswith(CLEANED_SUFFIX):
-            disk.unlink(f"{directory}/{name}")

@@ -11,19 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kbroker.storage.producer_state import read_marker
+from kbroker.storage.transaction_index import AbortedTransaction
 from wire.record_batch import RecordBatch
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of a transaction index. Units: offsets count records; last_offset is that of the abort marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 @dataclass(slots=True)

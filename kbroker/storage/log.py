@@ -46,6 +46,7 @@ from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segmented_log import SegmentedLog
 from kbroker.storage.segments import unlink_segment
+from kbroker.storage.verification import Verification
 from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 
@@ -164,12 +165,19 @@ class Log(SegmentedLog):
         return plan
 
     def plan_append(
-        self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int, header: BatchHeader | None = None
+        self,
+        batches: Buffer,
+        *,
+        leader_epoch: int,
+        timestamp_ms: int,
+        header: BatchHeader | None = None,
+        verification: Verification | None = None,
     ) -> AppendPlan:
         """Plan the append of one or more whole, validated batches from a client. Changes nothing but `header`.
 
         `header` is that of the first batch, if the caller has read it already; it gets the assigned offset and epoch.
         `write` writes base_offset and partition_leader_epoch into `batches` if it is writable, else into a copy.
+        With a `verification` one transactional batch must belong to an open or a verified transaction.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
         state, size = self.state, len(batches)
@@ -185,10 +193,25 @@ class Log(SegmentedLog):
             )
             return assigned if isinstance(assigned, AppendPlan) else self._plan(batches, size, assigned, timestamp_ms)
         if header.producer_id != NO_PRODUCER_ID:
-            original = self.producers.check(header)
+            original = self.producers.check(header, None, verification)
             if original is not None:
                 return duplicate_plan(header, original)
         return self._plan(batches, size, (header,), timestamp_ms)
+
+    def plan_marker(
+        self, batch: bytes, *, leader_epoch: int, timestamp_ms: int, transaction_version: int
+    ) -> AppendPlan:
+        """Plan the append of a marker that a transaction coordinator sends.
+
+        Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+        """
+        if self.state.failure is not None:
+            raise self.offline_error()
+        header, marker = BatchHeader(batch), read_marker(batch, 0)
+        assert marker is not None
+        self.producers.check_marker(header, marker, transaction_version)
+        header.base_offset, header.partition_leader_epoch = self.log_end_offset, leader_epoch
+        return self._plan(bytearray(batch), len(batch), (header,), timestamp_ms)
 
     def plan_append_as_follower(
         self, batches: Buffer, *, timestamp_ms: int, leader_epoch: int = MAX_LEADER_EPOCH
@@ -282,7 +305,9 @@ class Log(SegmentedLog):
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id != NO_PRODUCER_ID:
                 marker = read_marker(plan.data, at) if header.attributes & CONTROL_BIT else None
-                self.producers.note(header, marker)
+                aborted = self.producers.note(header, marker)
+                if aborted is not None:
+                    segment.add_aborted(aborted)
             at += header.size
             tail.add(header.base_offset + header.last_offset_delta + 1, position + at)
         self.producers.end_offset = self.log_end_offset = plan.next_offset

@@ -17,11 +17,11 @@ def test_supported_features_are_accepted(level: int) -> None:
     ("finalized", "expected"),
     [
         (
-            {"metadata.version": 30, "transaction.version": 2, "group.version": 1},
+            {"metadata.version": 30, "share.version": 1, "streams.version": 1, "transaction.version": 2},
             (
-                "group.version=1, transaction.version=2, which kbroker does not support: format the controllers of a "
-                "new cluster with `kafka-storage.sh format --release-version 3.9`, or with `--feature group.version=0 "
-                "--feature transaction.version=0`"
+                "finalized share.version=1, streams.version=1, which kbroker does not support: format the controllers "
+                "of a new cluster with `kafka-storage.sh format --release-version 3.9`, or with `--feature "
+                "share.version=0 --feature streams.version=0`"
             ),
         ),
         ({"metadata.version": 20}, "metadata.version=20, which kbroker does not support: kbroker works with"),

@@ -43,7 +43,7 @@ class RecordingWorld(World):
     def append(self, outcome: GroupOutcome) -> Any:
         if self.dies_in_append and outcome.records:
             self.dies_in_append = False
-            self.log.extend((record.key, record.value) for record in outcome.records)
+            self.store(outcome)
             raise CoordinatorDied
         return super().append(outcome)
 

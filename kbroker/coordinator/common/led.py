@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic
 
-from kbroker.coordinator.common.ports import S, Stored
+from kbroker.coordinator.common.ports import Producer, S, Stored
 from kbroker.replication.partition import Partition
 from kbroker.storage.plans import AppendPlan
+from wire.batch_header import NO_PRODUCER_ID
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
@@ -25,6 +26,8 @@ from wire.record_batch import Record, build_batch
 REWRITE_FACTOR: Final = 4
 """Rewrite a log that is this many times larger than the live state. At most a quarter of all writes are then rewrites.
 """
+
+NO_PRODUCER: Final = Producer(NO_PRODUCER_ID, -1)
 
 HISTORY_BYTES: Final = 8 << 20
 """Divided among the partitions: a log shorter than its share, or than a segment, is not rewritten. A restart reads this
@@ -84,8 +87,10 @@ class LedPartition(Generic[S]):
         if self.state is not State.ACTIVE or not self.is_led:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.name} is not active on this broker")
 
-    def plan(self, records: Sequence[Stored], *, codec: Codec, timestamp_ms: int) -> AppendPlan:
-        """Plan the append of records as one batch.
+    def plan(
+        self, records: Sequence[Stored], *, codec: Codec, timestamp_ms: int, producer: Producer | None = None
+    ) -> AppendPlan:
+        """Plan the append of records as one batch, which is transactional if there is a producer.
 
         Errors  those of Partition.leading and Log.plan_append, NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE
         """
@@ -95,8 +100,13 @@ class LedPartition(Generic[S]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader epoch of {partition.name} has changed")
         if not progress.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{partition.name} has too few in-sync replicas")
+        producer_id, producer_epoch, verification = producer or NO_PRODUCER
         batch = build_batch(
-            [Record(timestamp=timestamp_ms, key=record.key, value=record.value) for record in records], codec=codec
+            [Record(timestamp=timestamp_ms, key=record.key, value=record.value) for record in records],
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_transactional=producer is not None,
         )
         log = partition.log
         if len(batch) > log.config.max_message_bytes:
@@ -104,7 +114,11 @@ class LedPartition(Generic[S]):
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"{partition.name}: a batch of {len(records)} records has {len(batch)} bytes",
             )
-        return log.plan_append(batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms)
+        if producer is not None:
+            self.must_keep_history = True  # rewriting does not copy offsets of open transactions
+        return log.plan_append(
+            batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms, verification=verification
+        )
 
     def commit(self, plan: AppendPlan) -> None:
         """Finish an append after its batch is written."""

@@ -13,12 +13,13 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode
 
 BATCH_OVERHEAD_BYTES: Final = 128
@@ -50,6 +51,18 @@ class Stored(Protocol):
     def value(self) -> bytes | None: ...
 
 
+class Producer(NamedTuple):
+    """The producer whose transaction records belong to.
+
+    Shape  verification is what the log needs to accept the first records of the transaction, see
+           kbroker.storage.verification; None if the log need not check
+    """
+
+    producer_id: int
+    producer_epoch: int
+    verification: Verification | None = None
+
+
 class Parked:
     """The response to a request that is answered later, exactly once, through `Shard.take_answers`.
 
@@ -72,10 +85,11 @@ class Decided(Outcome[Any]):
 
     Shape   records may be empty; the response is then valid immediately. refuse makes the response to send if the
             records are not stored; None if the decision answers no request, so that its records may be split into
-            several batches
+            several batches. The runtime sets producer if the records are part of its transaction
     """
 
     refuse: Callable[[ErrorCode], Any] | None = field(default=None, repr=False)
+    producer: Producer | None = None
 
     def refused(self, code: ErrorCode) -> Any:
         """The response to send if the records are not stored. A parked request gets its answer from the shard."""
@@ -141,7 +155,7 @@ class Shard(Protocol):
         ...
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker while loading."""
+        """Apply a transaction marker that is in the log."""
         ...
 
     def after_loading(self, image: Image) -> Iterable[Decide]:
