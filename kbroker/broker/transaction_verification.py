@@ -21,8 +21,6 @@ import trio
 
 from kbroker.broker.peers import connect_to_peer
 from kbroker.client.streaming import Connection, ConnectionClosed
-from kbroker.coordinator.common.ports import partition_for
-from kbroker.metadata.names import TRANSACTION_STATE_TOPIC
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, Malformed, code_of
 from wire.messages.add_partitions_to_txn import (
@@ -35,8 +33,12 @@ from wire.messages.add_partitions_to_txn import (
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
-API_VERSION: Final = 4
-"""The newest version that every broker with this request knows; kbroker asks other brokers for no versions."""
+API_VERSION: Final = 5
+OLD_API_VERSION: Final = 4
+"""Without the code TRANSACTION_ABORTABLE."""
+FIRST_LEVEL_WITH_NEW_VERSION: Final = 20
+"""The metadata.version 3.8-IV0: every broker of such a cluster knows API_VERSION. kbroker asks others for no versions.
+"""
 MAX_TRANSACTIONS: Final = 1_000
 """In one request; others wait for the next one."""
 
@@ -114,7 +116,7 @@ class TransactionVerifier:
     async def ask(self, transaction: AddPartitionsToTxnTransaction) -> _Asked:
         """Ask the coordinator of a transaction."""
         asked = _Asked(transaction)
-        coordinator_id = self._coordinator_of(transaction.transactional_id)
+        coordinator_id = self._broker.find_transaction_coordinator(transaction.transactional_id)
         if coordinator_id < 0:
             asked.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return asked
@@ -132,16 +134,6 @@ class TransactionVerifier:
             if not asked.is_answered:
                 line.waiting.remove(asked)
         return asked
-
-    def _coordinator_of(self, transactional_id: str) -> int:
-        broker = self._broker
-        topic = broker.image.topics_by_name.get(TRANSACTION_STATE_TOPIC)
-        if topic is None or not topic.partitions:
-            return -1
-        leader, _ = broker.current_leader(
-            TRANSACTION_STATE_TOPIC, partition_for(transactional_id, len(topic.partitions))
-        )
-        return leader
 
     def _forget_gone(self) -> None:
         """Close the connections to brokers that are no longer registered."""
@@ -176,6 +168,8 @@ class TransactionVerifier:
         """The answer of another broker, None without one. A connection that was idle may be closed: try a new one."""
         broker = self._broker
         timeout_ms = broker.settings.server.request_timeout_ms
+        is_new = broker.image.metadata_version >= FIRST_LEVEL_WITH_NEW_VERSION
+        version = API_VERSION if is_new else OLD_API_VERSION
         was_open = line.connection is not None
         answer: AddPartitionsToTxnResponse | None = None
         with trio.move_on_after(timeout_ms / 1000):
@@ -188,7 +182,7 @@ class TransactionVerifier:
                             client_id=f"broker-{broker.node_id}-transactions",
                             timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
                         )
-                    answer = await line.connection.ask(request, version=API_VERSION)
+                    answer = await line.connection.ask(request, version=version)
                     break
                 except (OSError, ConnectionClosed, Malformed):
                     line.close()

@@ -13,7 +13,7 @@ import trio
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator.common.led import State
-from kbroker.coordinator.common.ports import Logs, Wait
+from kbroker.coordinator.common.ports import Logs, Producer, Wait
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.refusals import refuse
@@ -34,11 +34,19 @@ from wire.messages.join_group import JoinGroupRequest
 from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 REWRITE_INTERVAL_MS: Final = 5_000
 """The minimum time between two rewrites, because each one syncs the log."""
 
-_OF_NAMED_GROUPS: Final = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest, OffsetDeleteRequest)
+_OF_NAMED_GROUPS: Final = (
+    JoinGroupRequest,
+    SyncGroupRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
+)
 
 logger = get_logger(__name__)
 
@@ -106,10 +114,13 @@ class GroupCoordinator:
                 led.require_active()
                 yield led.shard
 
-    async def ask(self, group_id: str, request: Any, caller: Caller, *, wait: Wait) -> Any:
+    async def ask(
+        self, group_id: str, request: Any, caller: Caller, *, wait: Wait, producer: Producer | None = None
+    ) -> Any:
         """The response to a request of one group. Errors are in the response.
 
-        `wait` is used if the response depends on other members.
+        `wait` is used if the response depends on other members; with a producer what the request stores is part of the
+        producer's transaction.
         """
         if not group_id and type(request) in _OF_NAMED_GROUPS:
             response = refuse(request, ErrorCode.INVALID_GROUP_ID, caller.api_version)
@@ -117,7 +128,7 @@ class GroupCoordinator:
                 response.member_id = request.member_id
             return response
         try:
-            return await self.runtime.ask(group_id, request, caller, wait=wait)
+            return await self.runtime.ask(group_id, request, caller, wait=wait, producer=producer)
         except KafkaError as error:
             return refuse(request, error.code, caller.api_version)
 
@@ -129,8 +140,13 @@ class GroupCoordinator:
         self.runtime.on_marker(partition_index, producer_id, committed=committed)
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
+        """Load new partitions, unload lost ones, and delete the offsets of deleted topics. Consumer groups compare the
+        topics whose partitions are new or gone.
+        """
         await self.runtime.on_image(image, delta)
+        changed = {one.topic.name for one in delta.changed_partitions if one.before is None or one.after is None}
+        for led in self.runtime.active():
+            led.shard.on_image(image, changed, has_new_topics=bool(delta.created_topics))
         deleted = [(one.id, one.name) for one in delta.deleted_topics]
         if deleted:
             await self.runtime.decide_everywhere(lambda shard: partial(shard.on_topics_deleted, deleted))

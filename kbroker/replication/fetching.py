@@ -360,12 +360,12 @@ class FetchRound:
             partition = answer.partition = self._find(asked)
             if self._prefer is not None and self._names_other_replica(answer, partition):
                 return 0
-            if (
-                not may_block
-                and not partition.log.knows_place_of(asked.fetch_offset)
-                and not partition.is_remote(asked.fetch_offset)
-            ):
-                raise _FarBehind
+            if not may_block and not partition.is_remote(asked.fetch_offset):
+                log = partition.log
+                if not log.knows_place_of(asked.fetch_offset) or (
+                    self.reads_committed and log.aborted_may_block(asked.fetch_offset)
+                ):
+                    raise _FarBehind
             is_throttled = self._is_throttled is not None and self._is_throttled(partition)
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,

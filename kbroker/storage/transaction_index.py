@@ -20,6 +20,8 @@ from kbroker.storage.index import BLOCK_ENTRIES, TRANSACTION_ENTRY, CorruptIndex
 
 LAST_OFFSET: Final = 3  # the field in which entries ascend
 MAX_OFFSET: Final = (1 << 63) - 1
+CACHED_ENTRIES: Final = 4096
+"""The entries of a file are kept in memory up to this number, together with the open file: 136 KiB."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -62,36 +64,59 @@ class TransactionIndex(Index):
         return not self._tail and not self._file_entries()
 
     def may_block(self, offset: int) -> bool:
-        """Whether `between` reads the file for transactions that end at or after `offset`."""
-        return offset <= self._written_until and self._written != 0
+        """Whether `between` reads the disk for transactions that end at or after `offset`."""
+        return self._written != 0 and offset <= self._written_until and self._in_memory() is None
 
     def between(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """The transactions that may have records in [first_offset, end_offset), and whether later segments have none.
 
         May run in another thread while entries are added: it takes the unwritten ones first.
+        Errors  CorruptIndex
         """
         tail = bytes(self._tail)
         found: dict[int, AbortedTransaction] = {}
-        if self.may_block(first_offset):
-            written = self._file_entries()
-            start = self._first_at_or_after(first_offset, written)
-            size = self._entry.size
-            while start < written:
-                data = self._open().file.pread(min(BLOCK_ENTRIES, written - start) * size, start * size)
-                if not data or len(data) % size:
-                    raise CorruptIndex(f"{self.path} ends before entry {written}")
-                if self._select(data, first_offset, end_offset, found):
-                    return list(found.values()), True
-                start += len(data) // size
-            if not found:
-                self._written_until = self._last_offset(self._open(), written - 1) if written else -1
-        is_decided = self._select(tail, first_offset, end_offset, found)
+        is_decided = False
+        if self._written != 0 and first_offset <= self._written_until:
+            is_decided = self._select_written(first_offset, end_offset, found)
+        is_decided = is_decided or self._select(tail, first_offset, end_offset, found)
         return list(found.values()), is_decided
 
-    def _first_at_or_after(self, offset: int, written: int) -> int:
-        """The number of the first entry in the file that ends at or after `offset`."""
+    def _select_written(self, first_offset: int, end_offset: int, found: dict[int, AbortedTransaction]) -> bool:
+        written, size = self._file_entries(), self._entry.size
+        data = self._in_memory()
+        if data is not None or written <= CACHED_ENTRIES:
+            data = self._read_whole(written) if data is None else data
+            self._written_until = self._entry.unpack_from(data, len(data) - size)[LAST_OFFSET] if data else -1
+            return self._select(data, first_offset, end_offset, found)
         file = self._open()
-        return bisect_left(range(written), offset, key=lambda number: self._last_offset(file, number))
+        at = bisect_left(range(written), first_offset, key=lambda number: self._last_offset(file, number))
+        while at < written:
+            data = file.file.pread(min(BLOCK_ENTRIES, written - at) * size, at * size)
+            if not data or len(data) % size:
+                raise CorruptIndex(f"{self.path} ends before entry {written}")
+            if self._select(data, first_offset, end_offset, found):
+                return True
+            at += len(data) // size
+        return False
+
+    def _in_memory(self) -> bytes | None:
+        """The entries of the file, if they are cached with the open file."""
+        file = self.files.peek(self.path)
+        if file is None or file.block is None:
+            return None
+        entries = self._written if self._written >= 0 else file.entries
+        data = file.block[1]
+        return data if len(data) == entries * self._entry.size else None
+
+    def _read_whole(self, written: int) -> bytes:
+        """Read the entries of the file, and keep them with the open file."""
+        file = self._open()
+        data = file.file.pread(written * self._entry.size, 0)
+        if len(data) < written * self._entry.size:
+            raise CorruptIndex(f"{self.path} ends before entry {written}")
+        if data:
+            file.block = (0, data)
+        return data
 
     def _last_offset(self, file: OpenFile, number: int) -> int:
         fields: tuple[int, ...] = self._read(file, number)
@@ -114,6 +139,8 @@ class TransactionIndex(Index):
         last_before = base_offset - 1
         if written:
             data = self._open().file.pread(written * self._entry.size, 0)
+            if len(data) < written * self._entry.size:
+                raise CorruptIndex(f"{self.path} ends before entry {written}")
             for version, _, first, last, _ in self._entry.iter_unpack(data):
                 if version or not first <= last or last <= last_before:
                     raise CorruptIndex(f"{self.path}: an entry that ends at {last} follows {last_before}")

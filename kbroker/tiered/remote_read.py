@@ -157,7 +157,9 @@ class RemoteReader:
             await self.wait_until_ready(remote.topic_id_partition)
             found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
             if read_committed and found.size:
-                aborted = await aborted_between(self._metadata, self.indexes.get, partition, offset, found.next_offset)
+                aborted = await aborted_between(
+                    self._metadata, self.indexes.get, partition, offset, found.next_offset, env=self._env
+                )
                 found = found._replace(aborted=aborted)
         except RemoteStorageError as error:
             raise self.failed(partition, offset, error) from error

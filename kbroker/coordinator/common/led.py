@@ -27,6 +27,8 @@ REWRITE_FACTOR: Final = 4
 """Rewrite a log that is this many times larger than the live state. At most a quarter of all writes are then rewrites.
 """
 
+NO_PRODUCER: Final = Producer(NO_PRODUCER_ID, -1)
+
 HISTORY_BYTES: Final = 8 << 20
 """Divided among the partitions: a log shorter than its share, or than a segment, is not rewritten. A restart reads this
 many bytes in less than a second.
@@ -98,7 +100,7 @@ class LedPartition(Generic[S]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader epoch of {partition.name} has changed")
         if not progress.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{partition.name} has too few in-sync replicas")
-        producer_id, producer_epoch = producer or (NO_PRODUCER_ID, -1)
+        producer_id, producer_epoch, verification = producer or NO_PRODUCER
         batch = build_batch(
             [Record(timestamp=timestamp_ms, key=record.key, value=record.value) for record in records],
             codec=codec,
@@ -114,7 +116,9 @@ class LedPartition(Generic[S]):
             )
         if producer is not None:
             self.must_keep_history = True  # rewriting does not copy offsets of open transactions
-        return log.plan_append(batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms)
+        return log.plan_append(
+            batch, leader_epoch=self.leader_epoch, timestamp_ms=timestamp_ms, verification=verification
+        )
 
     def commit(self, plan: AppendPlan) -> None:
         """Finish an append after its batch is written."""

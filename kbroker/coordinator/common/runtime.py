@@ -17,8 +17,10 @@ Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, NamedTuple
 from uuid import UUID
@@ -27,7 +29,7 @@ import trio
 
 from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
 from kbroker.coordinator.common.loading import Loading
-from kbroker.coordinator.common.ports import Decide, Decided, Logs, Parked, S, Wait, partition_for
+from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.replication.replicas import Replicas
@@ -44,6 +46,7 @@ REMEMBERED_KEYS: Final = 10_000
 REMEMBERED_LENGTH: Final = 256
 STALL_MS: Final = 500
 ROUNDS_AFTER_A_STALL: Final = 3
+JOBS_AT_ONCE: Final = 2  # Kafka's group.coordinator.background.threads
 
 logger = get_logger(__name__)
 
@@ -114,6 +117,8 @@ class CoordinatorRuntime(Generic[S]):
         self._load_wanted = trio.Event()
         self._sleep = trio.CancelScope()
         self._due_ms: int | None = None
+        # The shards bound the jobs: each key has at most one of a kind.
+        self._jobs_to_do, self._jobs = trio.open_memory_channel[tuple[LedPartition[S], Job]](math.inf)
 
     @property
     def parked_count(self) -> int:
@@ -142,15 +147,21 @@ class CoordinatorRuntime(Generic[S]):
 
     # Decisions
 
-    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait | None = None) -> Any:
+    async def ask(
+        self, key: str, request: Any, caller: Any, *, wait: Wait | None = None, producer: Producer | None = None
+    ) -> Any:
         """The response of a shard to a request, once it is valid. `wait` is necessary if requests may be parked.
 
-        Whatever the response shows is committed then, so that no later coordinator contradicts it.
+        Whatever the response shows is committed then, so that no later coordinator contradicts it. With a producer the
+        records of the decision are part of its transaction.
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         led = self.find(key)
-        decided, response, end_offset = await self._make(led, partial(led.shard.decide, request, caller))
+        decide: Decide = partial(led.shard.decide, request, caller)
+        if producer is not None:
+            decide = partial(_decide_for, producer, decide)
+        decided, response, end_offset = await self._make(led, decide)
         is_refusable = bool(decided.records)
         if type(response) is Parked:
             is_refusable = False
@@ -242,6 +253,9 @@ class CoordinatorRuntime(Generic[S]):
             await self._append_in_parts(led, decided, holds_lock=holds_lock)
         elif decided.records:
             made = await self._append(led, decided, holds_lock=holds_lock)
+        if made.end_offset is not None:
+            for job in decided.jobs:
+                self._jobs_to_do.send_nowait((led, job))
         self._deliver(led)
         return made
 
@@ -325,7 +339,15 @@ class CoordinatorRuntime(Generic[S]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._load_shards)
             nursery.start_soon(self._keep_time)
+            for _ in range(JOBS_AT_ONCE):
+                nursery.start_soon(self._do_jobs)
             task_status.started()
+
+    async def _do_jobs(self) -> None:
+        async for led, job in self._jobs:
+            result = await self._env.run_blocking(job.run)
+            with suppress(KafkaError):  # the leadership was lost while waiting for the lock
+                await self.decide(led, job.decide(result))
 
     def _note_deadline(self, due_ms: int | None, now_ms: int) -> None:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
@@ -448,3 +470,8 @@ class CoordinatorRuntime(Generic[S]):
             led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
             self._deliver(led)
         self._purgatory.wake(led.partition.key)
+
+
+def _decide_for(producer: Producer, decide: Decide, *, now_ms: int, timestamp_ms: int) -> Decided:
+    """A decision whose records are part of a transaction."""
+    return replace(decide(now_ms=now_ms, timestamp_ms=timestamp_ms), producer=producer)
