@@ -6,8 +6,8 @@ import trio
 
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
-    NAMED,
     BROKER,
+    NAMED,
     batch,
     create_topic,
     fetching,
