@@ -21,6 +21,7 @@ from kbroker.broker.internal_records import Check
 from kbroker.broker.isr_changes import IsrChanges
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.log_cleaner import LogCleaner
 from kbroker.broker.marker_sender import MarkerSender
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
@@ -133,6 +134,7 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
+        self.cleaner = LogCleaner(self)
         self.transaction_verifier = TransactionVerifier(self)
         self.transaction_verifier.coordinator = self.transactions
         self._kept = PartitionLocks()
@@ -465,6 +467,10 @@ class Broker:
     async def write_log_starts(self) -> None:
         """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         await self._write_checkpoint(self.replicas.directory.checkpoints.write_log_starts)
+
+    async def write_cleaned_offsets(self) -> None:
+        """Write the checkpoint of cleaned offsets. Errors: KAFKA_STORAGE_ERROR."""
+        await self._write_checkpoint(self.replicas.directory.checkpoints.write_cleaned_offsets)
 
     async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
         """Call a blocking function that writes one of the checkpoints, forever."""

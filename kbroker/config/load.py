@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
 from kbroker.config.groups import GroupSettings, groups_fault
@@ -61,6 +62,7 @@ class Settings:
 
     server: ServerSettings
     log: LogSettings
+    cleaner: CleanerSettings
     replication: ReplicationSettings
     metadata: MetadataSettings
     fetch: FetchSettings
@@ -119,6 +121,7 @@ class Settings:
         return cls(
             server=server,
             log=_area(LogSettings, layers),
+            cleaner=_area(CleanerSettings, layers),
             replication=_area(ReplicationSettings, layers),
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
