@@ -122,6 +122,7 @@ class GroupShard:
         """
         context = self._at(now_ms, timestamp_ms)
         try:
+            context.unserved.refuse(getattr(request, "group_id", ""), request, caller.api_version)
             response = _DECISIONS[type(request)](context, request, caller)
         except KafkaError as error:
             self._drop(error.code)
@@ -242,10 +243,15 @@ class GroupShard:
     def replay(self, key: bytes | None, value: bytes | None, *, offset: int = -1, producer_id: int = -1) -> None:
         """Apply a record from the log while loading; value None is a tombstone.
 
-        Records of share and streams groups are ignored. Errors: Malformed if the bytes do not decode.
+        Errors: Malformed if the bytes do not decode.
         """
         record = None if key is None else decode_record(key, value) or decode_consumer_record(key, value)
-        if key is None or record is None:
+        if key is None:
+            return
+        if record is None:
+            made = self._context.classic_group(self._context.unserved.replay(key, value) or "")
+            if made is not None:  # made for offsets that are before this record in a compacted log
+                self._context.forget_group(made)
             return
         if isinstance(record, ConsumerRecord):
             self._replay_consumer_group(record)
@@ -352,7 +358,7 @@ class GroupShard:
         key = record.key_message
         value = record.value_message
         context = self._context
-        if value is not None and key.group not in context.groups:
+        if value is not None and key.group not in context.groups and key.group not in context.unserved:
             # Offsets without a group record: the group has no members and no protocol.
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
