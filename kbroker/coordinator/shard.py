@@ -78,19 +78,17 @@ class GroupOutcome(Decided):
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid returns the random part of member ids; group_records holds the stored record of each group, key to
-            value; while a group rebalances, it differs from the group in memory
+    Shape   new_uuid returns the random part of member ids
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry", "group_records")
+    __slots__ = ("_context", "_expiry")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
     ) -> None:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
-        self.group_records: dict[bytes, bytes] = {}
 
     # Deciding
 
@@ -139,7 +137,7 @@ class GroupShard:
             if isinstance(record, OffsetRecord):
                 self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, producer_id)
             else:
-                self._note_stored(record, record.key, record.value)
+                self._note_stored(record)
         for write in outcome.writes:
             write.on_appended()
         assert not context.records, "on_appended must not produce records"
@@ -216,7 +214,7 @@ class GroupShard:
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
         else:
-            self._note_stored(record, key, value)
+            self._note_stored(record)
             if record.value_message is not None:
                 rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
@@ -292,13 +290,9 @@ class GroupShard:
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
 
-    def _note_stored(self, record: GroupRecord, key: bytes, value: bytes | None) -> None:
-        if value is not None:
-            self.group_records[key] = value
-            return
-        self.group_records.pop(key, None)
+    def _note_stored(self, record: GroupRecord) -> None:
         group = self._context.groups.get(record.key_message.group)
-        if group is not None:
+        if group is not None and record.value_message is None:
             self._context.forget_group(group)
 
 
