@@ -21,7 +21,7 @@ from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE, feature_ranges
+from kbroker.metadata.parts import METADATA_VERSION_FEATURE, feature_ranges
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -37,12 +37,15 @@ SHUTDOWN_PATIENCE_MS: Final = 8_000
 containers kill a process about 10 s after they have asked it to stop."""
 
 FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
+    **SUPPORTED_FEATURES,
     "eligible.leader.replicas.version": (0, 1),
     "kraft.version": (0, 1),
     METADATA_VERSION_FEATURE: (21, 30),
-    TRANSACTION_VERSION_FEATURE: (0, 2),
+    "share.version": (0, 1),
+    "streams.version": (0, 1),
 }
-"""The levels of a cluster's features with which a broker without a controller works: 3.9-IV0 to 4.3-IV0."""
+"""The levels of a cluster's features with which a broker without a controller works: all of Apache Kafka 4.3, from
+metadata version 3.9-IV0 on. It serves no share and streams groups, and refuses each request for one."""
 
 _UNUSABLE: Final = frozenset({
     ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION,

@@ -16,7 +16,7 @@ from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
-from kbroker.config.groups import GroupSettings
+from kbroker.config.groups import GroupSettings, groups_fault
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
@@ -111,6 +111,8 @@ class Settings:
                 weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
+        if (fault := groups_fault(loaded.groups)) is not None:
+            raise ConfigError(fault)
         return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod

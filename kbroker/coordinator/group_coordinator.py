@@ -134,8 +134,13 @@ class GroupCoordinator:
         self.runtime.on_marker(partition_index, producer_id, committed=committed)
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
+        """Load new partitions, unload lost ones, and delete the offsets of deleted topics. Consumer groups compare the
+        topics whose partitions are new or gone.
+        """
         await self.runtime.on_image(image, delta)
+        changed = {one.topic.name for one in delta.changed_partitions if one.before is None or one.after is None}
+        for led in self.runtime.active():
+            led.shard.on_image(image, changed, has_new_topics=bool(delta.created_topics))
         deleted = [(one.id, one.name) for one in delta.deleted_topics]
         if deleted:
             await self.runtime.decide_everywhere(lambda shard: partial(shard.on_topics_deleted, deleted))

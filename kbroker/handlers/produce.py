@@ -73,9 +73,6 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    if by_id:
-        for topic in request.topic_data:
-            topic.name = broker.topic_name(topic.topic_id) or ""
     verified: Verified | None = None
     if _has_transactional(request):
         try:
@@ -87,6 +84,8 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     first_error: KafkaError | None = None
     steps = 0
     for topic in request.topic_data:
+        if by_id and not topic.name:
+            topic.name = broker.topic_name(topic.topic_id) or ""
         answers = []
         steps += 1 + len(topic.partition_data)
         for data in topic.partition_data:
@@ -162,17 +161,14 @@ async def _when_committed(
 def _has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for data in topic.partition_data:
-            if _is_transactional(data.records):
+            records = data.records
+            if (
+                isinstance(records, memoryview)
+                and len(records) >= HEADER_SIZE
+                and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT
+            ):
                 return True
     return False
-
-
-def _is_transactional(records: object) -> bool:
-    return (
-        isinstance(records, memoryview)
-        and len(records) >= HEADER_SIZE
-        and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT != 0
-    )
 
 
 async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Verified:
@@ -180,8 +176,13 @@ async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Veri
     if request.transactional_id is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     batches: list[tuple[str, int, memoryview | None]] = []
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topic_data:
+        if by_id:
+            topic.name = broker.topic_name(topic.topic_id) or ""
         for data in topic.partition_data:
+            if broker.turns.due():
+                await broker.turns.next()
             records = data.records
             assert records is None or isinstance(records, memoryview), "decoded records are a view"
             batches.append((topic.name, data.index, records))

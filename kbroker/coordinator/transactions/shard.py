@@ -112,6 +112,9 @@ class TransactionShard:
                 records += evicted
         if step.after is None:
             return Decided([], step)
+        if step.after.client_version > 0 and self._server_version() == 0:
+            # The record could not say how the transaction ends. Clients do not ask for this without the feature.
+            return Decided([], Step(ErrorCode.UNSUPPORTED_VERSION))
         return Decided([*records, self._record(step.after)], step._replace(after=None), _refused)
 
     def _fault(self, known: Transaction | None, request: Any) -> Step | None:

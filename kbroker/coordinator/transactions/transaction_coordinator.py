@@ -182,15 +182,21 @@ class TransactionCoordinator:
             codes = await self._add(one, api_version)
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(one.topics, codes))
         results: list[AddPartitionsToTxnResult] = []
+        is_unsupported = False
 
         async def decide(transaction: AddPartitionsToTxnTransaction, result: AddPartitionsToTxnResult) -> None:
-            result.topic_results = _results(transaction.topics, await self._add(transaction, api_version))
+            nonlocal is_unsupported
+            codes = await self._add(transaction, api_version)
+            is_unsupported |= ErrorCode.UNSUPPORTED_VERSION in codes.values()
+            result.topic_results = _results(transaction.topics, codes)
 
         async with trio.open_nursery() as nursery:
             for transaction in request.transactions:
                 result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=[])
                 results.append(result)
                 nursery.start_soon(decide, transaction, result)
+        if is_unsupported:
+            return AddPartitionsToTxnResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
 
     async def _add(self, asked: AddPartitionsToTxnTransaction, api_version: int) -> Codes:
