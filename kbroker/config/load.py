@@ -24,6 +24,7 @@ from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
+from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
@@ -65,6 +66,7 @@ class Settings:
     fetch: FetchSettings
     groups: GroupSettings
     limits: LimitSettings
+    quotas: QuotaSettings
     tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
@@ -120,6 +122,7 @@ class Settings:
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
             limits=_area(LimitSettings, layers),
+            quotas=_area(QuotaSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),

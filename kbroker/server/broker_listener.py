@@ -25,7 +25,13 @@ def server_of(broker: Broker, metrics: Metrics) -> Server:
     """The server of a broker, which follows its metadata; the caller runs it and adds listeners."""
     env, settings = broker.env, broker.settings
     dispatcher = Dispatcher(
-        handlers.discover(), broker, metrics=metrics, env=env, turns=broker.turns, limits=settings.limits
+        handlers.discover(),
+        broker,
+        metrics=metrics,
+        env=env,
+        turns=broker.turns,
+        limits=settings.limits,
+        quotas=broker.quotas,
     )
     server = Server(env, dispatcher, metrics=metrics, settings=settings)
 
