@@ -41,7 +41,7 @@ def drawn_plan(seed: int) -> Plan:
         },
         topics=topics,
         workload=_workload(seed, topics),
-        acts=_acts(seed, brokers, duration_ms, _abilities(topics, settings)),
+        acts=drawn_acts(seed, brokers=brokers, duration_ms=duration_ms, able=abilities(topics, settings)),
         drift=_drift(seed, brokers),
     )
 
@@ -286,24 +286,23 @@ KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-def _abilities(topics: Sequence[TopicPlan], settings: Values) -> set[str]:
+def abilities(topics: Sequence[TopicPlan], settings: Values) -> set[str]:
     """What acts may need."""
     found = {"tier" for topic in topics if topic.is_tiered} | {"lossy" for topic in topics if topic.is_lossy}
     return found | {"", *(["syncs"] if settings.get(SYNCS_ALL) == 1 else [])}
 
 
-def _acts(seed: int, brokers: int, duration_ms: int, abilities: Container[str]) -> tuple[Act, ...]:
-    draws = Draws("swarm", seed)
+def drawn_acts(*key: int | str, brokers: int, duration_ms: int, able: Container[str]) -> tuple[Act, ...]:
+    """The acts of a seed, or of another key, in the first three quarters of a time."""
+    draws = Draws("swarm", *key)
     if draws.chance(1 / 8):
         return ()
-    allowed = [
-        name for name, kind in KINDS.items() if draws.chance(0.6 if kind.needs else 0.4) and kind.needs in abilities
-    ]
+    allowed = [name for name, kind in KINDS.items() if draws.chance(0.6 if kind.needs else 0.4) and kind.needs in able]
     if not allowed:
         allowed = ["kill"]
     found = []
     for number in range(draws.between(1, 12)):
-        own = Draws("act", seed, number)
+        own = Draws("act", *key, number)
         name = own.weighted([(name, KINDS[name].weight) for name in allowed])
         kind = KINDS[name]
         found.append(

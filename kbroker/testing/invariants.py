@@ -24,11 +24,11 @@ import trio
 from kbroker.replication.partition import Partition
 from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.event_lines import EventLine
+from kbroker.testing.plan import LOOK_EACH_MS
 from kbroker.testing.recorder import History
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 STARTED: Final = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-LOOK_EACH_S: Final = 0.05
 _LOOKS_SOON: Final = 20
 _SOON_S: Final = 0.0005
 """After a truncation: its traces last until the next records arrive."""
@@ -43,10 +43,13 @@ class Invariants:
           Kafka without KIP-966's ELR may lose what they lack: then the partition is excused
     """
 
-    def __init__(self, cluster: MemoryCluster, history: History, *, syncs_all: bool = False) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, history: History, *, look_each_ms: int = LOOK_EACH_MS, syncs_all: bool = False
+    ) -> None:
         self._cluster = cluster
         self._history = history
         self._syncs_all = syncs_all
+        self._look_each_s = look_each_ms / 1000
         self._told: Callable[[EventLine], object] = lambda _: None
         self._soon = 0
         self._woken = trio.Event()
@@ -82,7 +85,7 @@ class Invariants:
             await trio.sleep(_SOON_S)
             return
         self._woken = trio.Event()
-        with trio.move_on_after(LOOK_EACH_S):
+        with trio.move_on_after(self._look_each_s):
             await self._woken.wait()
 
     def look(self, broker: int, partitions: Sequence[tuple[str, int]]) -> None:

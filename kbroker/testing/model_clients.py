@@ -31,7 +31,6 @@ from wire.messages.describe_quorum import (
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 LATEST: Final = -1
-_LOOK_EACH_S: Final = 0.5
 _OTHERS_EACH: Final = 3
 """Metadata change less often than high watermarks: they are asked for with every so many looks."""
 _ANSWER_MS: Final = 5_000
@@ -74,14 +73,19 @@ async def run_workload(
                 nursery.start_soon(client.run, stopping)
 
 
-async def observe(cluster: MemoryCluster, history: History, partitions: Sequence[tuple[str, int]]) -> None:
+async def observe(
+    cluster: MemoryCluster, history: History, partitions: Sequence[tuple[str, int]], *, each_ms: int = 500
+) -> None:
     """Ask every broker about these partitions, forever."""
     async with trio.open_nursery() as nursery:
         for node in cluster.brokers:
-            nursery.start_soon(_watch, Router(cluster, f"observer-{node.id}"), node.id, history, partitions)
+            router = Router(cluster, f"observer-{node.id}")
+            nursery.start_soon(_watch, router, node.id, history, partitions, each_ms / 1000)
 
 
-async def _watch(router: Router, node: int, history: History, partitions: Sequence[tuple[str, int]]) -> None:
+async def _watch(
+    router: Router, node: int, history: History, partitions: Sequence[tuple[str, int]], each_s: float
+) -> None:
     topics: dict[str, list[int]] = {}
     for name, index in partitions:
         topics.setdefault(name, []).append(index)
@@ -92,7 +96,7 @@ async def _watch(router: Router, node: int, history: History, partitions: Sequen
                 await _ask_metadata(router, node, history, topics)
         except Unreachable:
             router.drop(node)
-        await trio.sleep(_LOOK_EACH_S)
+        await trio.sleep(each_s)
 
 
 async def _ask_offsets(router: Router, node: int, history: History, topics: dict[str, list[int]]) -> None:

@@ -19,6 +19,7 @@ REQUESTS_OF_BROKERS: Final = {"fetch": 1, "offset_for_leader_epoch": 23, "alter_
 CLIENTS: Final = ("producers", "readers", "groups", "deleters")
 SYNCS_ALL: Final = "log.flush.interval.messages"
 """With the value 1 no loss of power may lose an acknowledged record."""
+LOOK_EACH_MS: Final = 50
 _LEAST_MS: Final = 2_000
 
 
@@ -71,6 +72,7 @@ class Plan:
     """A run.
 
     Shape  drift is how much faster the wall clock of each broker runs than time, as a ratio; empty: not at all
+    Units  invariants are checked every look_each_ms, and brokers are asked what they know every tenth time
     """
 
     seed: int
@@ -82,6 +84,7 @@ class Plan:
     workload: Workload
     acts: tuple[Act, ...]
     drift: tuple[float, ...] = ()
+    look_each_ms: int = LOOK_EACH_MS
 
     def __str__(self) -> str:
         lines = [
@@ -117,6 +120,7 @@ def plan_of(text: str) -> Plan:
         ),
         acts=tuple(Act(**_with_tuples(act)) for act in found["acts"]),
         drift=tuple(found.get("drift", ())),
+        look_each_ms=found.get("look_each_ms", LOOK_EACH_MS),
     )
 
 

@@ -48,20 +48,20 @@ def in_children(plans: Iterable[Plan], *, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap(run_plan, plans)
 
 
-def of_seeds(seeds: Iterable[int], *, jobs: int) -> Iterator[Outcome]:
+def of_seeds(seeds: Iterable[int], *, jobs: int, draw: Callable[[int], Plan] = drawn_plan) -> Iterator[Outcome]:
     """Run the plans of seeds; see `in_children`. An endless iterable needs an end by the caller."""
     with _pool(jobs) as pool:
         pending = []
         for seed in seeds:
-            pending.append(pool.apply_async(_of_seed, (seed,)))
+            pending.append(pool.apply_async(_of_seed, (draw, seed)))
             if len(pending) > 2 * jobs:
                 yield pending.pop(0).get()
         for one in pending:
             yield one.get()
 
 
-def _of_seed(seed: int) -> Outcome:
-    return run_plan(drawn_plan(seed))
+def _of_seed(draw: Callable[[int], Plan], seed: int) -> Outcome:
+    return run_plan(draw(seed))
 
 
 def shrink(outcome: Outcome, *, jobs: int, tries: int, say: Callable[[str], object]) -> Outcome:

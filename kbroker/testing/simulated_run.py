@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from types import FrameType
 from typing import Final
@@ -36,7 +37,7 @@ from kbroker.testing.recorder import History
 HEALTHY_WITHIN_MS: Final = 60_000
 """Kafka's controller and clients take up to 30 s for some steps after the last fault."""
 REAL_LIMIT_S: Final = 120
-"""A run that takes longer does not end."""
+"""A run that takes longer does not end; plus a tenth of the time that it simulates."""
 _KEEP_ALIVE_S: Final = 0.5
 
 Trace = Callable[[str], object]
@@ -88,7 +89,7 @@ def run_plan(plan: Plan, *, trace: Trace | None = None, limit_s: int = REAL_LIMI
     clock = RealEnv()
     began = clock.now_ms()
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(limit_s)
+    signal.alarm(limit_s + plan.duration_ms // 10_000)
     try:
         run_deterministically(_run, plan, outcome, record, seed=plan.seed)
     except BaseException as error:
@@ -130,8 +131,10 @@ async def _judged(plan: Plan, cluster: MemoryCluster, history: History, outcome:
     names = [topic.name for topic in plan.topics]
     async with trio.open_nursery() as watching:
         partitions = [(topic.name, index) for topic in plan.topics for index in range(len(topic.replicas))]
-        watching.start_soon(observe, cluster, history, partitions)
-        watching.start_soon(Invariants(cluster, history, syncs_all=plan.settings.get(SYNCS_ALL) == 1).watch, partitions)
+        watching.start_soon(partial(observe, cluster, history, partitions, each_ms=10 * plan.look_each_ms))
+        syncs_all = plan.settings.get(SYNCS_ALL) == 1
+        invariants = Invariants(cluster, history, look_each_ms=plan.look_each_ms, syncs_all=syncs_all)
+        watching.start_soon(invariants.watch, partitions)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_work, plan, cluster, history, stopping)
             async with trio.open_nursery() as acting:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.testing.calm import calm_plan
 from kbroker.testing.drawing import drawn_plan
 from kbroker.testing.plan import plan_of
 from kbroker.testing.searching import in_child
@@ -33,6 +34,12 @@ def test_k11_promises_hold_whatever_fails(seed: int) -> None:
     outcome = in_child(drawn_plan(seed))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
     assert outcome.counts["send-ok"] > 0  # some plans have a single slow producer
+    assert outcome.counts["poll-ok"] > 0
+
+
+def test_k11_promises_hold_in_calm_times() -> None:
+    outcome = in_child(calm_plan(4, duration_ms=900_000))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
     assert outcome.counts["poll-ok"] > 0
 
 

@@ -57,3 +57,40 @@ def test_a_signal_ends_running_commands_and_starts_no_more(number: int) -> None:
         rest = process.stdout.read()
         assert process.wait(30) == 128 + number
     assert "never" not in rest
+
+
+def suite(folder: Path, *tests: str) -> str:
+    """A command that runs these tests with pytest in a folder, as the Makefile does."""
+    folder.joinpath("test_suite.py").write_text("\n".join(("from pathlib import Path", *tests)))
+    return f'cd {folder} && eval "{sys.executable} -m pytest -p no:trio -c /dev/null --rootdir . test_suite.py $ARGS"'
+
+
+GOOD = "def test_good(): pass"
+BAD = "def test_bad(): assert False"
+UNSTABLE = """
+def test_unstable():
+    seen = Path("seen")
+    passes = seen.exists()
+    seen.touch()
+    assert passes
+"""
+
+
+def test_a_test_that_passes_alone_is_reported_as_unstable(tmp_path: Path) -> None:
+    done = run(suite(tmp_path, GOOD, UNSTABLE))
+    assert done.returncode == 0, done.stdout
+    assert "unstable, passed when it ran again alone: test_suite.py::test_unstable" in done.stdout
+    assert "1 passed" in done.stdout, "only the failed test ran again"
+
+
+def test_a_test_that_fails_twice_has_failed(tmp_path: Path) -> None:
+    done = run(suite(tmp_path, GOOD, UNSTABLE, BAD))
+    assert done.returncode == 1
+    assert done.stdout.count("FAILED test_suite.py::test_bad") == 2
+    assert "unstable" not in done.stdout.replace("test_unstable", "")
+
+
+def test_many_failed_tests_do_not_run_again(tmp_path: Path) -> None:
+    done = run(suite(tmp_path, *(BAD.replace("bad", f"bad_{number}") for number in range(11))))
+    assert done.returncode == 1
+    assert done.stdout.count("FAILED test_suite.py::test_bad_0") == 1

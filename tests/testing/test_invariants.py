@@ -13,13 +13,14 @@ from kbroker.storage.producer_state import RememberedBatch
 from kbroker.testing.cluster import MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.invariants import LOOK_EACH_S, Invariants
+from kbroker.testing.invariants import Invariants
+from kbroker.testing.plan import LOOK_EACH_MS
 from kbroker.testing.recorder import History
 from kbroker.tiered.api import RemoteLogSegmentId, TopicIdPartition
 from tests.tiered.test_plan import remote
 
 TOPIC, KEY = "t", ("t", 0)
-LATER_S = 3 * LOOK_EACH_S
+LATER_S = 3 * LOOK_EACH_MS / 1000
 
 
 def replica(cluster: MemoryCluster, node: int) -> Partition:

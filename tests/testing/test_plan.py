@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from kbroker.testing.acts import ACTS
+from kbroker.testing.calm import CALM_MS, calm_plan
 from kbroker.testing.drawing import KINDS, drawn_plan
 from kbroker.testing.plan import CLIENTS, Plan, plan_of, smaller
 
@@ -53,6 +54,14 @@ def test_every_kind_of_act_is_drawn_and_can_begin() -> None:
 def test_the_clocks_of_some_runs_drift() -> None:
     drifting = sum(bool(drawn_plan(seed).drift) for seed in SEEDS)
     assert len(SEEDS) / 8 < drifting < len(SEEDS) / 2
+
+
+def test_calm_plans_have_bursts_of_faults_all_the_time() -> None:
+    plan = next(plan for plan in map(calm_plan, SEEDS) if plan.acts)
+    assert plan_of(plan.to_json()) == plan
+    assert plan.duration_ms == CALM_MS
+    assert len({act.at_ms // 600_000 for act in plan.acts}) > 6
+    assert max(act.at_ms + act.for_ms for act in plan.acts) < CALM_MS
 
 
 def test_some_seeds_have_no_acts() -> None:
