@@ -88,8 +88,9 @@ class ClientQuotas:
         for entity in self.limits.update_in_steps(image.client_quotas):
             changes += 1
             if changes <= _LOGGED_AT_ONCE:
-                quotas = image.client_quotas.get(entity)
-                logger.info("client quotas changed", entity=_shown(entity), quotas=dict(quotas) if quotas else "none")
+                quotas = image.client_quotas.get(entity, {})
+                values = " ".join(f"{key}={value:.15g}" for key, value in quotas.items())
+                logger.info("client quotas changed", entity=_shown(entity), quotas=values or "none")
             if turns.due():
                 await turns.next()
         if changes > _LOGGED_AT_ONCE:

@@ -49,4 +49,4 @@ async def describe_user_scram_credentials(
                 credential_infos=known[user] if code is ErrorCode.NONE else [],
             )
         )
-    return DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, error_message=None, results=results)
+    return DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, error_message="", results=results)

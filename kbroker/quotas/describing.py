@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kbroker.metadata.image import QuotaEntity
-from kbroker.quotas.limits import CLIENT_ID, IP, PRODUCER_BYTE_RATE, USER
+from kbroker.quotas.limits import CLIENT_ID, IP, USER
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_client_quotas import ComponentData, EntityData, EntryData, ValueData
 
@@ -68,14 +68,9 @@ def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _place(key: str) -> tuple[bool, str]:
-    """Kafka's order of the quotas of an entity: producer_byte_rate first, the others by name."""
-    return key != PRODUCER_BYTE_RATE, key
-
-
 def entry(entity: QuotaEntity, values: Mapping[str, float]) -> EntryData:
     """One entity of an answer."""
     return EntryData(
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
-        values=[ValueData(key=key, value=values[key]) for key in sorted(values, key=_place)],
+        values=[ValueData(key=key, value=value) for key, value in values.items()],
     )
