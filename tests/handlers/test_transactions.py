@@ -306,7 +306,7 @@ async def test_unknown_partitions_add_nothing(client: Client) -> None:
     assert (await described(client, "x")).transaction_state == "Empty"
 
 
-async def test_transactions_are_listed_by_state_id_and_duration(broker: MemoryBroker) -> None:
+async def test_transactions_are_listed_by_state_id_duration_and_pattern(broker: MemoryBroker) -> None:
     client = await broker.connect()
     await create_topic(client, "t")
     empty, first = await init(client, "empty"), await init(client, "first")
@@ -321,6 +321,9 @@ async def test_transactions_are_listed_by_state_id_and_duration(broker: MemoryBr
     assert await listed(client, producer_id_filters=[empty[0], 12345]) == {"empty": "Empty"}
     assert await listed(client, state_filters=["Ongoing"], duration_filter=4_999) == {"first": "Ongoing"}
     assert await listed(client, state_filters=["Ongoing"], duration_filter=5_000) == {}
+    assert await listed(client, transactional_id_pattern="f.*t|sec") == {"first": "Ongoing"}
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[], transactional_id_pattern="(")
+    assert (await client.ask(request)).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     answer = await client.ask(ListTransactionsRequest(state_filters=["?", "Dead", "?"], producer_id_filters=[]))
     assert answer.unknown_state_filters == ["?"]
 
