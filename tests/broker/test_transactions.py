@@ -107,7 +107,7 @@ async def test_markers_go_to_the_leaders_on_all_brokers() -> None:
 
 
 @pytest.mark.parametrize("dies", ["leader", "leader, then coordinator", "coordinator"])
-async def test_r6_r15_a_decided_transaction_ends_although_brokers_die(dies: str) -> None:
+async def test_r11_a_decided_transaction_ends_although_brokers_die(dies: str) -> None:
     async with memory_cluster(settings=SETTINGS, has_tier=False) as cluster:
         producer = await begin(cluster)
         first = await cluster.until(lambda: coordinator(cluster))

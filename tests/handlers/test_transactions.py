@@ -181,19 +181,25 @@ async def test_a_producer_waits_for_its_last_transaction(client: Client) -> None
     assert await init_once(client, "x") == 0, "the open transaction is aborted first"
 
 
-async def test_partitions_of_deleted_topics_need_no_marker(client: Client) -> None:
+@pytest.mark.parametrize("is_created_again", [False, True])
+async def test_r15_partitions_of_deleted_topics_need_no_marker(client: Client, is_created_again: bool) -> None:
     await create_topic(client, "t")
-    await create_topic(client, "gone")
+    await create_topic(client, "gone", partitions=2)
     producer = await init(client, "x")
-    await add_partitions(client, "x", *producer, T0, ("gone", 0))
+    await add_partitions(client, "x", *producer, T0, ("gone", 0), ("gone", 1))
     await delete_topic(client, "gone")
+    if is_created_again:
+        await create_topic(client, "gone", partitions=1)
     assert (await end(client, "x", *producer)).error_code == 0
     assert (await settled(client, "x")).transaction_state == "CompleteCommit"
+    if is_created_again:
+        read = await read_committed(client, "gone")
+        assert read.last_stable_offset == read.high_watermark
 
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("state", ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit"])
-async def test_r6_a_coordinator_that_restarts_continues_in_every_state(state: str, version: int) -> None:
+async def test_r11_a_coordinator_that_restarts_continues_in_every_state(state: str, version: int) -> None:
     end_version = 5 if version == 2 else 4
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()
