@@ -14,6 +14,8 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
+from kbroker.broker.change_log import ChangeLog
+from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
 from kbroker.broker.coordinators import group_coordinator, transaction_coordinator
 from kbroker.broker.fetchers import Fetchers
@@ -21,13 +23,14 @@ from kbroker.broker.internal_records import Check
 from kbroker.broker.isr_changes import IsrChanges
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.log_cleaner import LogCleaner
 from kbroker.broker.marker_sender import MarkerSender
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
-from kbroker.controller.port import ControllerPort
+from kbroker.controller.port import ControllerPort, Sender
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -104,7 +107,9 @@ class Broker:
         self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
+        self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
+        self.quotas = ClientQuotas(settings.quotas)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
@@ -133,6 +138,7 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
+        self.cleaner = LogCleaner(self)
         self.transaction_verifier = TransactionVerifier(self)
         self.transaction_verifier.coordinator = self.transactions
         self._kept = PartitionLocks()
@@ -166,6 +172,7 @@ class Broker:
             self.purgatory.wake_many(changed)
             await self.groups.on_image(image, delta)
             await self.transactions.on_image(image, delta)
+        await self.quotas.follow(image, self.turns)
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
@@ -244,7 +251,7 @@ class Broker:
         """Whether a client that names this unknown topic causes its automatic creation."""
         return may_create(name, self.settings)
 
-    async def create_automatically(self, names: list[str]) -> None:
+    async def create_automatically(self, names: list[str], sender: Sender | None = None) -> None:
         """Create topics that a client named, with the defaults. Failures are logged; the client asks again.
 
         The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
@@ -256,7 +263,9 @@ class Broker:
             why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
             with trio.move_on_after(CREATION_PATIENCE_S):
                 try:
-                    answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
+                    answer = await self.controller.ask(
+                        request, CreateTopicsResponse, is_needed=is_needed, sender=sender
+                    )
                 except KafkaError as error:
                     why = str(error)
         if answer is None:
@@ -264,7 +273,10 @@ class Broker:
             if left_out is not None:
                 first, count = names[0], len(names)
                 logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
-        elif failed := [one for one in answer.topics if one.error_code not in _CREATED]:
+            return
+        asked_by = sender or Sender()
+        await self.change_log.write(request, answer, client_id=asked_by.client_id, peer=asked_by.host)
+        if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
             # One log line, because a request can name thousands of topics.
             codes = sorted({code_of(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
@@ -465,6 +477,10 @@ class Broker:
     async def write_log_starts(self) -> None:
         """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         await self._write_checkpoint(self.replicas.directory.checkpoints.write_log_starts)
+
+    async def write_cleaned_offsets(self) -> None:
+        """Write the checkpoint of cleaned offsets. Errors: KAFKA_STORAGE_ERROR."""
+        await self._write_checkpoint(self.replicas.directory.checkpoints.write_cleaned_offsets)
 
     async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
         """Call a blocking function that writes one of the checkpoints, forever."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS: Final = 11
 FIRST_VERSION_THAT_ADDS: Final = 12
-VERIFICATION_ENABLE: Final = "transaction.partition.verification.enable"
 
 _RETRIABLE: Final = frozenset(
     {
@@ -78,7 +77,7 @@ async def verify_produced(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
         )
     adds = version >= FIRST_VERSION_THAT_ADDS
-    is_enabled = broker.settings.layers.text(VERIFICATION_ENABLE) != "false"
+    is_enabled = broker.settings.transactions.transaction_partition_verification_enable
     if not (adds or is_enabled):
         return found
     ((producer_id, epoch),) = producers

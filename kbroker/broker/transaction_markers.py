@@ -13,7 +13,7 @@ Source  KIP-98, KIP-890, KIP-1228; KafkaApis.handleWriteTxnMarkersRequest of Apa
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kbroker.broker.appending import Appended
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
@@ -33,6 +33,8 @@ from wire.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
+STEPS_OF_AN_APPEND: Final = 3
+
 _Results = dict[int, dict[TopicPartition, int]]
 
 
@@ -49,10 +51,14 @@ class MarkersAppended:
         turns = self._broker.turns
         for marker in request.markers:
             results = self._results.setdefault(marker.producer_id, {})
+            named: set[TopicPartition] = set()
             for topic in marker.topics:
                 for index in topic.partition_indexes:
-                    if turns.due():
+                    if turns.due(STEPS_OF_AN_APPEND):
                         await turns.next()
+                    if (topic.name, index) in named:
+                        continue
+                    named.add((topic.name, index))
                     try:
                         appended = await self._append(marker, topic.name, index)
                     except KafkaError as error:

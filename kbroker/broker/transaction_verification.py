@@ -21,8 +21,6 @@ import trio
 
 from kbroker.broker.peers import connect_to_peer
 from kbroker.client.streaming import Connection, ConnectionClosed
-from kbroker.coordinator.common.ports import partition_for
-from kbroker.metadata.names import TRANSACTION_STATE_TOPIC
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, Malformed, code_of
 from wire.messages.add_partitions_to_txn import (
@@ -118,7 +116,7 @@ class TransactionVerifier:
     async def ask(self, transaction: AddPartitionsToTxnTransaction) -> _Asked:
         """Ask the coordinator of a transaction."""
         asked = _Asked(transaction)
-        coordinator_id = self._coordinator_of(transaction.transactional_id)
+        coordinator_id = self._broker.find_transaction_coordinator(transaction.transactional_id)
         if coordinator_id < 0:
             asked.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return asked
@@ -136,16 +134,6 @@ class TransactionVerifier:
             if not asked.is_answered:
                 line.waiting.remove(asked)
         return asked
-
-    def _coordinator_of(self, transactional_id: str) -> int:
-        broker = self._broker
-        topic = broker.image.topics_by_name.get(TRANSACTION_STATE_TOPIC)
-        if topic is None or not topic.partitions:
-            return -1
-        leader, _ = broker.current_leader(
-            TRANSACTION_STATE_TOPIC, partition_for(transactional_id, len(topic.partitions))
-        )
-        return leader
 
     def _forget_gone(self) -> None:
         """Close the connections to brokers that are no longer registered."""

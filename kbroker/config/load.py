@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
-from kbroker.config.groups import GroupSettings
+from kbroker.config.groups import GroupSettings, groups_fault
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
@@ -24,6 +25,7 @@ from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
+from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
@@ -61,12 +63,14 @@ class Settings:
 
     server: ServerSettings
     log: LogSettings
+    cleaner: CleanerSettings
     replication: ReplicationSettings
     metadata: MetadataSettings
     fetch: FetchSettings
     groups: GroupSettings
     transactions: TransactionSettings
     limits: LimitSettings
+    quotas: QuotaSettings
     tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
@@ -109,6 +113,8 @@ class Settings:
                 weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
+        if (fault := groups_fault(loaded.groups)) is not None:
+            raise ConfigError(fault)
         return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
@@ -117,12 +123,14 @@ class Settings:
         return cls(
             server=server,
             log=_area(LogSettings, layers),
+            cleaner=_area(CleanerSettings, layers),
             replication=_area(ReplicationSettings, layers),
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
             transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
+            quotas=_area(QuotaSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),

@@ -16,6 +16,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.consumer.offsets import require_commit, require_fetch
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
@@ -51,6 +53,7 @@ from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
+NO_GENERATION: Final = -1
 LAST_TIMESTAMP_MS: Final = 2**63 - 1
 
 
@@ -131,6 +134,10 @@ def _validate_commit(context: Context, request: OffsetCommitRequest, caller: Cal
             return  # replaying the record creates the group
         knows_code = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if knows_code else ErrorCode.ILLEGAL_GENERATION)
+    if isinstance(group, ConsumerGroup):
+        partitions = ((topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions)
+        require_commit(group, request.member_id, generation_id, partitions, api_version=caller.api_version)
+        return
     if generation_id < 0 and group.state is EMPTY:
         return
     if generation_id < 0 and not request.member_id and request.group_instance_id is None:
@@ -153,6 +160,16 @@ def _validate_transactional_commit(context: Context, request: TxnOffsetCommitReq
         if generation_id >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         return  # replaying the record creates the group
+    if isinstance(group, ConsumerGroup):
+        if generation_id != NO_GENERATION or member_id or request.group_instance_id is not None:
+            by_name = context.image.topics_by_name
+            partitions = (
+                (by_name[topic.name].id if topic.name in by_name else None, one.partition_index)
+                for topic in request.topics
+                for one in topic.partitions
+            )
+            require_commit(group, member_id, generation_id, partitions, api_version=None)
+        return
     if generation_id < 0 and (group.state is EMPTY or (not member_id and request.group_instance_id is None)):
         return
     group.validate_member(member_id, request.group_instance_id)
@@ -175,7 +192,14 @@ def offset_fetch(
     UNSTABLE_OFFSET_COMMIT.
     """
     group_id = request.group_id
-    known = context.offsets.of_group(group_id) if group_id in context.groups else {}
+    group = context.groups.get(group_id)
+    try:
+        context.unserved.refuse(group_id)
+        if isinstance(group, ConsumerGroup):
+            require_fetch(group, request.member_id, request.member_epoch)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error.code)
+    known = {} if group is None else context.offsets.of_group(group_id)
     answered = []
     if request.topics is None:
         for name, of_topic in known.items():
@@ -237,11 +261,11 @@ def offset_delete(context: Context, request: OffsetDeleteRequest, _caller: Calle
     return OffsetDeleteResponse(topics=topics)
 
 
-def _validate_delete(context: Context, group_id: str) -> Group:
+def _validate_delete(context: Context, group_id: str) -> Group | ConsumerGroup:
     group = context.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    if group.state is not EMPTY and not group.uses_consumer_protocol():
+    if isinstance(group, Group) and group.state is not EMPTY and not group.uses_consumer_protocol():
         # The broker cannot decode the subscriptions of other protocol types.
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
     return group

@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates: their shards, and a task that shortens their logs.
+"""The groups that this broker coordinates, and their shards.
 
 Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 """
@@ -18,7 +18,6 @@ from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.refusals import refuse
 from kbroker.coordinator.shard import GroupShard
-from kbroker.coordinator.upkeep import shorten
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
@@ -35,9 +34,6 @@ from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
-
-REWRITE_INTERVAL_MS: Final = 5_000
-"""The minimum time between two rewrites, because each one syncs the log."""
 
 _OF_NAMED_GROUPS: Final = (
     JoinGroupRequest,
@@ -71,8 +67,6 @@ class GroupCoordinator:
         self.settings = settings
         self._env = env
         self._replicas = replicas
-        self._purgatory = purgatory
-        self._logs = logs
         kind = Kind(
             name="group",
             topic=GROUP_METADATA_TOPIC,
@@ -103,6 +97,11 @@ class GroupCoordinator:
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         return self.runtime.find(group_id).shard
+
+    def knows(self, group_id: str) -> bool:
+        """Whether a shard of this broker has a group of this id."""
+        led = self.runtime.led.get(self.runtime.partition_of(group_id))
+        return led is not None and led.shard.group(group_id) is not None
 
     def shards(self) -> Iterator[GroupShard]:
         """The shards of this broker, for operations on all groups. Failed shards are skipped, as in Kafka.
@@ -140,29 +139,17 @@ class GroupCoordinator:
         self.runtime.on_marker(partition_index, producer_id, committed=committed)
 
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
+        """Load new partitions, unload lost ones, and delete the offsets of deleted topics. Consumer groups compare the
+        topics whose partitions are new or gone.
+        """
         await self.runtime.on_image(image, delta)
+        changed = {one.topic.name for one in delta.changed_partitions if one.before is None or one.after is None}
+        for led in self.runtime.active():
+            led.shard.on_image(image, changed, has_new_topics=bool(delta.created_topics))
         deleted = [(one.id, one.name) for one in delta.deleted_topics]
         if deleted:
             await self.runtime.decide_everywhere(lambda shard: partial(shard.on_topics_deleted, deleted))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the shards, and keep their logs short, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.runtime.run)
-            nursery.start_soon(self._shorten_logs)
-            task_status.started()
-
-    async def _shorten_logs(self) -> None:
-        while True:
-            await self._env.sleep_ms(REWRITE_INTERVAL_MS)
-            for led in self.runtime.active():
-                if not led.wants_rewriting or led.state is not State.ACTIVE:
-                    continue
-                try:
-                    await shorten(self._env, self._logs, self._purgatory, led, codec=self.runtime.kind.codec)
-                except KafkaError as error:
-                    led.postpone_rewriting()
-                    logger.warning(
-                        "cannot rewrite the log of groups; will retry", partition=led.partition.name, why=error.message
-                    )
+        """Run the shards until cancelled."""
+        await self.runtime.run(task_status=task_status)

@@ -73,20 +73,19 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    if by_id:
-        for topic in request.topic_data:
-            topic.name = broker.topic_name(topic.topic_id) or ""
     verified: Verified | None = None
     if _has_transactional(request):
         try:
             verified = await _verify(request, broker, version)
         except KafkaError as error:
-            return _refused(request, error.code)
+            return _refused(request, error)
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
     first_error: KafkaError | None = None
     steps = 0
     for topic in request.topic_data:
+        if by_id and not topic.name:
+            topic.name = broker.topic_name(topic.topic_id) or ""
         answers = []
         steps += 1 + len(topic.partition_data)
         for data in topic.partition_data:
@@ -162,26 +161,28 @@ async def _when_committed(
 def _has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for data in topic.partition_data:
-            if _is_transactional(data.records):
+            records = data.records
+            if (
+                isinstance(records, memoryview)
+                and len(records) >= HEADER_SIZE
+                and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT
+            ):
                 return True
     return False
-
-
-def _is_transactional(records: object) -> bool:
-    return (
-        isinstance(records, memoryview)
-        and len(records) >= HEADER_SIZE
-        and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT != 0
-    )
 
 
 async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Verified:
     """Errors: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, and those of verify_produced."""
     if request.transactional_id is None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need an id")
     batches: list[tuple[str, int, memoryview | None]] = []
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topic_data:
+        if by_id:
+            topic.name = broker.topic_name(topic.topic_id) or ""
         for data in topic.partition_data:
+            if broker.turns.due():
+                await broker.turns.next()
             records = data.records
             assert records is None or isinstance(records, memoryview), "decoded records are a view"
             batches.append((topic.name, data.index, records))
@@ -240,16 +241,18 @@ def _failed(
     return answer
 
 
-def _refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+def _refused(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
     if request.acks == NO_REPLY:
-        raise KafkaError(code)
+        raise error
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                    PartitionProduceResponse(
+                        index=data.index, error_code=error.code, base_offset=-1, error_message=error.message or None
+                    )
                     for data in topic.partition_data
                 ],
             )

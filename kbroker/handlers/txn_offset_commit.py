@@ -93,6 +93,8 @@ async def _verified(request: TxnOffsetCommitRequest, broker: Broker, version: in
     producers = partition.log.producers
     if producers.is_open(producer_id, epoch):
         return Producer(producer_id, epoch, NO_VERIFICATION)
+    if not broker.transaction_verifier.is_enabled:
+        return Producer(producer_id, epoch)
     adds = version >= FIRST_VERSION_THAT_ADDS_THE_PARTITION
     verification = producers.verifications.begin(
         producer_id, epoch=epoch, sequence=-1, adds=adds, timestamp_ms=broker.env.timestamp_ms()

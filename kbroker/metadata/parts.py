@@ -33,6 +33,7 @@ RESERVED_DIRECTORIES: Final = 100
 
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+GROUP_VERSION_FEATURE: Final = "group.version"
 
 
 class PartitionImage(NamedTuple):

@@ -68,7 +68,15 @@ class Loader:
         self._config = config
         self._segments_read: dict[int, RecoveredSegment] = {}  # what recovery found, by base_offset
 
-    def load(self, *, clean_shutdown: bool, recovery_point: int, log_start_offset: int, timestamp_ms: int) -> LoadedLog:
+    def load(
+        self,
+        *,
+        clean_shutdown: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        timestamp_ms: int,
+        cleaned_offset: int = 0,
+    ) -> LoadedLog:
         """See the module docstring."""
         files, config, directory = self._files, self._config, self._files.directory
         names = files.disk.list(directory)
@@ -82,7 +90,7 @@ class Loader:
         if segments and not clean_shutdown:
             doubtful = segments.from_offset(recovery_point)[0]
             self._check_epochs(self._last_before(doubtful), log_start_offset)
-            self._recover_from(recovery_point)
+            self._recover_from(recovery_point, cleaned_offset)
             # The data that was read may not be durable: after a truncation it may have replaced data that the
             # checkpoint covers.
             recovery_point = min(recovery_point, doubtful.base_offset)
@@ -142,15 +150,16 @@ class Loader:
             if (base_offset := offset_of(name, LOG_SUFFIX)) is not None
         ]
 
-    def _recover_from(self, recovery_point: int) -> None:
-        """Read all segments that may hold data after the recovery point."""
+    def _recover_from(self, recovery_point: int, cleaned_offset: int = 0) -> None:
+        """Read all segments that may hold data after the recovery point. Below cleaned_offset there may be gaps."""
         epochs, report = self._files.leader_epochs, self._files.report
         doubtful = self._files.segments.from_offset(recovery_point)
         end = doubtful[0].base_offset
         # The epoch checkpoint may be newer than the rest of the log; the batches decide.
         epochs.truncate_from_end(max(recovery_point, end) + 1)
         for at, segment in enumerate(doubtful):
-            if end != segment.base_offset and not self._config.is_compacting:
+            may_have_gap = self._config.is_compacting or segment.base_offset <= cleaned_offset
+            if end != segment.base_offset and not may_have_gap:
                 self._files.report(
                     f"{segment.log_path} does not follow offset {end}: it and later segments are removed"
                 )

@@ -82,6 +82,7 @@ class Log(SegmentedLog):
         clean_shutdown: bool = False,
         recovery_point: int = 0,
         log_start_offset: int | None = None,
+        cleaned_offset: int | None = None,
         timestamp_ms: int = 0,
         pool: FilePool | None = None,
         state: DirectoryState | None = None,
@@ -92,7 +93,7 @@ class Log(SegmentedLog):
         """Open the log in an existing directory, which may be empty. Recover it first unless the last shutdown was
         clean or `recovered` is given.
 
-        `log_start_offset` is the checkpoint's entry, None if it has none.
+        `log_start_offset` and `cleaned_offset` are the checkpoints' entries, None if they have none.
         `jitter_ms(bound)` draws a number in [0, bound); `report` receives one sentence for each repair.
         Blocking: after an unclean shutdown it reads everything from `recovery_point` on.
         """
@@ -112,6 +113,7 @@ class Log(SegmentedLog):
                     clean_shutdown=clean_shutdown,
                     recovery_point=recovery_point,
                     log_start_offset=log_start_offset or 0,
+                    cleaned_offset=cleaned_offset or 0,
                     timestamp_ms=timestamp_ms,
                 )
         except OSError as error:
@@ -132,6 +134,7 @@ class Log(SegmentedLog):
         self.is_log_start_known = log_start_offset is not None or self.local_log_start_offset == self.log_start_offset
         self.retired = deque()
         self.generation = 0
+        self.cleaned_offset = cleaned_offset
         self.last_flush_ms = 0
         self.lowest_free_bytes = UNKNOWN_SPACE
         self.is_closed = False

@@ -135,10 +135,7 @@ class LogView:
         found: list[AbortedTransaction] = []
         with self.disk_errors():
             for segment in self.segments.from_offset(first_offset):
-                index = segment.transaction_index
-                if index.is_empty:
-                    continue
-                some, is_decided = index.between(first_offset, end_offset)
+                some, is_decided = segment.aborted_between(first_offset, end_offset)
                 found += some
                 if is_decided:
                     break

@@ -23,7 +23,7 @@ from kbroker.storage.batches import SCAN_BYTES, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import CorruptIndex, Index, OffsetIndex, TimeIndex
-from kbroker.storage.transaction_index import LAST_OFFSET, AbortedTransaction, TransactionIndex
+from kbroker.storage.transaction_index import LAST_OFFSET, MAX_OFFSET, AbortedTransaction, TransactionIndex
 from wire.batch_header import FRAME_SIZE, HEADER_SIZE, BatchHeader
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
@@ -70,6 +70,8 @@ class Segment:
     is_active: bool = False
     is_finished: bool = False  # a roll has completed its index files
     is_gone: bool = False  # its files are being renamed or unlinked, or already are
+    extension: str = ""  # of all its file names, behind the suffix
+    replaced: OpenFile | None = None  # its log, once a cleaned segment takes its name
     log_path: str = field(init=False)
     first_timestamp: int = field(init=False)
     max_timestamp: int = field(init=False)
@@ -91,10 +93,19 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: FilePool, directory: str, base_offset: int, *, interval_bytes: int, created_ms: int
+        cls,
+        files: FilePool,
+        directory: str,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        created_ms: int,
+        extension: str = "",
     ) -> Segment:
         """Create the files of an empty segment, truncating files that a failed attempt left."""
-        segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
+        segment = cls(
+            files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms, extension=extension
+        )
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             opened = files.create(segment.path(suffix))
@@ -113,10 +124,20 @@ class Segment:
         self.last_index_position = self.index_entries = self.time_entries = self.unwritten_entries = 0
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.extension}"
 
     def open(self) -> OpenFile:
-        return self.files.open(self.log_path)
+        """The log. A reader that still uses a replaced segment gets the file that it had.
+
+        `replaced` is set before the name is taken, so whoever finds it unset afterwards has opened the right file.
+        """
+        try:
+            opened = self.files.open(self.log_path)
+        except FileNotFoundError:
+            if self.replaced is None:
+                raise
+            return self.replaced
+        return opened if self.replaced is None else self.replaced
 
     def use(self, files: FilePool) -> None:
         """Use another pool for opening files from now on."""
@@ -182,6 +203,31 @@ class Segment:
             self.indexed_timestamp = self.max_timestamp
             self.time_entries += 1
             self.unwritten_entries += 1
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """As `TransactionIndex.between`, also while the segment is replaced. Errors: CorruptIndex."""
+        while True:
+            index = self.transaction_index
+            try:
+                found = ([], False) if index.is_empty else index.between(first_offset, end_offset)
+            except CorruptIndex:
+                if index is self._transaction_index:
+                    raise
+                continue
+            if index is self._transaction_index:
+                return found
+
+    def contents(self) -> tuple[OpenFile, TransactionIndex]:
+        """What readers need of the files: the log, and the aborted transactions in memory."""
+        transactions = TransactionIndex(self.files, self.path(TXN_INDEX_SUFFIX), written=0)
+        for one in self.aborted_between(0, MAX_OFFSET)[0]:
+            transactions.add(one)
+        return self.open(), transactions
+
+    def give_up_names(self, contents: tuple[OpenFile, TransactionIndex]) -> None:
+        """Let readers continue with this segment, although a cleaned one is about to get the names of its files."""
+        self.replaced, self._transaction_index = contents
+        self.is_gone = True
 
     def add_aborted(self, one: AbortedTransaction) -> None:
         """Add a transaction whose abort marker was appended to this segment."""

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.ports import Parked, Producer
+from kbroker.coordinator.common.ports import Job, Parked, Producer
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.shard import GroupOutcome, GroupShard
+from kbroker.metadata.image import Image
 from wire.codec import encode
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
@@ -47,16 +48,19 @@ class World:
     """See the module docstring.
 
     Shape   log holds keys and values; transactional says, by offset in the log, which producer appended a record, and
-            for a marker, whether it commits. fail_with makes the next append fail
+            for a marker, whether it commits. fail_with makes the next append fail; holds_jobs keeps jobs for do_job
     """
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now_ms, self.timestamp_ms = MONOTONIC_START_MS, WALL_START_MS
         self.log: list[tuple[bytes, bytes | None]] = []
         self.transactional: dict[int, tuple[int, bool | None]] = {}
         self.answers: dict[Parked, Any] = {}
         self.fail_with: ErrorCode | None = None
+        self.jobs: list[Job] = []
+        self.holds_jobs = False
+        self.image = Image()
         self._ids = 0
         self.shard = self.load()
 
@@ -69,6 +73,8 @@ class World:
                 self.shard.replay(key, value, offset=offset, producer_id=producer_id)
             else:
                 self.shard.replay_marker(producer_id, committed=commits)
+        self.shard.on_image(self.image)
+        self.jobs = []
         self.append(self.shard.on_loaded(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))
         return self.shard
 
@@ -103,8 +109,18 @@ class World:
         else:
             base_offset = self.store(outcome)
             self.shard.on_appended(outcome, base_offset=base_offset, **now)
+            self.jobs += outcome.jobs
+        if not outcome.records:
+            self.jobs += outcome.jobs
         self._take_answers()
+        while self.jobs and not self.holds_jobs:
+            self.do_job()
         return response
+
+    def do_job(self) -> None:
+        """Do the first piece of work for a thread, and the decision that follows it."""
+        job = self.jobs.pop(0)
+        self.append(job.decide(job.run())(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))
 
     def store(self, outcome: GroupOutcome) -> int:
         """Append the records to the log. Returns the offset of the first one."""

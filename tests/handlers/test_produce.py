@@ -219,18 +219,6 @@ async def test_transactional_records_without_a_transactional_id_fail_the_request
     assert await read(client, "t") == []
 
 
-@pytest.mark.parametrize(
-    ("version", "code"), [(10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)]
-)
-async def test_records_of_an_unopened_transaction_are_refused(client: Client, version: int, code: ErrorCode) -> None:
-    await create_topic(client, "t", partitions=2)
-    of_transaction = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    answer = await client.ask(
-        producing(("t", 0, of_transaction), ("t", 1, GOOD), transactional_id="id"), version=version
-    )
-    assert [part.error_code for part in answer.responses[0].partition_responses] == [code, 0]
-
-
 async def test_min_insync_replicas_never_exceeds_the_number_of_replicas(client: Client) -> None:
     await create_topic(client, "t", settings={"min.insync.replicas": 2})
     assert (await produce(client, "t", GOOD)).error_code == 0

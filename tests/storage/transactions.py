@@ -8,7 +8,7 @@ from pathlib import Path
 from kbroker.storage.control_records import marker_batch
 from kbroker.storage.log import Log
 from kbroker.storage.transaction_index import AbortedTransaction
-from tests.storage.logs import batch, read_all
+from tests.storage.logs import batch
 
 
 class Producers:
@@ -70,21 +70,6 @@ def indexed(log: Log) -> list[AbortedTransaction]:
     for segment in log.segments:
         some, _ = segment.transaction_index.between(0, 1 << 62)
         found += some
-        while some and some[-1].last_stable_offset > 1 << 61:
-            raise AssertionError
-    return found
-
-
-def aborted_records(log: Log, producers: Producers) -> set[int]:
-    """The offsets of the data batches that belong to aborted transactions, from the log alone."""
-    ended = {(one.producer_id, one.first_offset): one.last_offset for one in producers.aborted}
-    found = set()
-    for one in read_all(log):
-        if not one.is_control and any(
-            producer_id == one.producer_id and first <= one.base_offset < last
-            for (producer_id, first), last in ended.items()
-        ):
-            found.add(one.base_offset)
     return found
 
 

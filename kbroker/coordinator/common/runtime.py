@@ -17,6 +17,7 @@ Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -26,9 +27,9 @@ from uuid import UUID
 
 import trio
 
-from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
+from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.loading import Loading
-from kbroker.coordinator.common.ports import Decide, Decided, Logs, Parked, Producer, S, Wait, partition_for
+from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.replication.replicas import Replicas
@@ -45,6 +46,7 @@ REMEMBERED_KEYS: Final = 10_000
 REMEMBERED_LENGTH: Final = 256
 STALL_MS: Final = 500
 ROUNDS_AFTER_A_STALL: Final = 3
+JOBS_AT_ONCE: Final = 2  # Kafka's group.coordinator.background.threads
 
 logger = get_logger(__name__)
 
@@ -115,6 +117,8 @@ class CoordinatorRuntime(Generic[S]):
         self._load_wanted = trio.Event()
         self._sleep = trio.CancelScope()
         self._due_ms: int | None = None
+        # The shards bound the jobs: each key has at most one of a kind.
+        self._jobs_to_do, self._jobs = trio.open_memory_channel[tuple[LedPartition[S], Job]](math.inf)
 
     @property
     def parked_count(self) -> int:
@@ -249,6 +253,9 @@ class CoordinatorRuntime(Generic[S]):
             await self._append_in_parts(led, decided, holds_lock=holds_lock)
         elif decided.records:
             made = await self._append(led, decided, holds_lock=holds_lock)
+        if made.end_offset is not None:
+            for job in decided.jobs:
+                self._jobs_to_do.send_nowait((led, job))
         self._deliver(led)
         return made
 
@@ -332,7 +339,15 @@ class CoordinatorRuntime(Generic[S]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._load_shards)
             nursery.start_soon(self._keep_time)
+            for _ in range(JOBS_AT_ONCE):
+                nursery.start_soon(self._do_jobs)
             task_status.started()
+
+    async def _do_jobs(self) -> None:
+        async for led, job in self._jobs:
+            result = await self._env.run_blocking(job.run)
+            with suppress(KafkaError):  # the leadership was lost while waiting for the lock
+                await self.decide(led, job.decide(result))
 
     def _note_deadline(self, due_ms: int | None, now_ms: int) -> None:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
@@ -398,7 +413,7 @@ class CoordinatorRuntime(Generic[S]):
                 continue
             partition.log.lowest_free_bytes = self.kind.lowest_free_bytes
             shard = self._new_shard(self.partition_count)
-            led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self.partition_count)
+            led = LedPartition(partition, shard)
             self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:
                 await self._activate(led)
@@ -431,7 +446,6 @@ class CoordinatorRuntime(Generic[S]):
                 led.state = State.FAILED
                 logger.error(f"cannot load {kind}s", partition=name, offset=loading.next_offset, why=str(error))
             return False
-        led.must_keep_history = bool(loading.open_transactions)
         if led.unreadable_records:
             count, first = led.unreadable_records, led.first_unreadable
             logger.warning(f"skipped unreadable {kind} records", partition=name, count=count, first=first)
