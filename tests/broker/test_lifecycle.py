@@ -23,8 +23,10 @@ def test_the_features_of_a_new_kafka_cluster_are_accepted() -> None:
     [
         (
             {"metadata.version": 30, "share.version": 2, "later.version": 1, "transaction.version": 2},
-            "finalized later.version=1, share.version=2, which kbroker does not support: format a new cluster with "
-            "`--feature later.version=0 --feature share.version=1`, or lower this one with",
+            (
+                "finalized later.version=1, share.version=2, which kbroker does not support: format a new cluster with "
+                "`--feature later.version=0 --feature share.version=1`, or lower this one with"
+            ),
         ),
         ({"metadata.version": 20}, "metadata.version=20, which kbroker does not support: raise metadata.version to"),
         ({"metadata.version": 31}, "downgrade --feature metadata.version=30"),
