@@ -130,7 +130,7 @@ async def test_without_verification_any_producer_may_commit() -> None:
         assert not await is_stable(client)
 
 
-async def test_r7_pending_offsets_survive_a_crash_of_their_coordinator(autojump_clock: MockClock) -> None:
+async def test_r11_pending_offsets_survive_a_crash_of_their_coordinator(autojump_clock: MockClock) -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await find(client)
