@@ -143,7 +143,9 @@ def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Ca
         node.append(FeatureLevelRecord(name=name, feature_level=level))
     path = log_files(node)[0]
     before = path.read_bytes()
-    wrong = r"has metadata\.version=30 \(supported: 7 to 21\), share\.version=1 \(supported: 0 to 0\), which a controller"
+    wrong = (
+        r"has metadata\.version=30 \(supported: 7 to 21\), share\.version=1 \(supported: 0 to 0\), which a controller"
+    )
     with pytest.raises(UnusableMetadata, match=wrong):
         start()
     assert path.read_bytes() == before, "another broker can go on with it"
