@@ -14,6 +14,7 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
+from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
 from kbroker.broker.coordinators import group_coordinator, transaction_coordinator
 from kbroker.broker.fetchers import Fetchers
@@ -28,7 +29,7 @@ from kbroker.broker.tier_lifecycle import Tier
 from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
-from kbroker.controller.port import ControllerPort
+from kbroker.controller.port import ControllerPort, Sender
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -106,6 +107,7 @@ class Broker:
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.turns = turns
+        self.quotas = ClientQuotas(settings.quotas)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
@@ -168,6 +170,7 @@ class Broker:
             self.purgatory.wake_many(changed)
             await self.groups.on_image(image, delta)
             await self.transactions.on_image(image, delta)
+        await self.quotas.follow(image, self.turns)
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
@@ -246,7 +249,7 @@ class Broker:
         """Whether a client that names this unknown topic causes its automatic creation."""
         return may_create(name, self.settings)
 
-    async def create_automatically(self, names: list[str]) -> None:
+    async def create_automatically(self, names: list[str], sender: Sender | None = None) -> None:
         """Create topics that a client named, with the defaults. Failures are logged; the client asks again.
 
         The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
@@ -258,7 +261,9 @@ class Broker:
             why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
             with trio.move_on_after(CREATION_PATIENCE_S):
                 try:
-                    answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
+                    answer = await self.controller.ask(
+                        request, CreateTopicsResponse, is_needed=is_needed, sender=sender
+                    )
                 except KafkaError as error:
                     why = str(error)
         if answer is None:

@@ -9,6 +9,8 @@ its policy changes, the pass ends at its next step and its files are removed. A 
 keep failing, is uncleanable until the next start: that is reported once, in a metric and on /health. After a full disk
 and other errors that may pass, the log is tried again, after longer and longer pauses.
 
+The logs of coordinators roll early, so that little of them is in the active segment, which is never cleaned.
+
 Followers clean their logs themselves. So replicas may differ in what they have cleaned, but not in the last record of a
 key, and each offset has the same record on all of them.
 
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from kbroker.metadata.names import is_internal
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.ports import Disk
 from kbroker.runtime.worker import Worker, WorkerFailed
@@ -47,8 +50,16 @@ LOGS_A_TURN: Final = 128
 MOST_FAILURES: Final = 3
 """A log is uncleanable after this many worker processes have died of it."""
 LONGEST_PAUSE_MS: Final = 600_000
+HISTORY_BYTES: Final = 8 << 20
+"""Divided among the partitions of an internal topic: an active segment that is shorter is not rolled early. A start
+reads this much in less than a second."""
 
 logger = get_logger(__name__)
+
+
+def _most_bytes(log: Log, found: Cleanable) -> int:
+    """How much disk space a pass may need before it has replaced a segment."""
+    return min(log.config.segment_bytes, found.clean_bytes + found.cleanable_bytes)
 
 
 class PassRunner:
@@ -151,12 +162,33 @@ class LogCleaner:
                 del forgotten[log]
         ready = [log for log in logs if self._may_clean(log) and log not in self._busy and log not in self.uncleanable]
         ready = [log for log in ready if log not in self._failing or self._failing[log].retry_ms <= now_ms]
+        await self._close_long(ready)
         assessed: list[tuple[Log, Cleanable]] = []
         for at in range(0, len(ready), LOGS_A_TURN):
             stable = [(log, self._stable_offset(log)) for log in ready[at : at + LOGS_A_TURN]]
             assessed += await broker.env.run_blocking(partial(self._assess, stable, timestamp_ms))
         self.dirty_ratio = max((found.ratio for _, found in assessed), default=0.0)
-        return dirtiest(assessed)
+        state = directory.state
+        room = (state.spare_bytes + state.floor_bytes) // 2
+        return dirtiest((log, found) for log, found in assessed if _most_bytes(log, found) <= room)
+
+    async def _close_long(self, logs: Sequence[Log]) -> None:
+        """Roll a coordinator's log once its active segment, which a start has to read, is longer than the rest.
+
+        The segments that Kafka's settings give these logs are 100 MB long: reading them would take many seconds.
+        """
+        broker = self._broker
+        for log in logs:
+            topic = broker.image.topics_by_name.get(log.topic) if is_internal(log.topic) else None
+            if topic is None:
+                continue
+            size, share = log.segments.active.size, HISTORY_BYTES // len(topic.partitions)
+            if size <= max(share, log.size - size):
+                continue
+            async with broker.locked(log):
+                if self._may_clean(log):
+                    with suppress(KafkaError), trio.CancelScope(shield=True):
+                        await broker.env.run_blocking(partial(log.roll, timestamp_ms=broker.env.timestamp_ms()))
 
     def _may_clean(self, log: Log) -> bool:
         config = log.config
@@ -269,7 +301,8 @@ class LogCleaner:
         async with self._broker.locked(log):
             if not self._may_continue(log, generation):
                 return False
-            due_ms = env.now_ms() + log.config.file_delete_delay_ms
+            delay_ms = 0 if log.state.is_short_of_space else log.config.file_delete_delay_ms
+            due_ms = env.now_ms() + delay_ms
             with trio.CancelScope(shield=True):
                 if await env.run_blocking(partial(replace, log, sources, step, due_ms=due_ms)):
                     return True

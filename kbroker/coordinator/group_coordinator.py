@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates: their shards, and a task that shortens their logs.
+"""The groups that this broker coordinates, and their shards.
 
 Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 """
@@ -18,7 +18,6 @@ from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.refusals import refuse
 from kbroker.coordinator.shard import GroupShard
-from kbroker.coordinator.upkeep import shorten
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
@@ -35,9 +34,6 @@ from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
-
-REWRITE_INTERVAL_MS: Final = 5_000
-"""The minimum time between two rewrites, because each one syncs the log."""
 
 _OF_NAMED_GROUPS: Final = (
     JoinGroupRequest,
@@ -71,8 +67,6 @@ class GroupCoordinator:
         self.settings = settings
         self._env = env
         self._replicas = replicas
-        self._purgatory = purgatory
-        self._logs = logs
         kind = Kind(
             name="group",
             topic=GROUP_METADATA_TOPIC,
@@ -152,22 +146,5 @@ class GroupCoordinator:
             await self.runtime.decide_everywhere(lambda shard: partial(shard.on_topics_deleted, deleted))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the shards, and keep their logs short, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.runtime.run)
-            nursery.start_soon(self._shorten_logs)
-            task_status.started()
-
-    async def _shorten_logs(self) -> None:
-        while True:
-            await self._env.sleep_ms(REWRITE_INTERVAL_MS)
-            for led in self.runtime.active():
-                if not led.wants_rewriting or led.state is not State.ACTIVE:
-                    continue
-                try:
-                    await shorten(self._env, self._logs, self._purgatory, led, codec=self.runtime.kind.codec)
-                except KafkaError as error:
-                    led.postpone_rewriting()
-                    logger.warning(
-                        "cannot rewrite the log of groups; will retry", partition=led.partition.name, why=error.message
-                    )
+        """Run the shards until cancelled."""
+        await self.runtime.run(task_status=task_status)

@@ -88,12 +88,11 @@ class GroupOutcome(Decided):
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid returns the random part of member ids; group_records holds the stored record of each group, key to
-            value; while a group rebalances, it differs from the group in memory
+    Shape   new_uuid returns the random part of member ids
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry", "_fencing", "group_records")
+    __slots__ = ("_context", "_expiry", "_fencing")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
@@ -101,7 +100,6 @@ class GroupShard:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
         self._fencing = Timer()
-        self.group_records: dict[bytes, bytes] = {}
 
     def on_image(self, image: Image, changed_topics: Collection[str] = (), *, has_new_topics: bool = True) -> None:
         """Follow the metadata. Groups that subscribe to changed topics compare them at the next heartbeat."""
@@ -168,7 +166,7 @@ class GroupShard:
             elif isinstance(record, OffsetRecord):
                 self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, producer_id)
             else:
-                self._note_stored(record, record.key, record.value)
+                self._note_stored(record)
         for write in outcome.writes:
             write.on_appended()
         assert not context.records, "on_appended must not produce records"
@@ -259,7 +257,7 @@ class GroupShard:
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
         else:
-            self._note_stored(record, key, value)
+            self._note_stored(record)
             if record.value_message is not None:
                 rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
@@ -367,10 +365,6 @@ class GroupShard:
         context = self._context
         group_id = record.key_message.group_id
         group = context.groups.get(group_id)
-        if record.value is not None:
-            self.group_records[record.key] = record.value
-        else:
-            self.group_records.pop(record.key, None)
         if not isinstance(group, ConsumerGroup):
             if record.value_message is None:
                 return  # the group is gone, or is a classic group now
@@ -380,13 +374,9 @@ class GroupShard:
         if not replay_consumer_record(group, record):
             del context.groups[group_id]
 
-    def _note_stored(self, record: GroupRecord, key: bytes, value: bytes | None) -> None:
-        if value is not None:
-            self.group_records[key] = value
-            return
-        self.group_records.pop(key, None)
+    def _note_stored(self, record: GroupRecord) -> None:
         group = self._context.classic_group(record.key_message.group)
-        if group is not None:
+        if group is not None and record.value_message is None:
             self._context.forget_group(group)
 
 

@@ -209,7 +209,3 @@ class Logs(Protocol):
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
         """Block only the removal of the log."""
         ...
-
-    async def write_log_starts(self) -> None:
-        """Persist the log start offsets. Errors: KAFKA_STORAGE_ERROR."""
-        ...

@@ -27,7 +27,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
+from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.loading import Loading
 from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
@@ -413,7 +413,7 @@ class CoordinatorRuntime(Generic[S]):
                 continue
             partition.log.lowest_free_bytes = self.kind.lowest_free_bytes
             shard = self._new_shard(self.partition_count)
-            led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self.partition_count)
+            led = LedPartition(partition, shard)
             self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:
                 await self._activate(led)
@@ -446,7 +446,6 @@ class CoordinatorRuntime(Generic[S]):
                 led.state = State.FAILED
                 logger.error(f"cannot load {kind}s", partition=name, offset=loading.next_offset, why=str(error))
             return False
-        led.must_keep_history = bool(loading.open_transactions)
         if led.unreadable_records:
             count, first = led.unreadable_records, led.first_unreadable
             logger.warning(f"skipped unreadable {kind} records", partition=name, count=count, first=first)

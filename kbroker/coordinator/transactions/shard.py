@@ -22,12 +22,13 @@ from kbroker.coordinator.timers import Timer, Timers
 from kbroker.coordinator.transactions.markers import Ending
 from kbroker.coordinator.transactions.records import TransactionRecord, decode_record
 from kbroker.coordinator.transactions.state import (
+    COMPLETE,
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
     IDLE,
     ONGOING,
-    PREPARE_COMMIT,
     PREPARED,
     Transaction,
-    TransactionState,
 )
 from kbroker.coordinator.transactions.transitions import (
     Add,
@@ -69,19 +70,23 @@ class TransactionShard:
         "_prepared",
         "_server_version",
         "_settings",
+        "_timed_out",
         "_timers",
+        "abort_count",
+        "commit_count",
         "timed_out_count",
         "transactions",
     )
 
     def __init__(self, settings: TransactionSettings, *, server_version: Callable[[], int]) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self.timed_out_count = 0
+        self.commit_count = self.abort_count = self.timed_out_count = 0
         self._settings = settings
         self._server_version = server_version
         self._ongoing: dict[str, None] = {}
         self._prepared: dict[str, Ending] = {}
         self._endings: list[Ending] = []
+        self._timed_out: list[str] = []
         self._timers = Timers()
         self._abortion = Timer()
         self._expiry = Timer()
@@ -147,9 +152,12 @@ class TransactionShard:
         """Apply a decision whose records are now in the log."""
         for record in decided.records:
             self._apply(record)
-            ending = self._ending(record.transaction)
-            if ending is not None:
-                self._endings.append(ending)
+            known = record.transaction
+            if known is not None and known.state in PREPARED:
+                self._endings.append(self._prepared[known.transactional_id])
+            elif known is not None and known.state in COMPLETE:
+                self.commit_count += known.state is COMPLETE_COMMIT
+                self.abort_count += known.state is COMPLETE_ABORT
 
     def on_append_failed(self, decided: Decided, code: ErrorCode, *, now_ms: int, timestamp_ms: int) -> None:
         """Nothing was changed, so there is nothing to undo."""
@@ -172,31 +180,16 @@ class TransactionShard:
 
     def is_prepared(self, ending: Ending) -> bool:
         """Whether the transaction still waits for its completion."""
-        return self._prepared.get(ending.transactional_id) is ending
+        return self._prepared.get(ending.transaction.transactional_id) is ending
 
     def complete(self, endings: Iterable[Ending], *, now_ms: int, timestamp_ms: int) -> Decided:
         """All markers of these transactions are written."""
         records = []
         for ending in endings:
             if self.is_prepared(ending):
-                known = self.transactions[ending.transactional_id]
+                known = self.transactions[ending.transaction.transactional_id]
                 records.append(self._record(complete(known, timestamp_ms=timestamp_ms)))
         return Decided(records, None)
-
-    def _ending(self, known: Transaction | None) -> Ending | None:
-        if known is None or known.state not in PREPARED:
-            return None
-        ending = self._prepared[known.transactional_id] = Ending(
-            owner=None,
-            transactional_id=known.transactional_id,
-            producer_id=known.producer_id,
-            producer_epoch=known.producer_epoch,
-            is_commit=known.state is PREPARE_COMMIT,
-            coordinator_epoch=-1,
-            transaction_version=known.client_version,
-            remaining=dict(known.partitions),
-        )
-        return ending
 
     # Timers
 
@@ -209,7 +202,7 @@ class TransactionShard:
         records: list[TransactionRecord] = []
         while (timer := self._timers.due(now_ms)) is not None:
             if timer is self._abortion:
-                found = self._timed_out(timestamp_ms)
+                found = self._abort_timed_out(timestamp_ms)
                 interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
             else:
                 found = self._expired(timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms)
@@ -219,7 +212,7 @@ class TransactionShard:
             self._timers.schedule(timer, now_ms + (1 if is_partial else interval_ms))
         return Decided(records, None)
 
-    def _timed_out(self, timestamp_ms: int) -> list[TransactionRecord]:
+    def _abort_timed_out(self, timestamp_ms: int) -> list[TransactionRecord]:
         version = self._server_version()
         records: list[TransactionRecord] = []
         for transactional_id in self._ongoing:
@@ -231,7 +224,13 @@ class TransactionShard:
                 if len(records) == MOST_AT_ONCE:
                     break
         self.timed_out_count += len(records)
+        self._timed_out += [record.transactional_id for record in records]
         return records
+
+    def take_timed_out(self) -> list[str]:
+        """The transactional ids whose transactions timed out since the last call, for the log."""
+        timed_out, self._timed_out = self._timed_out, []
+        return timed_out
 
     def _expired(self, timestamp_ms: int) -> list[TransactionRecord]:
         records: list[TransactionRecord] = []
@@ -268,10 +267,7 @@ class TransactionShard:
         self._timers.schedule(
             self._expiry, now_ms + settings.transaction_remove_expired_transaction_cleanup_interval_ms
         )
-        for known in self.transactions.values():
-            ending = self._ending(known)
-            if ending is not None:
-                self._endings.append(ending)
+        self._endings = list(self._prepared.values())
         return Decided([], None)
 
     def unload(self, *, now_ms: int, timestamp_ms: int) -> None:
@@ -292,18 +288,28 @@ class TransactionShard:
             self.transactions[transactional_id] = after  # to the end: the latest update
             if after.state is ONGOING:
                 self._ongoing[transactional_id] = None
+            elif after.state in PREPARED:
+                self._prepared[transactional_id] = Ending(after)
 
     # Reading
 
     def sizes(self) -> dict[str, int]:
-        """The number of transactional ids, and of those with a transaction."""
-        return {"transactional_ids": len(self.transactions), "transactions": len(self._ongoing) + len(self._prepared)}
+        """The number of transactional ids, and of transactions."""
+        return {
+            "transactional_ids": len(self.transactions),
+            "ongoing": len(self._ongoing),
+            "prepared": len(self._prepared),
+        }
 
-    def count(self, state: TransactionState) -> int:
-        """The number of transactions that are in progress or being completed."""
-        if state is ONGOING:
-            return len(self._ongoing)
-        return sum(self.transactions[name].state is state for name in self._prepared)
+    @property
+    def ongoing_count(self) -> int:
+        """The number of transactions in progress."""
+        return len(self._ongoing)
+
+    @property
+    def prepared_count(self) -> int:
+        """The number of decided transactions that lack markers."""
+        return len(self._prepared)
 
 
 def _refused(code: ErrorCode) -> Step:

@@ -29,6 +29,7 @@ from kbroker.metadata.image import Image
 from kbroker.metadata.names import TRANSACTION_STATE_TOPIC
 from kbroker.metadata.parts import TRANSACTION_VERSION_FEATURE
 from kbroker.replication.replicas import Replicas
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.plans import UNKNOWN_SPACE
@@ -47,6 +48,8 @@ from wire.messages.add_partitions_to_txn import (
 FIRST_VERSION_OF_BROKERS: Final = 4  # of AddPartitionsToTxn; it has several transactions
 FIRST_VERSION_WITH_EPOCH_BUMP: Final = 5  # of AddPartitionsToTxn and of EndTxn
 FIRST_VERSION_WITH_FENCED: Final = 2  # of AddPartitionsToTxn; older clients do not know PRODUCER_FENCED
+
+logger = get_logger(__name__)
 
 Led = LedPartition[TransactionShard]
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -218,6 +221,10 @@ class TransactionCoordinator:
     # From a prepared transaction to its markers
 
     def _on_decided(self, led: Led) -> None:
+        if timed_out := led.shard.take_timed_out():
+            logger.info(
+                "transactions timed out", partition=led.partition.name, count=len(timed_out), first=timed_out[0]
+            )
         if not led.shard.has_endings:
             return
         if led.outcome(led.partition.log.log_end_offset) is ErrorCode.NONE:
@@ -256,7 +263,7 @@ class TransactionCoordinator:
             except KafkaError:
                 continue  # the leadership was lost while waiting for the lock
             for ending in found:
-                self._purgatory.wake((led.partition.key, ending.transactional_id))
+                self._purgatory.wake((led.partition.key, ending.transaction.transactional_id))
         return [one for one in endings if not one.is_cancelled and one.owner.shard.is_prepared(one)]
 
     # Metadata and tasks
