@@ -282,6 +282,14 @@ def test_a_large_transaction_ends_in_steps(committed: bool) -> None:
     assert seen == [600, 100, 0]
 
 
+def test_a_large_transaction_ends_after_loading_too() -> None:
+    world = large(committed=True)
+    world.reload()
+    world.on_time()
+    assert unstable(world) == 0
+    assert {world.committed(partition=partition) for partition in range(1_100)} == {1}
+
+
 def test_what_comes_between_its_steps_is_kept() -> None:
     world = large(committed=True)
     waiting = [partition for partition in range(1_100) if world.is_unstable(partition=partition)][:3]
