@@ -133,8 +133,22 @@ def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..
     given = [FeatureLevelRecord(name="metadata.version", feature_level=30)]
     options = {"metadata_version": 30, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
     write_snapshot(RealDisk(), path, given, **options)
-    with pytest.raises(UnusableMetadata, match=r"needs metadata\.version level 30; supported: 7 to 21"):
+    with pytest.raises(UnusableMetadata, match=r"has metadata\.version=30 \(supported: 7 to 21\)"):
         start(bootstrap=path)
+
+
+def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Callable[..., Node]) -> None:
+    node = start()
+    for name, level in (("metadata.version", 30), ("share.version", 1)):
+        node.append(FeatureLevelRecord(name=name, feature_level=level))
+    path = log_files(node)[0]
+    before = path.read_bytes()
+    wrong = (
+        r"has metadata\.version=30 \(supported: 7 to 21\), share\.version=1 \(supported: 0 to 0\), which a controller"
+    )
+    with pytest.raises(UnusableMetadata, match=wrong):
+        start()
+    assert path.read_bytes() == before, "another broker can go on with it"
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60, 61, 100])

@@ -20,6 +20,7 @@ from wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -89,6 +90,10 @@ async def test_offsets_are_visible_after_a_commit_only(
 
 
 async def test_version_5_adds_the_groups_partition_itself(client: Client, producer: tuple[int, int]) -> None:
+    code = ErrorCode.UNSUPPORTED_VERSION
+    assert await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5) == {("t", 0): code}
+    raised = FeatureUpdateKey(feature="transaction.version", max_version_level=2, upgrade_type=1)
+    assert (await client.ask(UpdateFeaturesRequest(feature_updates=[raised]))).error_code == 0
     assert await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5) == {("t", 0): 0}
     state = await described(client, "t")
     assert [(topic.topic, state.transaction_state) for topic in state.topics] == [("__consumer_offsets", "Ongoing")]
@@ -125,7 +130,7 @@ async def test_without_verification_any_producer_may_commit() -> None:
         assert not await is_stable(client)
 
 
-async def test_r7_pending_offsets_survive_a_crash_of_their_coordinator(autojump_clock: MockClock) -> None:
+async def test_r11_pending_offsets_survive_a_crash_of_their_coordinator(autojump_clock: MockClock) -> None:
     async with memory_broker() as broker:
         client = await broker.connect()
         await find(client)
