@@ -103,7 +103,7 @@ def test_a_cluster_with_unsupported_features_is_refused_by_name(tmp_path: Path) 
         for node in cluster.nodes:
             node.start()
         log = await_end(cluster.brokers[1])
-        assert "the cluster has finalized group.version=1, share.version=1, streams.version=1" in log
+        assert "the cluster has finalized share.version=1, streams.version=1" in log
         assert "--release-version 3.9" in log
         assert "--feature transaction.version=0" in log
 

@@ -45,12 +45,14 @@ def changed(draws: Draws, group: Group, topics: list[UUID], *, is_homogeneous: b
 
 def as_line(name: str, counts: dict[UUID, int], group: Group, *, is_homogeneous: bool) -> str:
     members = (
-        "/".join((
-            member_id,
-            member.instance_id or "",
-            ",".join(str(number_of(topic)) for topic in member.topics),
-            ";".join(f"{number_of(topic)}={','.join(map(str, sorted(of)))}" for topic, of in member.target.items()),
-        ))
+        "/".join(
+            (
+                member_id,
+                member.instance_id or "",
+                ",".join(str(number_of(topic)) for topic in member.topics),
+                ";".join(f"{number_of(topic)}={','.join(map(str, sorted(of)))}" for topic, of in member.target.items()),
+            )
+        )
         for member_id, member in group.items()
     )
     kind = "HOMOGENEOUS" if is_homogeneous else "HETEROGENEOUS"

@@ -10,17 +10,19 @@ from wire.errors import ErrorCode, KafkaError
 
 @pytest.mark.parametrize("level", [21, 25, 30])
 def test_supported_features_are_accepted(level: int) -> None:
-    refuse_unsupported({"metadata.version": level, "eligible.leader.replicas.version": 1, "kraft.version": 1})
+    refuse_unsupported(
+        {"metadata.version": level, "group.version": 1, "eligible.leader.replicas.version": 1, "kraft.version": 1}
+    )
 
 
 @pytest.mark.parametrize(
     ("finalized", "expected"),
     [
         (
-            {"metadata.version": 30, "transaction.version": 2, "group.version": 1},
+            {"metadata.version": 30, "transaction.version": 2, "share.version": 1},
             (
-                "group.version=1, transaction.version=2, which kbroker does not support: format the controllers of a "
-                "new cluster with `kafka-storage.sh format --release-version 3.9`, or with `--feature group.version=0 "
+                "share.version=1, transaction.version=2, which kbroker does not support: format the controllers of a "
+                "new cluster with `kafka-storage.sh format --release-version 3.9`, or with `--feature share.version=0 "
                 "--feature transaction.version=0`"
             ),
         ),
