@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -32,6 +33,7 @@ from kbroker.config.catalogue import broker_setting
 from kbroker.config.container import Container
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.removed_topics import removed_topics
+from kbroker.handlers import Handler
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
@@ -142,13 +144,22 @@ class Node:
     """The only node of a cluster: `run` it, and `stop` it from another task.
 
     Shape  broker is the domain that the listeners serve; None until the logs are open
-    Shape  is_serving: the node has begun to accept connections
+    Shape  is_serving: the node has begun to accept connections; handlers serve the clients of its broker, all of
+           kbroker.handlers by default
     """
 
-    def __init__(self, env: Env, settings: Settings, *, cluster_id: str | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        settings: Settings,
+        *,
+        cluster_id: str | None = None,
+        handlers: Mapping[int, Handler[Any]] | None = None,
+    ) -> None:
         self.env = env
         self.settings = settings
         self._new_cluster_id = cluster_id
+        self._handlers = handlers
         self.metrics = Metrics()
         self.turns = Turns(env.now_ns)
         self.broker: Broker | None = None
@@ -293,11 +304,13 @@ class Node:
                 if not settings.server.is_controller:
                     report_directories(nursery, broker)
                     nursery.start_soon(broker.producer_ids.keep)
-                server = self.server = server_of(broker, self.metrics)
+                server = self.server = server_of(broker, self.metrics, self._handlers)
                 if on_page_image is not None:
                     member.metadata.add_listener(on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)
+            await nursery.start(broker.transactions.run)
+            await nursery.start(broker.marker_sender.run)
             await nursery.start(broker.fetchers.run)
             nursery.start_soon(broker.isr_changes.run)
             quorum_server: Server | None = None

@@ -220,11 +220,14 @@ def _addresses(listen: str, count: int) -> tuple[str, list[int]]:
     if not text.isdecimal() or not 0 <= int(text) <= 0xFFFF - count + 1 or int(text) == 1:
         raise CommandFailed(f"--listen: {listen!r} is not HOST:PORT")
     port = int(text)
-    if port:
-        return host, [port - 1, *range(port, port + count)]
-    held = [socket.create_server((LOCALHOST, 0)) for _ in range(count + 1)]
+    return host, [port - 1, *range(port, port + count)] if port else free_ports(count + 1)
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of the loopback address that are free now."""
+    held = [socket.create_server((LOCALHOST, 0)) for _ in range(count)]
     try:
-        return host, [one.getsockname()[1] for one in held]
+        return [one.getsockname()[1] for one in held]
     finally:
         for one in held:
             one.close()

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from kbroker.config import (
+    cleaner,
     fetch,
     groups,
     limits,
     log_settings,
     metadata,
     observability,
+    quotas,
     replication,
     security,
     server,
@@ -27,10 +29,12 @@ from kbroker.config.without_effect import without_effect
 BROKER_AREAS: tuple[ModuleType, ...] = (
     server,
     log_settings,
+    cleaner,
     replication,
     metadata,
     fetch,
     limits,
+    quotas,
     groups,
     transactions,
     tier_settings,

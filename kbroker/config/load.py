@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
 from kbroker.config.groups import GroupSettings, groups_fault
@@ -24,11 +25,13 @@ from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
+from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.transactions import TransactionSettings
 from kbroker.config.values import ConfigError, Value, to_text
 
 L = TypeVar("L")
@@ -60,11 +63,14 @@ class Settings:
 
     server: ServerSettings
     log: LogSettings
+    cleaner: CleanerSettings
     replication: ReplicationSettings
     metadata: MetadataSettings
     fetch: FetchSettings
     groups: GroupSettings
+    transactions: TransactionSettings
     limits: LimitSettings
+    quotas: QuotaSettings
     tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
@@ -117,11 +123,14 @@ class Settings:
         return cls(
             server=server,
             log=_area(LogSettings, layers),
+            cleaner=_area(CleanerSettings, layers),
             replication=_area(ReplicationSettings, layers),
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
+            transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
+            quotas=_area(QuotaSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),

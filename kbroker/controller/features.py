@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE
+from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.update_features import (
@@ -38,6 +38,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         GROUP_VERSION_FEATURE: (0, 1),
         "kraft.version": (0, 0),
         METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION),
+        TRANSACTION_VERSION_FEATURE: (0, 2),
     }
 )
 """The supported levels, lowest and highest, by name in order."""

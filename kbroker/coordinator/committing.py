@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from kbroker.coordinator.common.ports import Producer
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.offsets import require_commit, require_fetch
 from kbroker.coordinator.context import Caller, Context
@@ -84,7 +83,7 @@ def offset_commit(context: Context, request: OffsetCommitRequest, caller: Caller
 
 
 def txn_offset_commit(context: Context, request: TxnOffsetCommitRequest, _caller: Caller) -> TxnOffsetCommitResponse:
-    """Commit offsets in the transaction of a producer."""
+    """Commit offsets in a transaction; the runtime appends them as records of the producer."""
     _validate_transactional_commit(context, request)
     topics = []
     for topic in request.topics:
@@ -97,7 +96,6 @@ def txn_offset_commit(context: Context, request: TxnOffsetCommitRequest, _caller
         ]
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     context.counts.offset_commits += len(context.records)
-    context.producer = Producer(request.producer_id, request.producer_epoch)
     return TxnOffsetCommitResponse(topics=topics)
 
 
@@ -195,11 +193,12 @@ def offset_fetch(
     """
     group_id = request.group_id
     group = context.groups.get(group_id)
-    if isinstance(group, ConsumerGroup):
-        try:
+    try:
+        context.unserved.refuse(group_id)
+        if isinstance(group, ConsumerGroup):
             require_fetch(group, request.member_id, request.member_epoch)
-        except KafkaError as error:
-            return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error.code)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error.code)
     known = {} if group is None else context.offsets.of_group(group_id)
     answered = []
     if request.topics is None:

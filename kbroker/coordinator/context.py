@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.ports import Parked, Producer
+from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.records import ConsumerRecord
 from kbroker.coordinator.group import Group
@@ -23,6 +23,7 @@ from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error
 from kbroker.coordinator.timers import Timer, Timers, nothing
+from kbroker.coordinator.unserved import UnservedGroups
 from kbroker.metadata.image import Image
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
@@ -81,6 +82,7 @@ class Context:
     max_pending_bytes: int
     image: Image = field(default_factory=Image)
     groups: dict[str, AnyGroup] = field(default_factory=dict)
+    unserved: UnservedGroups = field(default_factory=UnservedGroups)
     offsets: Offsets = field(default_factory=Offsets)
     timers: Timers = field(default_factory=Timers)
     counts: Counts = field(default_factory=Counts)
@@ -92,7 +94,6 @@ class Context:
     pending_bytes: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
     records: list[StoredRecord | ConsumerRecord] = field(default_factory=list)
-    producer: Producer | None = None  # the records of the decision belong to its transaction
     writes: list[Write] = field(default_factory=list)
     # Consumer groups: work for threads, and what it is done for (the group epoch of an assignment); the timers of
     # members by group, member and kind; members whose timers have expired; the image with the newest topics.

@@ -88,12 +88,11 @@ class GroupOutcome(Decided):
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid returns the random part of member ids; group_records holds the stored record of each group, key to
-            value; while a group rebalances, it differs from the group in memory
+    Shape   new_uuid returns the random part of member ids
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry", "_fencing", "group_records")
+    __slots__ = ("_context", "_expiry", "_fencing")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
@@ -101,7 +100,6 @@ class GroupShard:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
         self._fencing = Timer()
-        self.group_records: dict[bytes, bytes] = {}
 
     def on_image(self, image: Image, changed_topics: Collection[str] = (), *, has_new_topics: bool = True) -> None:
         """Follow the metadata. Groups that subscribe to changed topics compare them at the next heartbeat."""
@@ -122,6 +120,7 @@ class GroupShard:
         """
         context = self._at(now_ms, timestamp_ms)
         try:
+            context.unserved.refuse(getattr(request, "group_id", ""), request, caller.api_version)
             response = _DECISIONS[type(request)](context, request, caller)
         except KafkaError as error:
             self._drop(error.code)
@@ -167,7 +166,7 @@ class GroupShard:
             elif isinstance(record, OffsetRecord):
                 self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, producer_id)
             else:
-                self._note_stored(record, record.key, record.value)
+                self._note_stored(record)
         for write in outcome.writes:
             write.on_appended()
         assert not context.records, "on_appended must not produce records"
@@ -242,10 +241,15 @@ class GroupShard:
     def replay(self, key: bytes | None, value: bytes | None, *, offset: int = -1, producer_id: int = -1) -> None:
         """Apply a record from the log while loading; value None is a tombstone.
 
-        Records of share and streams groups are ignored. Errors: Malformed if the bytes do not decode.
+        Errors: Malformed if the bytes do not decode.
         """
         record = None if key is None else decode_record(key, value) or decode_consumer_record(key, value)
-        if key is None or record is None:
+        if key is None:
+            return
+        if record is None:
+            made = self._context.classic_group(self._context.unserved.replay(key, value) or "")
+            if made is not None:  # made for offsets that are before this record in a compacted log
+                self._context.forget_group(made)
             return
         if isinstance(record, ConsumerRecord):
             self._replay_consumer_group(record)
@@ -253,7 +257,7 @@ class GroupShard:
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
         else:
-            self._note_stored(record, key, value)
+            self._note_stored(record)
             if record.value_message is not None:
                 rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
@@ -317,10 +321,10 @@ class GroupShard:
             for write in context.writes:
                 write.on_appended()
             context.writes = []
-        records, writes, producer = context.records, context.writes, context.producer
+        records, writes = context.records, context.writes
         jobs = [Job(run, partial(self._finishing, finish)) for run, finish in context.jobs]
-        context.records, context.writes, context.producer, context.jobs = [], [], None, []
-        return GroupOutcome(records, response, refuse, producer, jobs, writes)
+        context.records, context.writes, context.jobs = [], [], []
+        return GroupOutcome(records, response, refuse, None, jobs, writes)
 
     def _finishing(self, finish: Callable[[Any], None], result: Any) -> Decide:
         """The decision that follows a job."""
@@ -352,7 +356,7 @@ class GroupShard:
         key = record.key_message
         value = record.value_message
         context = self._context
-        if value is not None and key.group not in context.groups:
+        if value is not None and key.group not in context.groups and key.group not in context.unserved:
             # Offsets without a group record: the group has no members and no protocol.
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
@@ -361,10 +365,6 @@ class GroupShard:
         context = self._context
         group_id = record.key_message.group_id
         group = context.groups.get(group_id)
-        if record.value is not None:
-            self.group_records[record.key] = record.value
-        else:
-            self.group_records.pop(record.key, None)
         if not isinstance(group, ConsumerGroup):
             if record.value_message is None:
                 return  # the group is gone, or is a classic group now
@@ -374,13 +374,9 @@ class GroupShard:
         if not replay_consumer_record(group, record):
             del context.groups[group_id]
 
-    def _note_stored(self, record: GroupRecord, key: bytes, value: bytes | None) -> None:
-        if value is not None:
-            self.group_records[key] = value
-            return
-        self.group_records.pop(key, None)
+    def _note_stored(self, record: GroupRecord) -> None:
         group = self._context.classic_group(record.key_message.group)
-        if group is not None:
+        if group is not None and record.value_message is None:
             self._context.forget_group(group)
 
 

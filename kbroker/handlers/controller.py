@@ -8,6 +8,8 @@ own, because it logs the deletions.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kbroker.broker import Broker
 from kbroker.handlers import Context, Handler, Request, handles
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -30,7 +32,9 @@ def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]
 
     @handles(request_class, versions=versions)
     async def ask(request: Request, broker: Broker, context: Context) -> object:
-        return await broker.controller.ask(request, response, version=context.api_version, sender=context.sender)
+        answer: Any = await broker.controller.ask(request, response, version=context.api_version, sender=context.sender)
+        context.throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        return answer
 
     return ask
 

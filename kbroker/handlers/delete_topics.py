@@ -30,6 +30,7 @@ async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: C
     answer = await broker.controller.ask(
         request, DeleteTopicsResponse, version=context.api_version, sender=context.sender
     )
+    context.throttle_ms = answer.throttle_time_ms
     for topic in answer.responses:
         if broker.turns.due():
             await broker.turns.next()

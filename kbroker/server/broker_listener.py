@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from kbroker import handlers
 from kbroker.broker import Broker
@@ -21,11 +22,20 @@ _WARNED_OF: Final = {TOPIC_RESOURCE: "topic", GROUP_RESOURCE: "group", CLIENT_ME
 logger = get_logger(__name__)
 
 
-def server_of(broker: Broker, metrics: Metrics) -> Server:
-    """The server of a broker, which follows its metadata; the caller runs it and adds listeners."""
+def server_of(broker: Broker, metrics: Metrics, chosen: Mapping[int, handlers.Handler[Any]] | None = None) -> Server:
+    """The server of a broker, which follows its metadata; the caller runs it and adds listeners.
+
+    `chosen` are the handlers that serve clients, all by default.
+    """
     env, settings = broker.env, broker.settings
     dispatcher = Dispatcher(
-        handlers.discover(), broker, metrics=metrics, env=env, turns=broker.turns, limits=settings.limits
+        chosen or handlers.discover(),
+        broker,
+        metrics=metrics,
+        env=env,
+        turns=broker.turns,
+        limits=settings.limits,
+        quotas=broker.quotas,
     )
     server = Server(env, dispatcher, metrics=metrics, settings=settings)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.ports import Job, Parked
+from kbroker.coordinator.common.ports import Job, Parked, Producer
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.shard import GroupOutcome, GroupShard
 from kbroker.metadata.image import Image
@@ -87,9 +88,10 @@ class World:
         self._ids += 1
         return UUID(int=self._ids)
 
-    def decide(self, request: Any, caller: Caller = CALLER) -> Any:
+    def decide(self, request: Any, caller: Caller = CALLER, *, producer: Producer | None = None) -> Any:
         """The response: Parked if the request waits, or its answer if that is already there."""
         outcome = self.shard.decide(request, caller, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+        outcome = replace(outcome, producer=producer)
         response = self.append(outcome)
         # An initial delay of 0 is over immediately.
         self.on_time()
@@ -304,7 +306,7 @@ class World:
             group_instance_id=instance_id,
             topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[one])],
         )
-        return ErrorCode(self.decide(request).topics[0].partitions[0].error_code)
+        return ErrorCode(self.decide(request, producer=Producer(producer_id, 0)).topics[0].partitions[0].error_code)
 
     def committed(
         self, *, topic: str = "orders", partition: int = 0, group_id: str = GROUP, topic_id: UUID = ZERO_UUID

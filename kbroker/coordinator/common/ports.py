@@ -19,6 +19,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode
 
 BATCH_OVERHEAD_BYTES: Final = 128
@@ -51,10 +52,15 @@ class Stored(Protocol):
 
 
 class Producer(NamedTuple):
-    """The producer whose transaction records belong to."""
+    """The producer whose transaction records belong to.
+
+    Shape  verification is what the log needs to accept the first records of the transaction, see
+           kbroker.storage.verification; None if the log need not check
+    """
 
     producer_id: int
     producer_epoch: int
+    verification: Verification | None = None
 
 
 class Parked:
@@ -88,7 +94,8 @@ class Decided(Outcome[Any]):
 
     Shape   records may be empty; the response is then valid immediately. refuse makes the response to send if the
             records are not stored; None if the decision answers no request, so that its records may be split into
-            several batches. With a producer the records are part of its transaction. jobs follow the append
+            several batches. The runtime sets producer if the records are part of its transaction. jobs follow the
+            append
     """
 
     refuse: Callable[[ErrorCode], Any] | None = field(default=None, repr=False)
@@ -201,8 +208,4 @@ class Logs(Protocol):
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
         """Block only the removal of the log."""
-        ...
-
-    async def write_log_starts(self) -> None:
-        """Persist the log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         ...

@@ -20,15 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, NamedTuple
 from uuid import UUID
 
 import trio
 
-from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
+from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.loading import Loading
-from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, S, Wait, partition_for
+from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.replication.replicas import Replicas
@@ -96,12 +97,14 @@ class CoordinatorRuntime(Generic[S]):
         replicas: Replicas,
         purgatory: Purgatory,
         logs: Logs,
+        on_decided: Callable[[LedPartition[S]], None] | None = None,
     ) -> None:
         self.kind = kind
         self.led: dict[int, LedPartition[S]] = {}
         self.partition_count = kind.partition_count
         self._env = env
         self._new_shard = new_shard
+        self._on_decided = on_decided
         self._replicas = replicas
         self._purgatory = purgatory
         self._logs = logs
@@ -144,18 +147,25 @@ class CoordinatorRuntime(Generic[S]):
 
     # Decisions
 
-    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait) -> Any:
-        """The response of a shard to a request, once it is valid. `wait` is used if the request is parked.
+    async def ask(
+        self, key: str, request: Any, caller: Any, *, wait: Wait | None = None, producer: Producer | None = None
+    ) -> Any:
+        """The response of a shard to a request, once it is valid. `wait` is necessary if requests may be parked.
 
-        Whatever the response shows is committed then, so that no later coordinator contradicts it.
+        Whatever the response shows is committed then, so that no later coordinator contradicts it. With a producer the
+        records of the decision are part of its transaction.
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         led = self.find(key)
-        decided, response, end_offset = await self._make(led, partial(led.shard.decide, request, caller))
+        decide: Decide = partial(led.shard.decide, request, caller)
+        if producer is not None:
+            decide = partial(_decide_for, producer, decide)
+        decided, response, end_offset = await self._make(led, decide)
         is_refusable = bool(decided.records)
         if type(response) is Parked:
             is_refusable = False
+            assert wait is not None, f"a {self.kind.name} cannot wait"
             response, end_offset = await self._answer(response, wait)
         code = ErrorCode.NONE if end_offset is None else await self._await_outcome(led, end_offset)
         if code is ErrorCode.NONE:
@@ -257,6 +267,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._parked[parked] = answer, end_offset
                 self._purgatory.wake(parked)
         self._note_deadline(led.shard.next_deadline_ms(), self._env.now_ms())
+        if self._on_decided is not None and led.state is State.ACTIVE:
+            self._on_decided(led)
 
     async def _append_in_parts(self, led: LedPartition[S], decided: Decided, *, holds_lock: bool) -> None:
         """Append records that belong to no request, such as the tombstones of expired offsets, in as many batches as
@@ -377,7 +389,7 @@ class CoordinatorRuntime(Generic[S]):
         self._has_followed = True
         topic_id = None if topic is None else topic.id
         if topic_id != self._topic_id:
-            # Keep the partition count that the topic had first: a new count would separate groups from their offsets.
+            # Keep the partition count that the topic had first: a new count would separate keys from their records.
             self._topic_id = topic_id
             self.partition_count = self.kind.partition_count if topic is None else len(topic.partitions)
         await self.follow(image)
@@ -401,7 +413,7 @@ class CoordinatorRuntime(Generic[S]):
                 continue
             partition.log.lowest_free_bytes = self.kind.lowest_free_bytes
             shard = self._new_shard(self.partition_count)
-            led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self.partition_count)
+            led = LedPartition(partition, shard)
             self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:
                 await self._activate(led)
@@ -434,7 +446,6 @@ class CoordinatorRuntime(Generic[S]):
                 led.state = State.FAILED
                 logger.error(f"cannot load {kind}s", partition=name, offset=loading.next_offset, why=str(error))
             return False
-        led.must_keep_history = bool(loading.open_transactions)
         if led.unreadable_records:
             count, first = led.unreadable_records, led.first_unreadable
             logger.warning(f"skipped unreadable {kind} records", partition=name, count=count, first=first)
@@ -458,3 +469,8 @@ class CoordinatorRuntime(Generic[S]):
             led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
             self._deliver(led)
         self._purgatory.wake(led.partition.key)
+
+
+def _decide_for(producer: Producer, decide: Decide, *, now_ms: int, timestamp_ms: int) -> Decided:
+    """A decision whose records are part of a transaction."""
+    return replace(decide(now_ms=now_ms, timestamp_ms=timestamp_ms), producer=producer)

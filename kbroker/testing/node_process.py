@@ -1,0 +1,159 @@
+"""Nodes in processes of their own, which end with the process of the test."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from select import select
+from typing import Any, Final
+
+from kbroker.cli.cluster import free_ports, node_settings
+from kbroker.testing.control import Command
+from kbroker.testing.servers import LOCALHOST, START_S, STOP_S, pages_address
+
+_LAST_LINES: Final = 3
+_ANSWER_S: Final = 30
+
+
+class NodeProcess:
+    """A process of `kbroker.testing.node_child`.
+
+    Shape  name is that of its log file; address is host:port, empty until `await_ready`
+    """
+
+    def __init__(self, name: str, directory: Path, asked: Mapping[str, Any]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self.address = ""
+        self.http: str | None = None
+        self._asked = json.dumps(asked)
+        self._begin()
+
+    def _begin(self) -> None:
+        command = [sys.executable, "-m", "kbroker.testing.node_child", self._asked]
+        with self.log.open("ab") as errors:
+            # A session of its own, so that Ctrl-C reaches only the test, which then stops its brokers in order.
+            self._process = subprocess.Popen(  # noqa: S603  (this program itself)
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def await_ready(self) -> None:
+        """Wait until it accepts connections. Errors: RuntimeError with the end of its log."""
+        answer = self._answer(START_S)
+        if answer is None:
+            self.kill()
+            words = "; ".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+            raise RuntimeError(f"{self.name} did not start: {words or 'it is not ready yet'}")
+        self.address = answer["address"]
+        self.http = pages_address(self.log)
+
+    def control(self, command: Command) -> dict[str, Any]:
+        """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not run."""
+        assert self._process.stdin is not None
+        answer = None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._answer(_ANSWER_S)
+        if answer is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return answer
+
+    def _answer(self, seconds: int) -> dict[str, Any] | None:
+        output = self._process.stdout
+        assert output is not None
+        line = output.readline() if select([output], [], [], seconds)[0] else b""
+        return json.loads(line) if line else None
+
+    def restart(self) -> None:
+        """Start it again after `stop` or `kill`, with the same settings and directory. Rules are gone."""
+        self._close()
+        self._begin()
+        self.await_ready()
+
+    def pause(self) -> None:
+        """Freeze the process until `resume`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End `pause`."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once, as `kill -9`."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def stop(self) -> None:
+        """End it in order."""
+        if self.is_running:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def start_process(settings: Mapping[str, str], directory: Path, *, port: int, log_level: str) -> list[NodeProcess]:
+    """One broker with its own controller. Errors: RuntimeError."""
+    node = NodeProcess("broker-1", directory, one_broker(settings, directory, port=port) | {"log_level": log_level})
+    node.await_ready()
+    return [node]
+
+
+def one_broker(settings: Mapping[str, str], directory: Path, *, port: int) -> dict[str, Any]:
+    """The settings of a broker that is its own controller, for `node_child.load`."""
+    defaults = {
+        "log.dirs": str(directory / "data"),
+        "listeners": f"PLAINTEXT://{LOCALHOST}:{port}",
+        "kbroker.http.listener": f"{LOCALHOST}:0",
+    }
+    return {"settings": dict(settings), "defaults": defaults, "profile": "test"}
+
+
+def start_cluster(count: int, settings: Mapping[str, str], directory: Path, *, log_level: str) -> list[NodeProcess]:
+    """Brokers and, at the end, their controller. Errors: RuntimeError."""
+    nodes: list[NodeProcess] = []
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as failing:
+        own = node_settings(directory, count, host=LOCALHOST, ports=free_ports(count + 1))
+        for name, values in own.items():
+            chosen = {"group.initial.rebalance.delay.ms": "0", **values, **settings}
+            if name != "controller":
+                chosen["kbroker.http.listener"] = f"{LOCALHOST}:0"
+            file = directory / f"{name}.properties"
+            file.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+            node = NodeProcess(name, directory, {"file": str(file), "settings": {}, "log_level": log_level})
+            failing.callback(node.kill)
+            nodes.append(node)
+        for node in nodes:
+            node.await_ready()
+        failing.pop_all()
+    controller, *brokers = nodes
+    controller.address = ""
+    return [*brokers, controller]

@@ -1,0 +1,134 @@
+"""Rules that make a broker answer wrongly: a test adds them, and the broker applies them to the requests that match.
+
+`RuleBook` decides, and `applied` puts it between the dispatcher and the handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from kbroker.handlers import CloseConnection, Context, Handler, Later
+from wire.errors import ErrorCode
+from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from wire.refusals import refused
+
+FAIL: Final = "fail"
+DELAY: Final = "delay"
+DROP_REPLY: Final = "drop_reply"
+CLOSE_CONNECTION: Final = "close_connection"
+_CODE: Final = "error_code"
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """What happens to the next requests of an API.
+
+    Shape   api is Kafka's name, such as Fetch; client_id None matches every client
+    Units   times is how many requests it applies to, None for all; hits is how many it has applied to
+    """
+
+    api: str
+    action: str
+    times: int | None = 1
+    code: int = 0
+    delay_ms: int = 0
+    client_id: str | None = None
+    hits: int = 0
+
+    def matches(self, api: str, client_id: str) -> bool:
+        """Whether it applies to the next request of this API by this client."""
+        return (
+            self.api == api and self.client_id in (None, client_id) and (self.times is None or self.hits < self.times)
+        )
+
+
+class RuleBook:
+    """The rules of one broker, oldest first; the first one that matches applies.
+
+    Shape  rules maps a number, by which the test knows the rule, to the rule
+    """
+
+    def __init__(self) -> None:
+        self.rules: dict[int, Rule] = {}
+        self._next = 1
+
+    def add(self, rule: Rule) -> int:
+        """Add a rule and return its number."""
+        number, self._next = self._next, self._next + 1
+        self.rules[number] = rule
+        return number
+
+    def find(self, api: str, client_id: str) -> Rule | None:
+        """The rule for a request; None if no rule applies."""
+        return next((rule for rule in self.rules.values() if rule.matches(api, client_id)), None)
+
+
+def applied(book: RuleBook, handlers: Mapping[int, Handler[Any]]) -> dict[int, Handler[Any]]:
+    """These handlers behind the rules of a book."""
+    return {key: each._replace(function=partial(_handle, book, each)) for key, each in handlers.items()}
+
+
+async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: Any, context: Context) -> Any:
+    rule = book.find(handler.name, context.client_id) if book.rules else None
+    if rule is None:
+        return await handler.function(request, broker, context)
+    if rule.action == FAIL and isinstance(request, FetchRequest) and request.session_epoch > 0 and not request.topics:
+        # The request of a session does not name its partitions. Without the session the client's next one does.
+        return refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    rule.hits += 1
+    if rule.action == DELAY:
+        await trio.sleep(rule.delay_ms / 1000)
+        return await handler.function(request, broker, context)
+    if rule.action == DROP_REPLY:
+        answer = await handler.function(request, broker, context)
+        if isinstance(answer, Later):
+            await answer.complete()
+    if rule.action != FAIL or getattr(request, "acks", None) == 0:
+        raise CloseConnection(f"a rule of the test: {rule.action}")
+    context.has_errors = True
+    return _failed(request, rule.code)
+
+
+def _failed(request: Any, code: int) -> Any:
+    """A response with the code in each result, and at the top only if there are no results."""
+    if isinstance(request, FetchRequest) and request.topics:
+        return _failed_fetch(request, code)
+    response = refused(request, code)
+    if getattr(response, _CODE, 0) and _has_results(response):
+        setattr(response, _CODE, 0)
+    return response
+
+
+def _failed_fetch(request: FetchRequest, code: int) -> FetchResponse:
+    """Fetch has two arrays of partitions, so `refused` cannot tell which of them the answer mirrors."""
+    failed = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                PartitionData(
+                    partition_index=part.partition,
+                    error_code=code,
+                    high_watermark=-1,
+                    aborted_transactions=None,
+                    records=None,
+                )
+                for part in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return FetchResponse(responses=failed)
+
+
+def _has_results(struct: Any) -> bool:
+    """Whether a struct has an array with an error code at any level."""
+    arrays = [value for name in type(struct).__slots__ if isinstance(value := getattr(struct, name), list)]
+    return any(
+        hasattr(each, _CODE) or _has_results(each) for array in arrays for each in array if hasattr(each, "__slots__")
+    )

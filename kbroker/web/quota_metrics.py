@@ -1,0 +1,42 @@
+"""Metrics of client quotas, by user and client id; "" stands for all. Only clients that have a quota are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.broker import Broker
+from kbroker.broker.client_quotas import ClientQuotas
+from kbroker.quotas.rates import SampledRate
+from kbroker.quotas.tracking import ClientUsage
+from kbroker.web.metrics import GAUGE, Samples, of_broker
+
+_LABELS = ("user", "client_id")
+
+
+def _usage(type_name: str, attribute: str, help: str, find: Callable[[ClientQuotas], ClientUsage[SampledRate]]) -> None:
+    def rates(broker: Broker) -> Samples:
+        now_ms = broker.env.now_ms()
+        return ((tag, used.measure.rate(now_ms)) for tag, used in find(broker.quotas).items())
+
+    def times(broker: Broker) -> Samples:
+        now_ms = broker.env.now_ms()
+        return ((tag, used.throttle_time_ms(now_ms)) for tag, used in find(broker.quotas).items())
+
+    of_broker(GAUGE, f"kafka_server_{type_name}_{attribute}", *_LABELS, help=help)(rates)
+    help = "Milliseconds: the average of the throttle times of the last windows."
+    of_broker(GAUGE, f"kafka_server_{type_name}_throttle_time", *_LABELS, help=help)(times)
+
+
+_usage("produce", "byte_rate", "Bytes per second of Produce requests.", lambda quotas: quotas.producers)
+_usage("fetch", "byte_rate", "Bytes per second of responses to Fetch.", lambda quotas: quotas.consumers)
+_usage(
+    "request", "request_time", "Percent of the event loop's time that requests take.", lambda quotas: quotas.requests
+)
+
+
+@of_broker(GAUGE, "kafka_server_socket_server_metrics_connection_accept_rate", "ip")
+def _connection_rate(broker: Broker) -> Samples:
+    """Connections per second from an address that has a quota."""
+    now_ms = broker.env.now_ms()
+    for address, used in broker.quotas.addresses.items():
+        yield (address,), used.measure.rate(now_ms)

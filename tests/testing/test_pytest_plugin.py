@@ -1,0 +1,155 @@
+"""The pytest plug-in, in runs of pytest of its own: its fixtures, its options, and the report of a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.testing.servers import broker
+
+pytest_plugins = ["pytester"]
+
+BASICS = """
+from kbroker.client.producing import Producer
+from wire.compression import Codec
+from wire.record_batch import Record
+
+def produce(server, topic, count):
+    with Producer(server.client, topic, {}, acks=-1, codec=Codec.NONE, is_idempotent=True) as producer:
+        for number in range(count):
+            producer.send(Record(timestamp=0, key=None, value=b"v"), partition=0, number=number)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTEST_XDIST_WORKER", "KBROKER_BOOTSTRAP_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+    pytester.makeini("[pytest]\n")
+
+
+def run(pytester: pytest.Pytester, tests: str, *arguments: str) -> pytest.RunResult:
+    pytester.makepyfile(BASICS + tests)
+    return pytester.runpytest_subprocess("-p", "no:trio", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.mark.parametrize("flag", [[], ["--kbroker-in-process"]], ids=["process", "thread"])
+def test_each_test_starts_without_topics_and_groups(pytester: pytest.Pytester, flag: list[str]) -> None:
+    done = run(
+        pytester,
+        """
+def test_own_topics(kbroker):
+    topic = kbroker.topic("orders", partitions=2)
+    produce(kbroker, topic, 3)
+    produce(kbroker, kbroker.create_topic("fixed-name"), 1)
+    assert len(kbroker.records(topic)) == 3
+
+def test_later(kbroker):
+    assert kbroker.topics() == []
+    assert kbroker.create_topic("fixed-name") == "fixed-name"
+    assert kbroker.records("fixed-name") == []
+
+def test_same_broker(kbroker, kbroker_server):
+    assert kbroker.bootstrap_servers == kbroker_server.bootstrap_servers
+""",
+        *flag,
+    )
+    done.assert_outcomes(passed=3)
+
+
+def test_a_failure_shows_the_log_and_the_state(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+def test_bad(kbroker):
+    kbroker.topic("seen-in-the-state")
+    assert False
+
+def test_without_a_broker():
+    assert False
+""",
+    )
+    done.assert_outcomes(failed=2)
+    done.stdout.fnmatch_lines(["*kbroker log*", "*serving pages*", "*kbroker state*", "*seen-in-the-state*"])
+    done.stdout.fnmatch_lines(["*kbroker data directory*"])
+    after = str(done.stdout).split("test_without_a_broker")[-1]
+    assert "kbroker state" not in after
+
+
+def test_a_flag_precedes_the_environment_which_precedes_the_ini_file(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\nkbroker_setting =\n    num.partitions=2\nkbroker_log_level = debug\n")
+    tests = """
+def test_partitions(kbroker, pytestconfig):
+    kbroker.create_topic("a", partitions=-1)
+    (found,) = kbroker.client.metadata(["a"]).topics
+    print("partitions:", len(found.partitions))
+"""
+    run(pytester, tests, "-s").stdout.fnmatch_lines(["*partitions: 2*"])
+    monkeypatch.setenv("KBROKER_SETTING", "num.partitions=3;auto.create.topics.enable=false")
+    run(pytester, tests, "-s").stdout.fnmatch_lines(["*partitions: 3*"])
+    done = run(pytester, tests, "-s", "--kbroker-setting", "num.partitions=4")
+    done.stdout.fnmatch_lines(["*partitions: 4*"])
+
+
+@pytest.mark.parametrize("flag", ["--kbroker-setting=partitions", "--kbroker-port=http"])
+def test_an_option_that_cannot_be_read_is_refused(pytester: pytest.Pytester, flag: str) -> None:
+    done = run(pytester, "def test_a(kbroker): pass", flag)
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*kbroker: *is not*"])
+
+
+def test_another_broker_keeps_topics_that_are_not_the_tests(pytester: pytest.Pytester) -> None:
+    with broker() as other:
+        other.create_topic("theirs")
+        done = run(
+            pytester,
+            """
+def test_other(kbroker):
+    kbroker.topic("mine")
+    kbroker.create_topic("made-by-a-colleague")
+    assert "theirs" in kbroker.topics()
+""",
+            f"--kbroker-bootstrap-servers={other.bootstrap_servers}",
+        )
+        done.assert_outcomes(passed=1)
+        assert other.topics() == ["made-by-a-colleague", "theirs"]
+
+
+def test_a_cluster_and_a_tiered_broker(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+from kbroker.client.operations import EARLIEST_LOCAL, list_offsets
+from kbroker.testing.servers import wait_until
+
+def test_cluster(kbroker_cluster):
+    cluster = kbroker_cluster(2, {"num.partitions": 4})
+    cluster.create_topic("a", partitions=-1, replication_factor=2)
+    assert len(cluster.client.metadata(["a"]).topics[0].partitions) == 4
+
+def test_tier(kbroker_tiered):
+    config = {"remote.storage.enable": "true", "segment.bytes": 1048576, "local.retention.bytes": 1, "retention.ms": -1}
+    topic = kbroker_tiered.create_topic("a", config=config)
+    with Producer(kbroker_tiered.client, topic, {}, acks=-1, codec=Codec.NONE, is_idempotent=True) as producer:
+        for number in range(30):
+            producer.send(Record(timestamp=0, key=None, value=bytes(100_000)), partition=0, number=number)
+    place = (topic, 0)
+    local = lambda: list_offsets(kbroker_tiered.client, {place: EARLIEST_LOCAL})[place].offset
+    assert wait_until(lambda: local() > 0, 60)
+    assert len(kbroker_tiered.records(topic)) == 30
+""",
+    )
+    done.assert_outcomes(passed=2)
+
+
+def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    with broker() as other:
+        free = other.port
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
+    done = run(
+        pytester,
+        f"def test_port(kbroker): assert kbroker.port == {free}",
+        f"--kbroker-port={free - 3}",
+    )
+    done.assert_outcomes(passed=1)

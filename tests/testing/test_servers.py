@@ -1,0 +1,198 @@
+"""Real brokers for tests: `kbroker.testing.servers`, with a process or a thread for each broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.client.producing import Producer
+from kbroker.testing.servers import Server, broker, brokers, wait_until
+from wire.compression import Codec
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.metadata import MetadataRequest
+from wire.record_batch import Record
+
+HOUR_S = 3_600
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["process", "thread"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with broker(in_process=request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(server: Server, request: pytest.FixtureRequest) -> Iterator[str]:
+    yield server.create_topic(f"topic-{abs(hash(request.node.name))}", partitions=2)
+    server.faults.clear()
+
+
+def produce(server: Server, topic: str, *values: bytes) -> None:
+    with Producer(server.client, topic, {}, acks=-1, codec=Codec.NONE, is_idempotent=True) as producer:
+        for number, value in enumerate(values):
+            producer.send(Record(timestamp=0, key=None, value=value), partition=number % 2, number=number)
+
+
+def test_records_are_read_in_order_of_partitions(server: Server, topic: str) -> None:
+    assert server.records(topic) == []
+    produce(server, topic, b"a", b"b", b"c")
+    assert [(each.partition, each.offset, each.value) for each in server.records(topic)] == [
+        (0, 0, b"a"), (0, 1, b"c"), (1, 0, b"b")
+    ]  # fmt: skip
+
+
+def test_assert_produces_sees_only_records_of_its_block(server: Server, topic: str) -> None:
+    produce(server, topic, b"before")
+    with server.assert_produces(topic, count=2) as found:
+        produce(server, topic, b"a", b"b")
+    assert [each.value for each in found] == [b"a", b"b"]
+    with pytest.raises(AssertionError, match="expected 1 records"), server.assert_produces(topic, count=1):
+        produce(server, topic, b"a", b"b")
+    with pytest.raises(TimeoutError, match="a record in absent"), server.assert_produces("absent", timeout=0.1):
+        pass
+
+
+def test_the_state_and_the_log_are_those_of_the_broker(server: Server, topic: str) -> None:
+    assert topic in server.state()
+    server.delete_topics([topic])
+    assert wait_until(lambda: topic in server.log_tail(), 60), "the deletion is a line of the log"
+
+
+def test_a_rule_fails_requests_as_often_as_it_says(server: Server, topic: str) -> None:
+    rule = server.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
+    produce(server, topic, b"a")
+    rule.wait(2)
+    assert rule.hits == 2
+    assert len(server.records(topic)) == 1
+
+
+def test_a_rule_fails_the_partitions_of_a_fetch(server: Server, topic: str) -> None:
+    server.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")
+    wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)])
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[wanted])
+    answer = server.client.ask(request, at_most=12)
+    assert answer.error_code == ErrorCode.NONE
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert server.client.ask(request, at_most=12).responses[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def test_a_request_whose_reply_is_dropped_is_done(server: Server, topic: str) -> None:
+    rule = server.faults.drop_reply("Produce")
+    produce(server, topic, b"a")
+    assert rule.hits == 1
+    assert len(server.records(topic)) == 1, "the retry is recognized"
+
+
+def test_a_closed_connection_does_nothing_else(server: Server, topic: str) -> None:
+    rule = server.faults.close_connection("CreateTopics")
+    with pytest.raises(KafkaError):
+        server.create_topic(f"{topic}-more")
+    assert rule.hits == 1
+    assert f"{topic}-more" not in server.topics()
+
+
+def test_a_delayed_request_is_answered_later(server: Server, topic: str) -> None:
+    env = server.client.env
+    server.faults.delay("Metadata", 0.3)
+    began_ms = env.now_ms()
+    server.client.ask(MetadataRequest(topics=[]))
+    assert env.now_ms() - began_ms >= 300
+
+
+def test_a_rule_can_be_for_one_client_and_can_be_removed(server: Server, topic: str) -> None:
+    other = server.faults.fail("Produce", "INVALID_RECORD", client_id="another", times=None)
+    removed = server.faults.fail("Produce", "INVALID_RECORD", times=None)
+    removed.remove()
+    produce(server, topic, b"a")
+    assert other.hits == 0
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "complaint"),
+    [
+        ("Fecth", "NONE", "did you mean Fetch"),
+        ("Fetch", "NOT_LEADER_OR_FOLOWER", "did you mean NOT_LEADER_OR_FOLLOWER"),
+    ],
+)
+def test_a_misspelled_name_is_refused(server: Server, api: str, error: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        server.faults.fail(api, error)
+
+
+def test_an_advanced_clock_makes_retention_due(server: Server) -> None:
+    topic = server.create_topic("old", partitions=2, config={"retention.ms": HOUR_S * 1000, "segment.ms": 60_000})
+    produce(server, topic, b"a")
+    server.clock.advance(2 * HOUR_S)
+    assert wait_until(lambda: not server.records(topic), 60)
+
+
+def test_a_group_is_waited_for(server: Server) -> None:
+    with pytest.raises(TimeoutError, match="it is Dead with 0 members"):
+        server.wait_for_group("nobody", timeout=0.1)
+    assert server.consumer_offset("nobody", "topic") is None
+
+
+@pytest.mark.parametrize("library", [trio, asyncio], ids=["trio", "asyncio"])
+def test_a_broker_runs_inside_async_with(library: object, tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        async with broker(data_dir=tmp_path) as running:
+            running.create_topic("a")
+            return running.topics()
+
+    found = trio.run(main) if library is trio else asyncio.run(main())
+    assert found == ["a"]
+    assert (tmp_path / "data").is_dir(), "a directory that was given is kept"
+
+
+def test_a_broker_that_cannot_start_says_why() -> None:
+    with broker() as first, pytest.raises(RuntimeError, match="in use"), broker(port=first.port):
+        pass
+    with pytest.raises(RuntimeError, match=r"num\.partitions"), broker({"num.partitions": "few"}):
+        pass
+
+
+def test_a_broker_that_is_not_ours_takes_no_faults() -> None:
+    with pytest.raises(RuntimeError, match="a broker that the test has started"):
+        _ = Server("localhost:1").faults
+
+
+def test_a_killed_broker_of_a_cluster_comes_back() -> None:
+    with brokers(2) as cluster:
+        topic = cluster.create_topic("a", partitions=2, replication_factor=2)
+        produce(cluster, topic, b"a", b"b")
+        cluster.disconnect()
+        second = cluster.nodes[1]
+        second.kill()
+        second.restart()
+        assert len(cluster.records(topic)) == 2
+        assert len(cluster.bootstrap_servers.split(",")) == 2
+
+
+def test_a_broker_ends_with_the_process_of_its_test() -> None:
+    program = (
+        "from kbroker.testing.servers import broker; import sys, time\n"
+        "with broker() as b: print(b.nodes[0].pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as test:
+        assert test.stdout is not None
+        pid = int(test.stdout.readline())
+        test.send_signal(signal.SIGKILL)
+        test.wait(60)
+
+        def has_ended() -> bool:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return True
+            return False
+
+        assert wait_until(has_ended, 60)
