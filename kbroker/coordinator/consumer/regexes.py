@@ -65,15 +65,27 @@ def _re2() -> Any:
     return import_module("re2")
 
 
+class Regex(NamedTuple):
+    """A compiled expression. It matches bytes, so a character that is not ASCII counts as several."""
+
+    program: Any
+
+    def fullmatch(self, text: str) -> object | None:
+        """Match the whole text; None if it does not match."""
+        match: object | None = self.program.fullmatch(text.encode())
+        return match
+
+
 @lru_cache(COMPILED_AT_ONCE)
-def _compiled(regex: str) -> Any:
+def compiled(regex: str) -> Regex:
+    """Compile an expression that `require_valid` accepts, or get it from the cache. Errors: those of RE2."""
     re2 = _re2()
     options = re2.Options()
     options.max_mem = COMPILED_BYTES
     options.log_errors = False
     options.never_capture = True
     options.encoding = re2.Options.Encoding.LATIN1  # smaller than UTF-8, and names of topics are ASCII
-    return re2.compile(regex.encode(), options)
+    return Regex(re2.compile(regex.encode(), options))
 
 
 def _is_too_complex(regex: str) -> bool:
@@ -90,24 +102,16 @@ def _is_too_complex(regex: str) -> bool:
     )
 
 
-def require_valid(regex: str) -> None:
-    """Raise INVALID_REGULAR_EXPRESSION if the expression does not compile or is too complex."""
+def require_valid(regex: str, name: str = "SubscribedTopicRegex") -> Regex:
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION if it does not compile or is too complex."""
     why = "too complex"
     try:
-        if not _is_too_complex(regex) and _compiled(regex).programsize <= MOST_INSTRUCTIONS:
-            return
+        if not _is_too_complex(regex) and compiled(regex).program.programsize <= MOST_INSTRUCTIONS:
+            return compiled(regex)
     except _re2().error as error:
         why = error.args[0].decode(errors="replace").partition(":")[0]
-    text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {why}."
+    text = f"{name} `{regex}` is not a valid regular expression: {why}."
     raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
-
-
-def _is_invalid(regex: str) -> bool:
-    try:
-        require_valid(regex)
-    except KafkaError:
-        return True
-    return False
 
 
 def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> Status:
@@ -155,10 +159,11 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
     """Match all topics. Runs in a thread."""
     topics = {}
     for regex in regexes:
-        if _is_invalid(regex):
-            topics[regex] = frozenset[str]()  # stored by Apache Kafka
+        try:
+            matches = require_valid(regex).program.fullmatch
+        except KafkaError:  # Apache Kafka has stored it
+            topics[regex] = frozenset[str]()
             continue
-        matches = _compiled(regex).fullmatch
         topics[regex] = frozenset(name for name in image.topics_by_name if matches(name.encode()) is not None)
     return _Found(topics, image.offset)
 
