@@ -174,7 +174,7 @@ def test_members_choose_the_assignor_by_majority() -> None:
     world = ConsumerWorld()
     members = [world.member(f"m{index}", assignor="range" if index else "uniform") for index in range(3)]
     settle(*members)
-    assert world.shard.describe_consumer_group(GROUP).assignor_name == "range"
+    assert world.shard.describe_consumer_group(GROUP)[0].assignor_name == "range"
     assert members[0].owned == {"orders": {0, 1}}
 
 
