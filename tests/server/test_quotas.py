@@ -1,0 +1,79 @@
+"""request_percentage: what counts as the time of a request, and how long its client is muted."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kbroker.broker.client_quotas import ClientQuotas
+from kbroker.config.quotas import QuotaSettings
+from kbroker.handlers import Context, handles
+from kbroker.metadata.image import Image
+from kbroker.runtime.turns import Turns
+from tests.server.serving import HANDLERS, Rig, heart, serving
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+@handles(HeartbeatRequest, versions="0-4")
+async def busy(request: HeartbeatRequest, broker: object, context: Context) -> HeartbeatResponse:
+    """Keep the event loop busy for 200 ms, and wait for five seconds; fail in the group "fail"."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.jump(0.1)
+    await trio.sleep(5)
+    clock.jump(0.1)
+    if request.group_id == "fail":
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    return HeartbeatResponse(error_code=0)
+
+
+async def limited(percent: float) -> ClientQuotas:
+    """Quotas for all users together."""
+    quotas = ClientQuotas(QuotaSettings())
+    image = Image()._replace(client_quotas={(("user", None),): {"request_percentage": percent}})
+    await quotas.follow(image, Turns(lambda: 0))
+    return quotas
+
+
+async def duration(rig: Rig, group_id: str = "") -> tuple[float, int, int]:
+    """How long two heartbeats take, and the throttle times in their responses."""
+    client, began = await rig.connect(), trio.current_time()
+    times = []
+    for number in (1, 2):
+        await client.send((heart(group_id), 1, number))
+        _, response = await client.receive(HeartbeatResponse, 1)
+        times.append(response.throttle_time_ms)
+    return trio.current_time() - began, times[0], times[1]
+
+
+@pytest.mark.parametrize("group_id", ["", "fail"])
+@pytest.mark.parametrize(("percent", "first_ms", "second_ms"), [(1.5, 1_000, 1_000), (2.5, 0, 1_000), (5.0, 0, 0)])
+async def test_only_the_time_on_the_event_loop_counts(
+    autojump_clock: MockClock, group_id: str, percent: float, first_ms: int, second_ms: int
+) -> None:
+    """Each request takes 2 % of the ten seconds that the first windows count as."""
+    handlers = {**HANDLERS, busy.api_key: busy}
+    async with serving(in_memory=True, handlers=handlers, quotas=await limited(percent)) as rig:
+        total_s, *times = await duration(rig, group_id)
+        assert times == [first_ms, second_ms]
+        assert total_s == pytest.approx(10.4 + first_ms / 1000, abs=0.01)
+
+
+async def test_an_exempt_request_is_not_throttled(autojump_clock: MockClock) -> None:
+    handlers = {**HANDLERS, busy.api_key: busy._replace(is_exempt=True)}
+    async with serving(in_memory=True, handlers=handlers, quotas=await limited(0.001)) as rig:
+        assert (await duration(rig))[1:] == (0, 0)
+
+
+async def test_a_muted_connection_is_neither_idle_nor_stuck(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_request = lambda *_: 3_600_000  # type: ignore[method-assign]
+    async with serving("connections.max.idle.ms=1000", in_memory=True, quotas=quotas) as rig:
+        client = await rig.connect()
+        for number in (1, 2):
+            await client.send((heart(), 0, number))
+        assert await client.receive_heartbeat() == (1, 0)
+        assert await client.receive_heartbeat() == (2, 0)
+        assert 3_600 <= trio.current_time() < 3_610
