@@ -11,8 +11,9 @@ request_percentage limits the time that requests keep the event loop busy: 100 i
 all requests. Time in other threads, such as the decompression of large batches, does not count. It is throttled for one
 window at most, as in Kafka. The fetches of followers have neither quota.
 
-A connection from an address above its connection_creation_rate is served later, and reads nothing before. If that
-would take longer than all windows, it is closed after one window and does not count, as in Kafka.
+A connection from an address above its connection_creation_rate is served later, and nothing is read from it before.
+Connections take tokens from a bucket, so that those that wait keep to the rate too. One that would wait longer than all
+windows is closed after one window and takes no token, as in Kafka.
 
 With no quota the broker pays two tests of a flag for each request.
 
@@ -33,7 +34,7 @@ from kbroker.quotas.limits import (
     QuotaLimits,
     canonical_address,
 )
-from kbroker.quotas.rates import MAX_INT32, SampledRate, Windows
+from kbroker.quotas.rates import MAX_INT32, Bucket, SampledRate, Windows
 from kbroker.quotas.tracking import ClientUsage, UsageTable
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.turns import Turns
@@ -80,7 +81,7 @@ class ClientQuotas:
             ClientUsage(key, limits, SampledRate, windows, max_tags=most)
             for key in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
         )
-        self.addresses: UsageTable[str, SampledRate] = UsageTable(SampledRate, windows, max_tags=most)
+        self.addresses: UsageTable[str, Bucket] = UsageTable(Bucket, windows, max_tags=most)
 
     async def follow(self, image: Image, turns: Turns) -> None:
         """Use the quotas of a newer image."""
@@ -141,13 +142,13 @@ class ClientQuotas:
         if limit is None:
             return AT_ONCE
         used = self.addresses.use(address, limit, now_ms)
-        used.measure.record(1, now_ms)
+        used.measure.record(1, limit, now_ms)
         delay_ms = used.measure.wait_ms(limit, now_ms)
         if delay_ms:
             used.note_throttled(delay_ms, now_ms, self.windows)
         if delay_ms <= self.windows.number * self.windows.size_ms:
             return Admission(delay_ms)
-        used.measure.record(-1, now_ms)
+        used.measure.record(-1, limit, now_ms)
         return Admission(self.windows.size_ms, is_refused=True)
 
     def _charge(

@@ -331,8 +331,9 @@ class Connection:
 
     async def _mute(self) -> bool:
         """Send all replies, and read nothing for the throttle time; False if the client has closed its connection."""
-        until_ms, self._context.throttle_ms = self._env.now_ms() + self._context.throttle_ms, 0
+        throttle_ms, self._context.throttle_ms = self._context.throttle_ms, 0
         await self._finish()
+        until_ms = self._env.now_ms() + throttle_ms
         await self._send_collected()
         return await self._stay_muted(until_ms)
 

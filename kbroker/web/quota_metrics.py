@@ -57,9 +57,9 @@ def _mutation_throttle_time(broker: Broker) -> Samples:
         yield tag, used.throttle_time_ms(now_ms)
 
 
-@of_broker(GAUGE, "kafka_server_socket_server_metrics_connection_accept_rate", "ip")
-def _connection_rate(broker: Broker) -> Samples:
-    """Connections per second from an address that has a quota."""
+@of_broker(GAUGE, "kbroker_connection_tokens", "ip")
+def _connection_tokens(broker: Broker) -> Samples:
+    """Connections that an address with a quota may still open at once; below zero if some wait."""
     now_ms = broker.env.now_ms()
     for address, used in broker.quotas.addresses.items():
-        yield (address,), used.measure.rate(now_ms)
+        yield (address,), used.measure.tokens(used.limit, now_ms)

@@ -8,12 +8,13 @@ from trio.testing import MockClock
 
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.config.quotas import QuotaSettings
-from kbroker.handlers import Context, handles
+from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.image import Image
 from kbroker.runtime.turns import Turns
 from tests.server.serving import HANDLERS, Rig, heart, serving
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.produce import ProduceRequest, ProduceResponse
 
 
 @handles(HeartbeatRequest, versions="0-4")
@@ -27,6 +28,17 @@ async def busy(request: HeartbeatRequest, broker: object, context: Context) -> H
     if request.group_id == "fail":
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     return HeartbeatResponse(error_code=0)
+
+
+@handles(ProduceRequest, versions="3-11")
+async def later(request: ProduceRequest, broker: object, context: Context) -> Later:
+    """Acknowledge after three seconds."""
+
+    async def complete() -> ProduceResponse:
+        await trio.sleep(3)
+        return ProduceResponse(responses=[])
+
+    return Later(complete)
 
 
 async def limited(percent: float) -> ClientQuotas:
@@ -65,6 +77,19 @@ async def test_an_exempt_request_is_not_throttled(autojump_clock: MockClock) -> 
     handlers = {**HANDLERS, busy.api_key: busy._replace(is_exempt=True)}
     async with serving(in_memory=True, handlers=handlers, quotas=await limited(0.001)) as rig:
         assert (await duration(rig))[1:] == (0, 0)
+
+
+async def test_a_produce_that_waits_for_replicas_is_muted_after_its_reply(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_produce = lambda *_: 700  # type: ignore[method-assign]
+    async with serving(in_memory=True, handlers={**HANDLERS, later.api_key: later}, quotas=quotas) as rig:
+        client = await rig.connect()
+        request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[])
+        await client.send((request, 7, 1), (request, 7, 2))
+        for number, at_s in ((1, 3.0), (2, 6.7)):
+            correlation_id, response = await client.receive(ProduceResponse, 7)
+            assert (correlation_id, response.throttle_time_ms) == (number, 700)
+            assert trio.current_time() == pytest.approx(at_s, abs=0.01)
 
 
 async def test_a_muted_connection_is_neither_idle_nor_stuck(autojump_clock: MockClock) -> None:
