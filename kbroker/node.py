@@ -309,6 +309,8 @@ class Node:
                     member.metadata.add_listener(on_page_image)
             await member.enter(nursery, endpoints)
             await nursery.start(broker.groups.run)
+            await nursery.start(broker.transactions.run)
+            await nursery.start(broker.marker_sender.run)
             await nursery.start(broker.fetchers.run)
             nursery.start_soon(broker.isr_changes.run)
             quorum_server: Server | None = None

@@ -22,6 +22,7 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
 from kbroker.storage.plans import INLINE_WRITE_BYTES, AppendPlan
 from kbroker.storage.validation import ProducedBatch, is_cheap, unpacking_bytes, validate_produced
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode
 from wire.record_batch import RecordBatch
 
@@ -120,8 +121,11 @@ class Appender:
         *,
         version: int,
         check: Callable[[RecordBatch], None] | None = None,
+        verification: Verification | None = None,
     ) -> Appended:
         """Append one produced batch to a partition that this broker leads, if `check` accepts it.
+
+        With a `verification` a transactional batch must belong to an open or a verified transaction.
 
         Errors  those of validate_produced, Partition.leading and Log.plan_append; TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         """
@@ -143,9 +147,15 @@ class Appender:
         size = len(data)
         rose = True
         if self._pace.is_inline(size) and partition.key not in self.locks:
-            plan = log.plan_append(data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms, header=header)
+            plan = log.plan_append(
+                data,
+                leader_epoch=partition.leader_epoch,
+                timestamp_ms=timestamp_ms,
+                header=header,
+                verification=verification,
+            )
             if plan.rolls or plan.syncs:
-                plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
+                plan = await self._append_off_the_loop(partition, batch, timestamp_ms, verification)
             else:
                 if size <= INLINE_WRITE_BYTES:
                     log.write(plan)
@@ -154,7 +164,7 @@ class Appender:
                 log.commit(plan)
                 rose = partition.on_append()
         else:
-            plan = await self._append_off_the_loop(partition, batch, timestamp_ms)
+            plan = await self._append_off_the_loop(partition, batch, timestamp_ms, verification)
         if rose:
             self._purgatory.wake(partition.key)
         else:
@@ -185,16 +195,61 @@ class Appender:
             check(found.batch)
         return found
 
-    async def _append_off_the_loop(self, partition: Partition, batch: ProducedBatch, timestamp_ms: int) -> AppendPlan:
+    async def _append_off_the_loop(
+        self, partition: Partition, batch: ProducedBatch, timestamp_ms: int, verification: Verification | None
+    ) -> AppendPlan:
         """Append with the write in a thread, after the appends in progress."""
         async with self.locks.holding(partition.key):
             partition.leading()  # the leader may have changed while this append waited
             log = partition.log
-            plan = log.plan_append(batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms)
+            plan = log.plan_append(
+                batch.data, leader_epoch=partition.leader_epoch, timestamp_ms=timestamp_ms, verification=verification
+            )
             await self._env.run_blocking(self._write_large, log, plan)
             log.commit(plan)
             partition.on_append()
         return plan
+
+    async def append_marker(
+        self,
+        partition: Partition,
+        batch: bytes,
+        *,
+        transaction_version: int,
+        on_commit: Callable[[], None] | None = None,
+    ) -> Appended:
+        """Append a coordinator's marker to a partition that this broker leads; `on_commit` runs before the next append.
+
+        Errors  those of Partition.leading and Log.plan_marker
+        """
+        log, timestamp_ms = partition.log, self._env.timestamp_ms()
+
+        def plan_marker() -> AppendPlan:
+            partition.leading()
+            return log.plan_marker(
+                batch,
+                leader_epoch=partition.leader_epoch,
+                timestamp_ms=timestamp_ms,
+                transaction_version=transaction_version,
+            )
+
+        plan = plan_marker()
+        if plan.rolls or plan.syncs or partition.key in self.locks:
+            async with self.locks.holding(partition.key):
+                plan = plan_marker()
+                await self._env.run_blocking(log.write, plan)
+                self._commit_marker(partition, plan, on_commit)
+        else:
+            log.write(plan)
+            self._commit_marker(partition, plan, on_commit)
+        self._purgatory.wake(partition.key)
+        return Appended(partition, plan, -1)
+
+    def _commit_marker(self, partition: Partition, plan: AppendPlan, on_commit: Callable[[], None] | None) -> None:
+        partition.log.commit(plan)
+        partition.on_append()
+        if on_commit is not None:
+            on_commit()
 
     async def append_as_follower(self, followed: Followed, records: memoryview) -> None:
         """Append the records that the leader has sent, unless the partition has a new leader or another end by now.

@@ -16,6 +16,7 @@ from kbroker.metadata.names import (
     CLUSTER_METADATA_TOPIC,
     GROUP_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
     topic_name_fault,
 )
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -43,6 +44,17 @@ def _creatable(name: str, settings: Settings) -> CreatableTopic:
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(groups.offsets_topic_segment_bytes),
+        }
+    elif name == TRANSACTION_STATE_TOPIC:
+        transactions = settings.transactions
+        topic.num_partitions = transactions.transaction_state_log_num_partitions
+        topic.replication_factor = transactions.transaction_state_log_replication_factor
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(transactions.transaction_state_log_min_isr),
+            "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
         }
     elif name == REMOTE_LOG_METADATA_TOPIC and settings.tier.remote_log_storage_system_enable:
         tier = settings.tier

@@ -16,21 +16,29 @@ from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
+from kbroker.broker.coordinators import group_coordinator, transaction_coordinator
 from kbroker.broker.fetchers import Fetchers
 from kbroker.broker.internal_records import Check
 from kbroker.broker.isr_changes import IsrChanges
 from kbroker.broker.lifecycle import BrokerLifecycle
 from kbroker.broker.locks import PartitionLocks
+from kbroker.broker.log_cleaner import LogCleaner
+from kbroker.broker.marker_sender import MarkerSender
 from kbroker.broker.producer_ids import ProducerIds
 from kbroker.broker.tier_lifecycle import Tier
+from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
 from kbroker.controller.port import ControllerPort, Sender
-from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, is_internal
+from kbroker.metadata.names import (
+    GROUP_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    is_internal,
+)
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
@@ -48,6 +56,7 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.create_topics import CreateTopicsResponse
 from wire.messages.produce import NodeEndpoint
@@ -112,14 +121,9 @@ class Broker:
             max_decompressed_bytes=settings.limits.kbroker_max_decompressed_batch_bytes,
             max_unpacking_bytes=settings.limits.kbroker_max_unpacking_bytes,
         )
-        self.groups = GroupCoordinator(
-            env,
-            settings.groups,
-            replicas=replicas,
-            purgatory=self.purgatory,
-            logs=self,
-            lowest_free_bytes=settings.limits.kbroker_groups_min_free_bytes,
-        )
+        self.groups = group_coordinator(self)
+        self.marker_sender = MarkerSender(self)
+        self.transactions = transaction_coordinator(self)
         replication = settings.replication
         self.leaders_throttle, self.followers_throttle = (
             ReplicationThrottle(
@@ -132,6 +136,9 @@ class Broker:
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
         self.tier = Tier(self)
+        self.cleaner = LogCleaner(self)
+        self.transaction_verifier = TransactionVerifier(self)
+        self.transaction_verifier.coordinator = self.transactions
         self._kept = PartitionLocks()
         self._checkpoint_lock = trio.Lock()
         self._following = trio.Lock()  # held while the replicas are brought up to date with an image
@@ -162,6 +169,7 @@ class Broker:
                 self._take_settings(replicas.settings)
             self.purgatory.wake_many(changed)
             await self.groups.on_image(image, delta)
+            await self.transactions.on_image(image, delta)
         await self.quotas.follow(image, self.turns)
         self.tier.on_image(image, delta)
 
@@ -186,6 +194,7 @@ class Broker:
                     self.purgatory.wake_many(self.replicas.serve_reopened(opened))
                     self.fetchers.follow(opened)
                     await self.groups.runtime.follow(self.image)
+                    await self.transactions.runtime.follow(self.image)
                     self.tier.on_reopened()
 
     def _take_settings(self, settings: Settings) -> None:
@@ -246,7 +255,7 @@ class Broker:
         The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
         """
         request = auto_creation_request(names, self.settings)
-        is_needed = names == [GROUP_METADATA_TOPIC] and self.groups.has_space
+        is_needed = names in ([GROUP_METADATA_TOPIC], [TRANSACTION_STATE_TOPIC]) and self.groups.has_space
         why, answer = "no controller is active", None
         if self.controller.active_id >= 0:
             why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
@@ -267,21 +276,12 @@ class Broker:
             codes = sorted({code_of(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
-    # Groups
+    # Coordinators
 
-    async def find_group_coordinator(self, group_id: str, *, listener: str) -> NodeEndpoint:
-        """The broker that coordinates a group. The first call creates `__consumer_offsets`.
-
-        Errors  COORDINATOR_NOT_AVAILABLE
-        """
-        if GROUP_METADATA_TOPIC not in self.image.topics_by_name:
-            await self.create_automatically([GROUP_METADATA_TOPIC])
-        index = self.groups.runtime.partition_of(group_id)
-        leader, _ = self.current_leader(GROUP_METADATA_TOPIC, index)
-        for node in self.nodes(listener):
-            if node.node_id == leader:
-                return node
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC}-{index} has no leader")
+    def find_transaction_coordinator(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id; -1 for none."""
+        index = self.transactions.runtime.partition_of(transactional_id)
+        return self.current_leader(TRANSACTION_STATE_TOPIC, index)[0]
 
     # Partitions
 
@@ -388,8 +388,9 @@ class Broker:
         version: int,
         all_in_sync: bool,
         check: Check | None = None,
+        verification: Verification | None = None,
     ) -> Awaitable[Appended]:
-        """Append one produced batch to a partition that this broker leads, if `check` accepts it.
+        """As Appender.append, to a partition by its name.
 
         Errors  those of find, Partition.leading and Appender.append; NOT_ENOUGH_REPLICAS
         """
@@ -400,7 +401,7 @@ class Broker:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.name} has {len(progress.isr)} in-sync replicas of {progress.min_insync_replicas}",
             )
-        return self.appender.append(partition, records, version=version, check=check)
+        return self.appender.append(partition, records, version=version, check=check, verification=verification)
 
     # For the tasks that maintain logs (kbroker.storage.housekeeping, kbroker.coordinator)
 
@@ -471,6 +472,10 @@ class Broker:
     async def write_log_starts(self) -> None:
         """Write the checkpoint of log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         await self._write_checkpoint(self.replicas.directory.checkpoints.write_log_starts)
+
+    async def write_cleaned_offsets(self) -> None:
+        """Write the checkpoint of cleaned offsets. Errors: KAFKA_STORAGE_ERROR."""
+        await self._write_checkpoint(self.replicas.directory.checkpoints.write_cleaned_offsets)
 
     async def keep_checkpoint(self, write: Callable[[], None], *, interval_ms: int) -> None:
         """Call a blocking function that writes one of the checkpoints, forever."""

@@ -36,9 +36,12 @@ def start_log_tasks(nursery: trio.Nursery, directory: LogDirectory, broker: Brok
     start(apply_retention, env, directory, broker, interval_ms=check_ms, report=report)
     start(remove_deleted, env, directory, interval_ms=REMOVAL_INTERVAL_MS, report=report)
     start(broker.reopen_failed, interval_ms=REOPEN_INTERVAL_MS)
+    if settings.cleaner.log_cleaner_enable:
+        start(broker.cleaner.run)
     start(watch_space, env, directory, floor_bytes=floor_bytes, interval_ms=SPACE_INTERVAL_MS, report=report)
     for write, interval_ms in (
         (directory.checkpoints.write_recovery_points, log.log_flush_offset_checkpoint_interval_ms),
+        (directory.checkpoints.write_cleaned_offsets, log.log_flush_offset_checkpoint_interval_ms),
         (directory.checkpoints.write_log_starts, log.log_flush_start_offset_checkpoint_interval_ms),
         (
             broker.replicas.write_high_watermarks,

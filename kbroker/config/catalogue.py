@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from kbroker.config import (
+    cleaner,
     fetch,
     groups,
     limits,
@@ -28,6 +29,7 @@ from kbroker.config.without_effect import without_effect
 BROKER_AREAS: tuple[ModuleType, ...] = (
     server,
     log_settings,
+    cleaner,
     replication,
     metadata,
     fetch,

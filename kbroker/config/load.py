@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
-from kbroker.config.groups import GroupSettings
+from kbroker.config.groups import GroupSettings, groups_fault
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
@@ -30,6 +31,7 @@ from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.transactions import TransactionSettings
 from kbroker.config.values import ConfigError, Value, to_text
 
 L = TypeVar("L")
@@ -61,10 +63,12 @@ class Settings:
 
     server: ServerSettings
     log: LogSettings
+    cleaner: CleanerSettings
     replication: ReplicationSettings
     metadata: MetadataSettings
     fetch: FetchSettings
     groups: GroupSettings
+    transactions: TransactionSettings
     limits: LimitSettings
     quotas: QuotaSettings
     tier: TierSettings
@@ -109,6 +113,8 @@ class Settings:
                 weak.pop(name, None)
         loaded = cls._build(Layers(static={**weak, **static}), warnings)
         _check_together(loaded)
+        if (fault := groups_fault(loaded.groups)) is not None:
+            raise ConfigError(fault)
         return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
@@ -117,10 +123,12 @@ class Settings:
         return cls(
             server=server,
             log=_area(LogSettings, layers),
+            cleaner=_area(CleanerSettings, layers),
             replication=_area(ReplicationSettings, layers),
             metadata=_area(MetadataSettings, layers),
             fetch=_area(FetchSettings, layers),
             groups=_area(GroupSettings, layers),
+            transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
             quotas=_area(QuotaSettings, layers),
             tier=replace(

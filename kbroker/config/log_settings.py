@@ -12,16 +12,6 @@ MIN_SEGMENT_BYTES = 1 * MB  # Kafka's minimum; kbroker accepts less, with a warn
 SMALLEST_SEGMENT_BYTES = 14  # Kafka's minimum before 4.0: the size of the smallest record of any format
 
 
-def not_compacted_yet(policy: tuple[str, ...]) -> str | None:
-    """The warning about a policy with compact.
-
-    kbroker accepts such a policy because it keeps the promises of compaction: the newest record of each key stays,
-    every record has a key, and nothing is deleted because of its age. Compaction does not promise when older records
-    are deleted.
-    """
-    return "keeps every record: compaction is not implemented yet" if "compact" in policy else None
-
-
 def _one_directory(directories: tuple[str, ...] | None) -> str | None:
     if directories is not None and (len(directories) != 1 or not directories[0]):
         return "exactly one log directory is required; several are not implemented yet"
@@ -179,9 +169,9 @@ class LogSettings:
     log_cleanup_policy: tuple[str, ...] = setting(
         default=("delete",),
         one_of=("compact", "delete"),
-        warn=not_compacted_yet,
         dynamic=CLUSTER_WIDE,
-        doc="What happens to old records. With compact, records must have keys, and no record is deleted yet.",
+        doc="What happens to old records. With delete, retention deletes them. With compact, records must have keys, "
+        "and the log cleaner deletes those that have a later record with the same key.",
     )
     log_message_timestamp_type: str = setting(
         default="CreateTime",

@@ -1,8 +1,9 @@
 """Settings of groups and of client metrics subscriptions.
 
-Neither kind of resource has an effect yet: group settings apply only to the consumer, share and streams protocols, and
-the broker does not collect metrics from clients. The broker validates and stores them as Kafka does, so that tools can
-read back what they set, and logs that they have no effect. Kafka without a telemetry receiver collects nothing either.
+Settings of consumer groups are in force (kbroker.coordinator.consumer.timing). Those of share and streams groups have
+no effect, and the broker does not collect metrics from clients. The broker validates and stores them as Kafka does, so
+that tools can read back what they set, and logs that they have no effect. Kafka without a telemetry receiver collects
+nothing either.
 
 Source: `GroupConfig` and `ClientMetricsConfigs` of Apache Kafka 4.3.1.
 """
@@ -39,7 +40,23 @@ def _reset(text: str) -> str | None:
     return "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
 
 
-GROUP: Final = {one.name: one for one in without_effect("group", {"share.auto.offset.reset": _reset})}
+def _of_consumers(name: str, doc: str) -> Setting:
+    """A setting of consumer groups, which overrides the broker's."""
+    base = BROKER[f"group.{name}"]
+    return Setting(base.default, kind=base.kind, name=name, at_least=base.at_least, doc=doc, synonyms=((base.name, 1),))
+
+
+_CONSUMER: Final = (
+    _of_consumers("consumer.assignment.interval.ms", "Shortest time between two target assignments of the group."),
+    _of_consumers("consumer.heartbeat.interval.ms", "How often the group's members send heartbeats."),
+    _of_consumers("consumer.session.timeout.ms", "A member that sends no heartbeat for this long is removed."),
+)
+GROUP: Final = {
+    one.name: one
+    for one in sorted(
+        (*_CONSUMER, *without_effect("group", {"share.auto.offset.reset": _reset})), key=lambda one: one.name
+    )
+}
 CLIENT_METRICS: Final = {one.name: one for one in without_effect("client metrics")}
 
 

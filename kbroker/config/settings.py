@@ -128,6 +128,7 @@ _KINDS = {
     "int": Kind.INT,
     "Short": Kind.SHORT,
     "Long": Kind.LONG,
+    "float": Kind.DOUBLE,
     "str": Kind.STRING,
     "tuple[str, ...]": Kind.LIST,
 }

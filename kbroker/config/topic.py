@@ -6,13 +6,14 @@ import re
 from copy import copy
 from typing import Final
 
+from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.log_settings import SMALLEST_SEGMENT_BYTES, LogSettings
 from kbroker.config.settings import DAY, HOUR, MAX_INT64, MINUTE, Setting, declarations
 from kbroker.config.values import Kind
 from kbroker.config.without_effect import without_effect
 
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
-_OF_THE_BROKER: Final = {one.name: one for one in declarations(LogSettings)}
+_OF_THE_BROKER: Final = {one.name: one for area in (LogSettings, CleanerSettings) for one in declarations(area)}
 
 
 def _throttled(side: str, act: str) -> Setting:
@@ -46,6 +47,7 @@ SETTINGS: Final = (
     _as_for_the_broker("compression.gzip.level", "compression.gzip.level"),
     _as_for_the_broker("compression.lz4.level", "compression.lz4.level"),
     _as_for_the_broker("compression.zstd.level", "compression.zstd.level"),
+    _as_for_the_broker("delete.retention.ms", "log.cleaner.delete.retention.ms"),
     _as_for_the_broker("file.delete.delay.ms", "log.segment.delete.delay.ms"),
     _as_for_the_broker(
         "flush.messages",
@@ -76,6 +78,9 @@ SETTINGS: Final = (
     _as_for_the_broker("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"),
     _as_for_the_broker("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms"),
     _as_for_the_broker("message.timestamp.type", "log.message.timestamp.type"),
+    _as_for_the_broker("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    _as_for_the_broker("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
+    _as_for_the_broker("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
     _as_for_the_broker("min.insync.replicas", "min.insync.replicas"),
     Setting(
         -1,

@@ -9,19 +9,18 @@ Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
 from __future__ import annotations
 
 from kbroker.controller import snapshots
-from kbroker.controller.features import METADATA_VERSION, SUPPORTED_FEATURES
+from kbroker.controller.features import METADATA_VERSION, NEW_CLUSTER, SUPPORTED_FEATURES
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE
 from kbroker.runtime.ports import Disk
 from wire.errors import Malformed
 from wire.stored.metadata import FeatureLevelRecord
 
 
 def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
-    """The first records of an empty log. Without the file, only the metadata.version of a new cluster."""
+    """The first records of an empty log. Without the file, the feature levels of a new cluster."""
     if path is None or not disk.exists(path):
-        return [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)]
+        return _new_cluster()
     try:
         contents = snapshots.read_snapshot(disk, path)
     except Malformed as error:
@@ -36,6 +35,10 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
     return contents
 
 
+def _new_cluster() -> list[Record]:
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in NEW_CLUSTER.items()]
+
+
 def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int) -> None:
     """Write ``bootstrap.checkpoint`` as the format step does, unless it exists."""
     path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
@@ -43,7 +46,7 @@ def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int) -> None:
         snapshots.write_snapshot(
             disk,
             path,
-            [FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)],
+            _new_cluster(),
             metadata_version=METADATA_VERSION,
             epoch=0,
             last_contained_log_timestamp=0,

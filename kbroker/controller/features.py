@@ -1,6 +1,7 @@
 """Feature levels that this version supports, and decisions for UpdateFeatures.
 
-A new cluster starts at metadata.version 21 (3.9-IV0), the newest level that this version implements completely.
+A new cluster starts at metadata.version 21 (3.9-IV0), the newest level that this version implements completely, and
+with group.version 1, so that clients can use both group protocols.
 kraft.version 0 means a static quorum and is not recorded. Only UpdateFeatures changes levels; a request is applied
 completely or not at all. metadata.version can be lowered only as far as no record would be lost.
 
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.parts import METADATA_VERSION_FEATURE
+from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.update_features import (
@@ -33,9 +34,19 @@ METADATA_VERSION: Final = 21
 """3.9-IV0, the level of a new cluster."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"kraft.version": (0, 0), METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION)}
+    {
+        GROUP_VERSION_FEATURE: (0, 1),
+        "kraft.version": (0, 0),
+        METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION),
+        TRANSACTION_VERSION_FEATURE: (0, 2),
+    }
 )
 """The supported levels, lowest and highest, by name in order."""
+
+NEW_CLUSTER: Final[Mapping[str, int]] = MappingProxyType(
+    {METADATA_VERSION_FEATURE: METADATA_VERSION, GROUP_VERSION_FEATURE: 1}
+)
+"""The levels of a new cluster. group.version depends on no level of metadata.version, in Kafka either."""
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2

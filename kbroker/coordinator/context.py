@@ -15,12 +15,16 @@ from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.consumer.records import ConsumerRecord
 from kbroker.coordinator.group import Group
 from kbroker.coordinator.member import Member
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error
 from kbroker.coordinator.timers import Timer, Timers, nothing
+from kbroker.coordinator.unserved import UnservedGroups
+from kbroker.metadata.image import Image
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse
@@ -28,6 +32,9 @@ from wire.messages.sync_group import SyncGroupResponse
 from wire.stored.groups import GroupMetadataKey, GroupMetadataValue
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
+
+
+AnyGroup = Group | ConsumerGroup
 
 
 class Caller(NamedTuple):
@@ -59,6 +66,7 @@ class Counts:
     offset_deletions: int = 0
     offset_expirations: int = 0
     completed_rebalances: int = 0
+    consumer_rebalances: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +80,9 @@ class Context:
     settings: GroupSettings
     new_uuid: Callable[[], UUID]
     max_pending_bytes: int
-    groups: dict[str, Group] = field(default_factory=dict)
+    image: Image = field(default_factory=Image)
+    groups: dict[str, AnyGroup] = field(default_factory=dict)
+    unserved: UnservedGroups = field(default_factory=UnservedGroups)
     offsets: Offsets = field(default_factory=Offsets)
     timers: Timers = field(default_factory=Timers)
     counts: Counts = field(default_factory=Counts)
@@ -83,10 +93,23 @@ class Context:
     pending: dict[Timer, int] = field(default_factory=dict)
     pending_bytes: int = 0
     answers: list[tuple[Parked, Any]] = field(default_factory=list)
-    records: list[StoredRecord] = field(default_factory=list)
+    records: list[StoredRecord | ConsumerRecord] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    # Consumer groups: work for threads, and what it is done for (the group epoch of an assignment); the timers of
+    # members by group, member and kind; members whose timers have expired; the image with the newest topics.
+    jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = field(default_factory=list)
+    computing: dict[str, int] = field(default_factory=dict)
+    resolving: set[str] = field(default_factory=set)
+    member_timers: dict[tuple[str, str, str], Timer] = field(default_factory=dict)
+    expired: dict[str, dict[str, None]] = field(default_factory=dict)
+    new_topics_version: int = -1
 
     # Groups
+
+    def classic_group(self, group_id: str) -> Group | None:
+        """A group of the classic protocol; None also for a consumer group."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, Group) else None
 
     def forget_group(self, group: Group) -> None:
         """Remove a group from the table and cancel all its timers."""

@@ -97,6 +97,16 @@ class Group:
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = timestamp_ms
 
+    @property
+    def state_name(self) -> str:
+        """The state, as ListGroups names it."""
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members and prepares no generation."""
+        return self.state is EMPTY
+
     def can_rebalance(self) -> bool:
         """Whether a rebalance can start in this state."""
         return self.state in _FROM[PREPARING_REBALANCE]

@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates: their shards, and a task that shortens their logs.
+"""The groups that this broker coordinates, and their shards.
 
 Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 """
@@ -13,12 +13,11 @@ import trio
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator.common.led import State
-from kbroker.coordinator.common.ports import Logs, Wait
+from kbroker.coordinator.common.ports import Logs, Producer, Wait
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.refusals import refuse
 from kbroker.coordinator.shard import GroupShard
-from kbroker.coordinator.upkeep import shorten
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
@@ -34,11 +33,16 @@ from wire.messages.join_group import JoinGroupRequest
 from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
-REWRITE_INTERVAL_MS: Final = 5_000
-"""The minimum time between two rewrites, because each one syncs the log."""
-
-_OF_NAMED_GROUPS: Final = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest, OffsetDeleteRequest)
+_OF_NAMED_GROUPS: Final = (
+    JoinGroupRequest,
+    SyncGroupRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    OffsetDeleteRequest,
+    TxnOffsetCommitRequest,
+)
 
 logger = get_logger(__name__)
 
@@ -63,8 +67,6 @@ class GroupCoordinator:
         self.settings = settings
         self._env = env
         self._replicas = replicas
-        self._purgatory = purgatory
-        self._logs = logs
         kind = Kind(
             name="group",
             topic=GROUP_METADATA_TOPIC,
@@ -106,10 +108,13 @@ class GroupCoordinator:
                 led.require_active()
                 yield led.shard
 
-    async def ask(self, group_id: str, request: Any, caller: Caller, *, wait: Wait) -> Any:
+    async def ask(
+        self, group_id: str, request: Any, caller: Caller, *, wait: Wait, producer: Producer | None = None
+    ) -> Any:
         """The response to a request of one group. Errors are in the response.
 
-        `wait` is used if the response depends on other members.
+        `wait` is used if the response depends on other members; with a producer what the request stores is part of the
+        producer's transaction.
         """
         if not group_id and type(request) in _OF_NAMED_GROUPS:
             response = refuse(request, ErrorCode.INVALID_GROUP_ID, caller.api_version)
@@ -117,34 +122,29 @@ class GroupCoordinator:
                 response.member_id = request.member_id
             return response
         try:
-            return await self.runtime.ask(group_id, request, caller, wait=wait)
+            return await self.runtime.ask(group_id, request, caller, wait=wait, producer=producer)
         except KafkaError as error:
             return refuse(request, error.code, caller.api_version)
 
+    def on_marker(self, partition_index: int, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
+        """A transaction marker was appended to a partition of `__consumer_offsets`: the offsets of that transaction
+        become visible or are dropped. See CoordinatorRuntime.on_marker.
+        """
+        del producer_epoch  # a marker ends the transaction of every epoch, as in Kafka
+        self.runtime.on_marker(partition_index, producer_id, committed=committed)
+
     async def on_image(self, image: Image, delta: Delta) -> None:
-        """Load new partitions, unload lost ones, and delete the offsets of deleted topics."""
+        """Load new partitions, unload lost ones, and delete the offsets of deleted topics. Consumer groups compare the
+        topics whose partitions are new or gone.
+        """
         await self.runtime.on_image(image, delta)
+        changed = {one.topic.name for one in delta.changed_partitions if one.before is None or one.after is None}
+        for led in self.runtime.active():
+            led.shard.on_image(image, changed, has_new_topics=bool(delta.created_topics))
         deleted = [(one.id, one.name) for one in delta.deleted_topics]
         if deleted:
             await self.runtime.decide_everywhere(lambda shard: partial(shard.on_topics_deleted, deleted))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the shards, and keep their logs short, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.runtime.run)
-            nursery.start_soon(self._shorten_logs)
-            task_status.started()
-
-    async def _shorten_logs(self) -> None:
-        while True:
-            await self._env.sleep_ms(REWRITE_INTERVAL_MS)
-            for led in self.runtime.active():
-                if not led.wants_rewriting or led.state is not State.ACTIVE:
-                    continue
-                try:
-                    await shorten(self._env, self._logs, self._purgatory, led, codec=self.runtime.kind.codec)
-                except KafkaError as error:
-                    led.postpone_rewriting()
-                    logger.warning(
-                        "cannot rewrite the log of groups; will retry", partition=led.partition.name, why=error.message
-                    )
+        """Run the shards until cancelled."""
+        await self.runtime.run(task_status=task_status)

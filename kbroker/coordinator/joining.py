@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.consumer import classic_members
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.consumer.records import group_tombstones
 from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.member import Member, protocols_of
@@ -59,17 +62,27 @@ def join_group(context: Context, request: JoinGroupRequest, caller: Caller) -> A
         return join_error(ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
     if caller.api_version == 0:
         request.rebalance_timeout_ms = timeout_ms
-    group = context.groups.get(request.group_id)
+    known = context.groups.get(request.group_id)
+    if isinstance(known, ConsumerGroup) and not known.is_empty:
+        return classic_members.join(context, known, request, caller)
     joining = Joining(request, caller, protocols_of(request.protocols))
-    if group is not None:
-        return _join(context, group, joining)
+    if isinstance(known, Group):
+        return _join(context, known, joining)
     if request.member_id:
         return join_error(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+    if known is not None:
+        context.records += group_tombstones(known)  # a consumer group without members
     group = rebalance.create_group(context, request.group_id)
     # The value is taken before the join, so the record is an empty group that a new coordinator can load.
     value = group.as_value({})
     answer = _join(context, group, joining)
-    context.store_group(group, value, on_failed=partial(rebalance.give_up_new_group, context, group))
+
+    def on_failed(code: ErrorCode) -> None:
+        rebalance.give_up_new_group(context, group, code)
+        if known is not None:
+            context.groups[request.group_id] = known
+
+    context.store_group(group, value, on_failed=on_failed)
     return answer
 
 
@@ -145,7 +158,7 @@ def _add(context: Context, group: Group, joining: Joining, member_id: str) -> An
         session_timeout_ms=request.session_timeout_ms,
         protocols=joining.protocols,
     )
-    member.session.action = partial(rebalance.on_session_end, context, group, member)
+    rebalance.watch_session(context, group, member)
     member.is_new = True
     if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
         group.new_member_added = True

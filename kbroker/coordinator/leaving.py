@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.consumer import classic_members
+from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from wire.errors import ErrorCode, KafkaError
@@ -22,6 +24,8 @@ def heartbeat(context: Context, request: HeartbeatRequest, _caller: Caller) -> H
     group = context.groups.get(request.group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if isinstance(group, ConsumerGroup):
+        return classic_members.heartbeat(context, group, request)
     member = group.validate_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation_id:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -43,6 +47,8 @@ def leave_group(context: Context, request: LeaveGroupRequest, caller: Caller) ->
 
 def _leave(context: Context, group_id: str, identities: list[MemberIdentity]) -> LeaveGroupResponse:
     group = context.groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        return classic_members.leave(context, group, identities)
     answers = [
         MemberResponse(
             member_id=identity.member_id,

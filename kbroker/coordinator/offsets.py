@@ -1,8 +1,8 @@
 """Committed offsets of all groups of a shard.
 
 They are stored separately from the groups, as their records are: a group can be removed and created again while its
-offsets remain. Offsets that were committed in a transaction are pending, by producer id, until the transaction's marker
-arrives.
+offsets remain. Offsets that were committed in a transaction are pending until the transaction's marker arrives
+(pending_offsets.py).
 
 Source: OffsetMetadataManager of Apache Kafka 4.3.1.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.coordinator.pending_offsets import PendingOffsets
 from kbroker.coordinator.records import NO_EXPIRY
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
@@ -44,13 +45,13 @@ TopicOffsets = dict[str, PartitionOffsets]
 
 
 class Offsets:
-    """Offsets by group, topic and partition. Groups without offsets have no entry."""
+    """Offsets by group, topic and partition. Groups without offsets have no entry; pending ones are not included."""
 
-    __slots__ = ("_by_group", "_pending", "count")
+    __slots__ = ("_by_group", "count", "pending")
 
     def __init__(self) -> None:
         self._by_group: dict[str, TopicOffsets] = {}
-        self._pending: dict[int, dict[tuple[str, str, int], CommittedOffset]] = {}
+        self.pending: PendingOffsets[CommittedOffset] = PendingOffsets()
         self.count = 0
 
     def of_group(self, group_id: str) -> TopicOffsets:
@@ -67,8 +68,7 @@ class Offsets:
         """Apply a record. value None is a tombstone; producer_id -1 means outside of a transaction."""
         if value is None:
             self._remove(key.group, key.topic, key.partition)
-            for pending in self._pending.values():
-                pending.pop((key.group, key.topic, key.partition), None)
+            self.pending.remove(key.group, key.topic, key.partition)
             return
         committed = CommittedOffset(
             value.offset,
@@ -82,32 +82,16 @@ class Offsets:
         if producer_id < 0:
             self._put(key.group, key.topic, key.partition, committed)
         else:
-            self._pending.setdefault(producer_id, {})[key.group, key.topic, key.partition] = committed
+            self.pending.put(producer_id, key.group, key.topic, key.partition, committed)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """End a transaction. If an offset was committed both inside and outside of it, the later record wins."""
-        for (group_id, topic, partition), offset in self._pending.pop(producer_id, {}).items():
+        for group_id, topic, partition, offset in self.pending.end(producer_id):
             if not committed:
                 continue
             known = self.find(group_id, topic, partition)
             if known is None or offset.record_offset > known.record_offset:
                 self._put(group_id, topic, partition, offset)
-
-    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has committed an offset for this partition."""
-        return any((group_id, topic, partition) in pending for pending in self._pending.values())
-
-    def pending_of(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topics and partitions of a group with offset commits in open transactions; may contain duplicates."""
-        for of_group, topic, partition, _ in self.pending():
-            if of_group == group_id:
-                yield topic, partition
-
-    def pending(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
-        """All offset commits in open transactions, with their groups, topics and partitions."""
-        for pending in self._pending.values():
-            for (group_id, topic, partition), committed in pending.items():
-                yield group_id, topic, partition, committed
 
     def committed(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
         """All committed offsets, with their groups, topics and partitions."""

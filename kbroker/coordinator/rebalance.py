@@ -28,8 +28,14 @@ LEAST_WAIT_FOR_STATIC_MEMBERS_MS: Final = 1_000
 
 
 def create_group(context: Context, group_id: str) -> Group:
-    """Create an empty group with its join and sync timers."""
-    group = context.groups[group_id] = Group(group_id, context.timestamp_ms)
+    """Create an empty group."""
+    group = context.groups[group_id] = new_group(context, group_id)
+    return group
+
+
+def new_group(context: Context, group_id: str) -> Group:
+    """An empty group with its join and sync timers, which is not in the table."""
+    group = Group(group_id, context.timestamp_ms)
     group.join.action = partial(on_join_time, context, group)
     group.sync.action = partial(on_sync_time, context, group)
     return group
@@ -40,7 +46,7 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
 
     The record contains only the selected protocol, so the group knows no other protocol until its members rejoin.
     """
-    known = context.groups.get(group_id)
+    known = context.classic_group(group_id)
     if known is not None:
         context.forget_group(known)
     group = create_group(context, group_id)
@@ -63,8 +69,13 @@ def restore_group(context: Context, group_id: str, value: GroupMetadataValue) ->
             protocols={value.protocol or "": stored.subscription},
             assignment=stored.assignment,
         )
-        member.session.action = partial(on_session_end, context, group, member)
+        watch_session(context, group, member)
         group.add(member)
+
+
+def watch_session(context: Context, group: Group, member: Member) -> None:
+    """Remove the member when its session timer expires."""
+    member.session.action = partial(on_session_end, context, group, member)
 
 
 def prepare_or_complete(context: Context, group: Group) -> None:

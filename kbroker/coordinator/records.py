@@ -1,8 +1,8 @@
 """The records of groups in `__consumer_offsets`: keys and values in the versions that Apache Kafka 4.3.1 writes.
 
 A key starts with its record type, a value with its version. All versions can be read; offset keys of Kafka 0.8 are
-converted to the current ones. Records of KIP-848, share and streams groups have types of 3 and above. This coordinator
-does not serve such groups and ignores their records.
+converted to the current ones. Other types belong to consumer groups (consumer/records.py), or to share and streams
+groups, which this coordinator does not serve: it ignores their records.
 
 Source: GroupCoordinatorRecordHelpers, GroupCoordinatorRecordSerde.
 """

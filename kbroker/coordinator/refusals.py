@@ -13,9 +13,10 @@ from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.sync_group import SyncGroupResponse
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from wire.refusals import refused
 
-_CODE_IN_EACH_RESULT: Final = (DeleteGroupsRequest, OffsetCommitRequest)
+_CODE_IN_EACH_RESULT: Final = (DeleteGroupsRequest, OffsetCommitRequest, TxnOffsetCommitRequest)
 PROTOCOL_NAME_IS_NULLABLE: Final = 7  # JoinGroup's version
 
 
@@ -53,10 +54,12 @@ _RESPONSE_CODES: Final = {
 }
 
 
-def refuse(request: Any, code: ErrorCode, api_version: int) -> Any:
-    """A response with `code` for the whole request, or for each of its parts if it has no code for the whole."""
+def refuse(request: Any, code: ErrorCode, api_version: int, message: str = "") -> Any:
+    """A response with `code` for the whole request, or for each of its parts if it has no code for the whole. The
+    message is used if the response has a field for it.
+    """
     if isinstance(request, JoinGroupRequest):
         return in_version(join_error(code), api_version)
     if isinstance(request, HeartbeatRequest) and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return HeartbeatResponse()  # the member cannot be checked while its group is loading
-    return refused(request, code, in_each_result=type(request) in _CODE_IN_EACH_RESULT)
+    return refused(request, code, message or None, in_each_result=type(request) in _CODE_IN_EACH_RESULT)

@@ -20,13 +20,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator import describing, expiry, rebalance
-from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch
-from kbroker.coordinator.common.ports import Decide, Decided, Parked
+from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch, txn_offset_commit
+from kbroker.coordinator.common.ports import Decide, Decided, Job, Parked
+from kbroker.coordinator.consumer.describing import describe_consumer_group
+from kbroker.coordinator.consumer.fencing import fence_expired
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.consumer.heartbeat import consumer_group_heartbeat
+from kbroker.coordinator.consumer.records import ConsumerRecord, decode_consumer_record
+from kbroker.coordinator.consumer.replaying import replay as replay_consumer_record
+from kbroker.coordinator.consumer.timing import start_group
 from kbroker.coordinator.context import Caller, Context, Counts, Write
 from kbroker.coordinator.describing import delete_groups
 from kbroker.coordinator.group import Group
@@ -38,7 +46,10 @@ from kbroker.coordinator.refusals import in_version, join_error, refuse, respons
 from kbroker.coordinator.syncing import sync_group
 from kbroker.coordinator.timers import Timer
 from kbroker.metadata.image import Image
+from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroup
 from wire.messages.heartbeat import HeartbeatRequest
@@ -49,6 +60,7 @@ from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from wire.types import ZERO_UUID
 
 PENDING_BYTES: Final = 1 << 20
@@ -59,8 +71,10 @@ _DECISIONS: Final[dict[type, Callable[[Context, Any, Caller], Any]]] = {
     HeartbeatRequest: heartbeat,
     LeaveGroupRequest: leave_group,
     OffsetCommitRequest: offset_commit,
+    TxnOffsetCommitRequest: txn_offset_commit,
     OffsetDeleteRequest: offset_delete,
     DeleteGroupsRequest: delete_groups,
+    ConsumerGroupHeartbeatRequest: consumer_group_heartbeat,
 }
 
 
@@ -74,19 +88,28 @@ class GroupOutcome(Decided):
 class GroupShard:
     """The groups of one partition of `__consumer_offsets`.
 
-    Shape   new_uuid returns the random part of member ids; group_records holds the stored record of each group, key to
-            value; while a group rebalances, it differs from the group in memory
+    Shape   new_uuid returns the random part of member ids
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry", "group_records")
+    __slots__ = ("_context", "_expiry", "_fencing")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
     ) -> None:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
-        self.group_records: dict[bytes, bytes] = {}
+        self._fencing = Timer()
+
+    def on_image(self, image: Image, changed_topics: Collection[str] = (), *, has_new_topics: bool = True) -> None:
+        """Follow the metadata. Groups that subscribe to changed topics compare them at the next heartbeat."""
+        context = self._context
+        context.image = image
+        if has_new_topics:
+            context.new_topics_version = image.offset
+        for group in context.groups.values() if changed_topics else ():
+            if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, changed_topics)):
+                group.refreshed_epoch = None
 
     # Deciding
 
@@ -97,9 +120,11 @@ class GroupShard:
         """
         context = self._at(now_ms, timestamp_ms)
         try:
+            context.unserved.refuse(getattr(request, "group_id", ""), request, caller.api_version)
             response = _DECISIONS[type(request)](context, request, caller)
         except KafkaError as error:
-            response = refuse(request, error.code, caller.api_version)
+            self._drop(error.code)
+            response = refuse(request, error.code, caller.api_version, error.message)
         if type(response) is JoinGroupResponse:
             in_version(response, caller.api_version)
         return self._outcome(response, partial(_refused, request, caller.api_version))
@@ -114,7 +139,11 @@ class GroupShard:
         context.aging_timestamp_ms = timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms
         while (timer := context.timers.due(now_ms)) is not None:
             timer.action()
-        return self._outcome(None)
+        # Members of consumer groups are fenced in a batch of their own, which must not be split.
+        refuse = None if context.records or not fence_expired(context) else nothing_to_refuse
+        if context.expired:
+            context.schedule(self._fencing, 0)
+        return self._outcome(None, refuse)
 
     def next_deadline_ms(self) -> int | None:
         """When to call on_time next; None if never. The result may be too early, which is harmless, but is never too
@@ -130,11 +159,14 @@ class GroupShard:
     def on_appended(self, outcome: GroupOutcome, *, now_ms: int, timestamp_ms: int, base_offset: int = -1) -> None:
         """Apply an outcome whose records are now in the log, the first one at base_offset."""
         context = self._at(now_ms, timestamp_ms)
+        producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id
         for index, record in enumerate(outcome.records):
-            if isinstance(record, OffsetRecord):
-                self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, -1)
+            if isinstance(record, ConsumerRecord):
+                self._replay_consumer_group(record)
+            elif isinstance(record, OffsetRecord):
+                self._replay_offset(record, base_offset + index if base_offset >= 0 else -1, producer_id)
             else:
-                self._note_stored(record, record.key, record.value)
+                self._note_stored(record)
         for write in outcome.writes:
             write.on_appended()
         assert not context.records, "on_appended must not produce records"
@@ -164,9 +196,11 @@ class GroupShard:
         """The committed offsets of one group. The request gives topics by name; topic ids may be zero."""
         return offset_fetch(self._context, request, require_stable=require_stable)
 
-    def list_groups(self, states: Collection[str] = ()) -> list[ListedGroup]:
-        """The groups of this shard in these states, given as lower-case names; all groups if there are none."""
-        return describing.list_groups(self._context.groups.values(), states)
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
+        """The groups of this shard in these states and of these types, given as lower-case names; no names allow all
+        groups.
+        """
+        return describing.list_groups(self._context.groups.values(), states, types)
 
     def describe_group(self, group_id: str, api_version: int) -> DescribedGroup:
         """Describe a group. The caller fills in authorized_operations."""
@@ -176,7 +210,11 @@ class GroupShard:
         """The ids of all groups."""
         return list(self._context.groups)
 
-    def group(self, group_id: str) -> Group | None:
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """Describe a consumer group. The caller fills in authorized_operations."""
+        return describe_consumer_group(self._context, group_id)
+
+    def group(self, group_id: str) -> Group | ConsumerGroup | None:
         """A group, or None. Read-only."""
         return self._context.groups.get(group_id)
 
@@ -203,20 +241,28 @@ class GroupShard:
     def replay(self, key: bytes | None, value: bytes | None, *, offset: int = -1, producer_id: int = -1) -> None:
         """Apply a record from the log while loading; value None is a tombstone.
 
-        Records of other group types are ignored. Errors: Malformed if the bytes do not decode.
+        Errors: Malformed if the bytes do not decode.
         """
-        record = None if key is None else decode_record(key, value)
-        if key is None or record is None:
+        record = None if key is None else decode_record(key, value) or decode_consumer_record(key, value)
+        if key is None:
+            return
+        if record is None:
+            made = self._context.classic_group(self._context.unserved.replay(key, value) or "")
+            if made is not None:  # made for offsets that are before this record in a compacted log
+                self._context.forget_group(made)
+            return
+        if isinstance(record, ConsumerRecord):
+            self._replay_consumer_group(record)
             return
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, offset, producer_id)
         else:
-            self._note_stored(record, key, value)
+            self._note_stored(record)
             if record.value_message is not None:
                 rebalance.restore_group(self._context, record.key_message.group, record.value_message)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker while loading."""
+        """Apply a transaction marker that is in the log: the transaction's offsets become visible or are dropped."""
         self._context.offsets.replay_marker(producer_id, committed=committed)
 
     def after_loading(self, image: Image) -> list[Decide]:
@@ -226,9 +272,10 @@ class GroupShard:
         commit: offsets committed after that belong to topics that exist. So does an offset without an id whose topic
         exists.
         """
+        self.on_image(image)
         gone = {
             (committed.topic_id, name)
-            for _, name, _, committed in self._context.offsets.committed()
+            for _, name, _, committed in chain(self._context.offsets.committed(), self._context.offsets.pending)
             if (topic := image.topics_by_name.get(name)) is None or not committed.is_of(topic.id)
         }
         return [self.on_loaded, *([partial(self._forget_topics, gone)] if gone else [])]
@@ -237,6 +284,9 @@ class GroupShard:
         """Finish loading: start the members' sessions. A group that exceeds group.max.size has to rebalance."""
         context = self._at(now_ms, timestamp_ms)
         for group in context.groups.values():
+            if isinstance(group, ConsumerGroup):
+                start_group(context, group)
+                continue
             group.subscribed_topics = group.compute_subscribed_topics()
             for member in group.members.values():
                 context.extend_session(member)
@@ -250,6 +300,8 @@ class GroupShard:
         context = self._at(now_ms, timestamp_ms)
         context.timers.cancel(self._expiry)
         for group in list(context.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                continue  # its requests do not wait
             for member in group.members.values():
                 context.answer_join(group, member, join_error(ErrorCode.NOT_COORDINATOR, member.member_id))
                 context.answer_sync(member, sync_error(ErrorCode.NOT_COORDINATOR))
@@ -265,9 +317,31 @@ class GroupShard:
 
     def _outcome(self, response: Any, refuse: Callable[[ErrorCode], Any] | None = None) -> GroupOutcome:
         context = self._context
+        if not context.records:
+            for write in context.writes:
+                write.on_appended()
+            context.writes = []
         records, writes = context.records, context.writes
-        context.records, context.writes = [], []
-        return GroupOutcome(records, response, refuse, writes)
+        jobs = [Job(run, partial(self._finishing, finish)) for run, finish in context.jobs]
+        context.records, context.writes, context.jobs = [], [], []
+        return GroupOutcome(records, response, refuse, None, jobs, writes)
+
+    def _finishing(self, finish: Callable[[Any], None], result: Any) -> Decide:
+        """The decision that follows a job."""
+
+        def decide(*, now_ms: int, timestamp_ms: int) -> GroupOutcome:
+            self._at(now_ms, timestamp_ms)
+            finish(result)
+            return self._outcome(None, nothing_to_refuse)
+
+        return decide
+
+    def _drop(self, code: ErrorCode) -> None:
+        """Undo a decision that raised an error."""
+        context = self._context
+        for write in context.writes:
+            write.on_failed(code)
+        context.records, context.writes, context.jobs = [], [], []
 
     def _forget_topics(self, gone: Collection[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         expiry.forget_topics(self._at(now_ms, timestamp_ms), gone)
@@ -282,19 +356,32 @@ class GroupShard:
         key = record.key_message
         value = record.value_message
         context = self._context
-        if value is not None and key.group not in context.groups:
+        if value is not None and key.group not in context.groups and key.group not in context.unserved:
             # Offsets without a group record: the group has no members and no protocol.
             rebalance.create_group(context, key.group)
         context.offsets.replay(key, value, record_offset=offset, producer_id=producer_id)
 
-    def _note_stored(self, record: GroupRecord, key: bytes, value: bytes | None) -> None:
-        if value is not None:
-            self.group_records[key] = value
-            return
-        self.group_records.pop(key, None)
-        group = self._context.groups.get(record.key_message.group)
-        if group is not None:
+    def _replay_consumer_group(self, record: ConsumerRecord) -> None:
+        context = self._context
+        group_id = record.key_message.group_id
+        group = context.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if record.value_message is None:
+                return  # the group is gone, or is a classic group now
+            if group is not None:
+                context.forget_group(group)
+            group = context.groups[group_id] = ConsumerGroup(group_id)
+        if not replay_consumer_record(group, record):
+            del context.groups[group_id]
+
+    def _note_stored(self, record: GroupRecord) -> None:
+        group = self._context.classic_group(record.key_message.group)
+        if group is not None and record.value_message is None:
             self._context.forget_group(group)
+
+
+def nothing_to_refuse(_: ErrorCode) -> None:
+    """The refusal of a decision that answers no request, but whose records must stay together."""
 
 
 def _refused(request: Any, api_version: int, code: ErrorCode) -> Any:

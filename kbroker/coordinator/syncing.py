@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from kbroker.coordinator import rebalance
 from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.consumer import classic_members
+from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.context import Caller, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Group
 from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
@@ -20,6 +22,8 @@ Answer = SyncGroupResponse | Parked
 def sync_group(context: Context, request: SyncGroupRequest, caller: Caller) -> Answer:
     """Return a member's part of the assignment. Parked until the leader's assignment is stored."""
     group = context.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return classic_members.sync(context, group, request)
     if group is None or group.state is EMPTY:
         return sync_error(ErrorCode.UNKNOWN_MEMBER_ID)
     member = _validate(group, request)

@@ -1,8 +1,8 @@
 """ApiVersions: the APIs, versions and features of this broker. The first request of nearly every connection.
 
 Theory of operation: the table is made from the discovered handlers, so the broker advertises only what it serves.
-Features come from the metadata log: only metadata.version until transactions and new groups are implemented, because
-clients select protocols by features and not by versions.
+Features come from the metadata log; clients select the protocols of transactions and groups by them. Version 3 has no
+range that begins at 0, because Java's client before 3.9.0 refuses it.
 
 A request in an unknown version gets a reply in version 0 with UNSUPPORTED_VERSION and the version range of this one
 API, so that the client retries with a known version (KIP-511). Its body is not read. A broker answers no other request
@@ -28,6 +28,7 @@ from wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
+FIRST_VERSION_WITH_RANGES_FROM_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -44,7 +45,7 @@ async def api_versions(request: ApiVersionsRequest, broker: Broker, context: Con
         supported_features=[
             SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
             for name, (lowest, highest) in broker.supported_features.items()
-            if highest > 0
+            if highest > 0 and (lowest > 0 or context.api_version >= FIRST_VERSION_WITH_RANGES_FROM_0)
         ],
         finalized_features_epoch=image.offset,
         finalized_features=[

@@ -1,25 +1,31 @@
-"""ConsumerGroupHeartbeat: always refused, because the group protocol of KIP-848 is not implemented yet.
+"""ConsumerGroupHeartbeat: membership of a consumer group of KIP-848. The group coordinator decides.
 
-The API is advertised anyway, as Kafka does when the protocol is disabled. Without the API, librdkafka looks for another
-coordinator forever. Both librdkafka and Java's consumer treat UNSUPPORTED_VERSION as final.
+The API exists only with the feature group.version 1. Without it, librdkafka and Java's consumer treat the answer
+UNSUPPORTED_VERSION as final, so the API is always advertised, as in Kafka.
 """
 
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.handlers import Context, handles, warn_unserved
-from wire.errors import ErrorCode
+from kbroker.handlers import Context, handles
+from kbroker.metadata.parts import GROUP_VERSION_FEATURE
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-
-NOT_YET = "group.protocol=consumer is not implemented yet; use group.protocol=classic"
 
 
 @handles(ConsumerGroupHeartbeatRequest, versions="0-1", authorize="READ group:{group_id}")
 async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, broker: Broker, context: Context
 ) -> ConsumerGroupHeartbeatResponse:
-    """Refuse the member with a final error, and log the reason."""
-    warn_unserved(NOT_YET, context, broker.log_limit, now_ms=broker.env.now_ms())
-    return ConsumerGroupHeartbeatResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NOT_YET, member_epoch=0, heartbeat_interval_ms=0
+    """Join a group, stay in it, or leave it. The reply has the member's assignment if that has changed."""
+    require_group_version(broker)
+    answer: ConsumerGroupHeartbeatResponse = await broker.groups.ask(
+        request.group_id, request, context.caller, wait=context.wait
     )
+    return answer
+
+
+def require_group_version(broker: Broker) -> None:
+    """Raise UNSUPPORTED_VERSION unless the cluster has group.version 1."""
+    if not broker.image.features.get(GROUP_VERSION_FEATURE, 0):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "groups of KIP-848 need the feature group.version=1")

@@ -1,11 +1,9 @@
-"""FindCoordinator: the broker that coordinates a group; from v4 on for several groups at once.
+"""FindCoordinator: the broker that coordinates a group or a transactional id; from v4 on several at once.
 
-The first request for a group creates `__consumer_offsets`. Kafka answers that request with COORDINATOR_NOT_AVAILABLE,
-and the client retries; this broker serves the topic before it replies.
+The first request creates `__consumer_offsets` or `__transaction_state`. Kafka answers that request with
+COORDINATOR_NOT_AVAILABLE, and the client retries; this broker serves the topic before it replies.
 
-Transactions are not supported yet. The reply is CLUSTER_AUTHORIZATION_FAILED, the only code that librdkafka treats as
-final here and with which Java's producer shows the error message. docs/clients.md lists how each client reacts. Share
-groups are not supported either; the reply is that of Kafka with share groups disabled.
+Share groups are not supported; the reply is that of Kafka with share groups disabled.
 
 Version 0 must be served: without it, librdkafka before 2.12 assumes that lz4 is unsupported and silently sends its
 batches uncompressed.
@@ -14,13 +12,14 @@ batches uncompressed.
 from __future__ import annotations
 
 from kbroker.broker import Broker
-from kbroker.handlers import Context, handles, warn_unserved
+from kbroker.broker.coordinators import find_coordinator as find_coordinator_of
+from kbroker.handlers import Context, handles
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 FIRST_VERSION_WITH_SEVERAL_KEYS = 4
-GROUP, TRANSACTION = 0, 1
-NO_TRANSACTIONS = "transactions are not implemented yet"
+TOPICS = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}  # by key type
 SUCCESS_MESSAGE = "NONE"  # Kafka's text; tests of clients compare it
 
 
@@ -30,8 +29,8 @@ def _refused(request: FindCoordinatorRequest, code: ErrorCode) -> FindCoordinato
     return _single(_failed(request.key, code))
 
 
-def _failed(key: str, code: ErrorCode, message: str | None = None) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message or code.name)
+def _failed(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.name)
 
 
 def _single(found: Coordinator) -> FindCoordinatorResponse:
@@ -60,13 +59,11 @@ async def find_coordinator(
 
 
 async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Coordinator:
-    if key_type == TRANSACTION:
-        warn_unserved(NO_TRANSACTIONS, context, broker.log_limit, now_ms=broker.env.now_ms())
-        return _failed(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    if key_type != GROUP:
+    topic = TOPICS.get(key_type)
+    if topic is None:
         return _failed(key, ErrorCode.INVALID_REQUEST)
     try:
-        node = await broker.find_group_coordinator(key, listener=context.listener)
+        node = await find_coordinator_of(broker, topic, key, listener=context.listener)
     except KafkaError as error:
         return _failed(key, error.code)
     return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message="")

@@ -1,4 +1,4 @@
-"""The APIs of classic groups, except those of offsets: a handler asks the group coordinator.
+"""The APIs of classic groups and of all groups, except those of offsets: a handler asks the group coordinator.
 
 The decisions are in `kbroker.coordinator`. Listing and describing read the coordinator's shards directly.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
-from kbroker.coordinator.describing import GROUP_TYPE
-from kbroker.coordinator.group import GroupState
+from kbroker.coordinator.describing import GROUP_TYPES, STATES
 from kbroker.handlers import Context, handles
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -25,7 +24,7 @@ FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3  # of DescribeGroups
 ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe configs, alter configs: without an authorizer every operation is allowed."""
 
-STATES = {state.value.lower() for state in GroupState}
+STATES_IN_LOWER_CASE = {state.lower() for state in STATES}
 
 
 @handles(JoinGroupRequest, versions="0-9", authorize="READ group:{group_id}")
@@ -110,13 +109,13 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
 async def list_groups(request: ListGroupsRequest, broker: Broker, context: Context) -> ListGroupsResponse:
     """List the groups of all shards that pass the filters; fail while a shard is loading."""
     # Reduce the filters once: a request may have many thousands of names that match no state or type.
-    states = {state.lower().strip() for state in request.states_filter} & STATES
-    types = {name.lower().strip() for name in request.types_filter} & {GROUP_TYPE}
+    states = {state.lower().strip() for state in request.states_filter} & STATES_IN_LOWER_CASE
+    types = {name.lower().strip() for name in request.types_filter} & GROUP_TYPES
     if (request.states_filter and not states) or (request.types_filter and not types):
         return ListGroupsResponse(groups=[])
     groups: list[ListedGroup] = []
     for shard in list(broker.groups.shards()):
         if broker.turns.due():
             await broker.turns.next()
-        groups += shard.list_groups(states)
+        groups += shard.list_groups(states, types)
     return ListGroupsResponse(groups=groups)

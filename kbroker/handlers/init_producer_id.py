@@ -1,11 +1,18 @@
-"""InitProducerId: a new producer id, never used before, that identifies a producer's batches."""
+"""InitProducerId: the producer id and epoch that identify a producer's batches.
+
+A producer without a transactional id gets an id that was never used before. For a transactional id the coordinator
+gives the id, with a higher epoch for each new producer, so that earlier ones are fenced.
+"""
 
 from __future__ import annotations
 
 from kbroker.broker import Broker
+from kbroker.coordinator.transactions.transitions import Init
 from kbroker.handlers import Context, handles
 from wire.errors import ErrorCode
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+FIRST_VERSION_WITH_FENCED = 4  # older clients do not know PRODUCER_FENCED
 
 
 def _refused(request: InitProducerIdRequest, code: ErrorCode) -> InitProducerIdResponse:
@@ -14,13 +21,15 @@ def _refused(request: InitProducerIdRequest, code: ErrorCode) -> InitProducerIdR
 
 @handles(InitProducerIdRequest, versions="0-5", on_error=_refused)
 async def init_producer_id(request: InitProducerIdRequest, broker: Broker, context: Context) -> InitProducerIdResponse:
-    """Return a new id with epoch 0, like Kafka also to an idempotent producer that asks for a higher epoch."""
+    """Without a transactional id: a new id with epoch 0, as in Kafka even if the producer asks for a higher epoch."""
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _refused(request, ErrorCode.INVALID_REQUEST)
-    if request.transactional_id == "":
-        return _refused(request, ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is not None:
-        # Transactions are not supported yet. Clients usually fail at FindCoordinator already. A client that sends this
-        # request anyway gets the same code as from Produce; every client treats it as final.
-        return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+    if request.transactional_id is None:
+        return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+    step = await broker.transactions.ask(
+        Init(request.transactional_id, request.transaction_timeout_ms, request.producer_id, request.producer_epoch)
+    )
+    code = step.code
+    if code is ErrorCode.PRODUCER_FENCED and context.api_version < FIRST_VERSION_WITH_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return InitProducerIdResponse(error_code=code, producer_id=step.producer_id, producer_epoch=step.producer_epoch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kbroker.broker import Broker
+from kbroker.broker.known_partitions import known_partitions
 from kbroker.handlers import Context, handles
 from wire.errors import ErrorCode
 from wire.messages.offset_delete import (
     OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -17,25 +17,13 @@ from wire.messages.offset_delete import (
 @handles(OffsetDeleteRequest, versions="0", authorize="DELETE group:{group_id}")
 async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: Context) -> OffsetDeleteResponse:
     """Delete the offsets; refuse unknown partitions individually, unless the whole request fails."""
-    image = broker.image
-    known: list[OffsetDeleteRequestTopic] = []
-    refused: list[OffsetDeleteResponseTopic] = []
-    for topic in request.topics:
-        found = image.topics_by_name.get(topic.name)
-        indexes = () if found is None else found.partitions
-        asked = {one.partition_index: one for one in topic.partitions}  # duplicates count once
-        unknown = [index for index in asked if index not in indexes]
-        if unknown:
-            refused.append(_unknown(topic.name, unknown))
-        topic.partitions = [one for index, one in asked.items() if index in indexes]
-        if topic.partitions:
-            known.append(topic)
+    known, unknown = known_partitions(request.topics, broker.image)
     request.topics = known
     answer: OffsetDeleteResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     if answer.error_code:
         return answer
-    by_name: dict[str, OffsetDeleteResponseTopic] = {}
-    for answered in (*refused, *answer.topics):
+    by_name = {name: _unknown(name, indexes) for name, indexes in unknown.items()}
+    for answered in answer.topics:
         entry = by_name.setdefault(answered.name, answered)
         if entry is not answered:
             entry.partitions += answered.partitions

@@ -114,10 +114,14 @@ async def _fetch(
         if broker.turns.due(1 if topics is None else PORTION):
             await broker.turns.next()
             led.require_active()
-        portion = OffsetFetchRequestGroup(group_id=asked.group_id, topics=topics)
+        portion = OffsetFetchRequestGroup(
+            group_id=asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch, topics=topics
+        )
         if topics is not None:
             unknown += _identify(portion, image) if by_id else _add_ids(portion, image)
         found = led.shard.fetch_offsets(portion, require_stable=require_stable)
+        if found.error_code:
+            return found
         if topics is None and by_id:
             found.topics = [topic for topic in found.topics if _has_id(topic, image)]
         whole.topics += found.topics

@@ -6,8 +6,8 @@ and then closes the connection, so that the client refreshes its metadata.
 
 Records in topics that the broker itself reads must be readable for it (see kbroker/broker/internal_records.py).
 
-Transactions are not supported yet. Transactional records are refused as Kafka refuses those of an unverified
-transaction.
+The first batch of a transaction in a partition is verified with the transaction's coordinator before the append (see
+kbroker/broker/produce_verification.py). From version 13 on topics have ids instead of names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from kbroker.broker import Appended, Broker
 from kbroker.broker.internal_records import Check, check_of
+from kbroker.broker.produce_verification import NotVerified, Verified, verify_produced
 from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.frames import without_frames
@@ -31,6 +32,7 @@ from wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from wire.schema import maker
@@ -40,7 +42,7 @@ LEADER_ONLY: Final = 1
 ALL_IN_SYNC: Final = -1
 PARTITIONS_IN_ONE_GO: Final = 16
 FIRST_VERSION_WITH_CURRENT_LEADER: Final = 10
-FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS: Final = 11
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 TOOLS_CLIENT_ID: Final = "__admin_client"
 """The client id of Kafka's own tools; only this client id may write to internal topics."""
 
@@ -60,22 +62,30 @@ _REFUSED_BEFORE_THE_LOG: Final = frozenset(
         ErrorCode.INVALID_REQUIRED_ACKS,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
 
 
-@handles(ProduceRequest, versions="3-11", advertised="0-11", on_error=lambda request, code: None)
+@handles(ProduceRequest, versions="3-13", advertised="0-13", on_error=lambda request, code: None)
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | Later | None:
     """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
-    in_transaction = request.transactional_id is not None
-    if not in_transaction and _has_transactional(request):
-        return _refused(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    verified: Verified | None = None
+    if _has_transactional(request):
+        try:
+            verified = await _verify(request, broker, version)
+        except KafkaError as error:
+            return _refused(request, error.code)
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
     first_error: KafkaError | None = None
     steps = 0
     for topic in request.topic_data:
+        if by_id and not topic.name:
+            topic.name = broker.topic_name(topic.topic_id) or ""
         answers = []
         steps += 1 + len(topic.partition_data)
         for data in topic.partition_data:
@@ -86,8 +96,8 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             try:
                 if acks not in (ALL_IN_SYNC, LEADER_ONLY, NO_REPLY) or is_internal(topic.name):
                     _refuse(topic.name, data, acks, broker, context)
-                if in_transaction and _is_transactional(records):
-                    raise _unverified(version)
+                if by_id:
+                    _check_topic_id(topic, data.index, broker)
                 appended = await broker.append(
                     topic.name,
                     data.index,
@@ -95,6 +105,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
                     version=version,
                     all_in_sync=acks == ALL_IN_SYNC,
                     check=_check_of(topic.name, data.index, broker),
+                    verification=None if verified is None else verified.of(topic.name, data.index),
                 )
             except KafkaError as error:
                 first_error = first_error or without_frames(error)
@@ -110,7 +121,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             answers.append(answer)
             if acks == ALL_IN_SYNC and not appended.is_committed:
                 waiting.append((answer, appended))
-        responses.append(_topic_response(name=topic.name, partition_responses=answers))
+        responses.append(_topic_response(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
             await broker.turns.next()
     if acks == NO_REPLY:
@@ -150,23 +161,44 @@ async def _when_committed(
 def _has_transactional(request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         for data in topic.partition_data:
-            if _is_transactional(data.records):
+            records = data.records
+            if (
+                isinstance(records, memoryview)
+                and len(records) >= HEADER_SIZE
+                and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT
+            ):
                 return True
     return False
 
 
-def _is_transactional(records: object) -> bool:
-    return (
-        isinstance(records, memoryview)
-        and len(records) >= HEADER_SIZE
-        and records[_LOW_ATTRIBUTES] & TRANSACTIONAL_BIT != 0
-    )
+async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Verified:
+    """Errors: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, and those of verify_produced."""
+    if request.transactional_id is None:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    batches: list[tuple[str, int, memoryview | None]] = []
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    for topic in request.topic_data:
+        if by_id:
+            topic.name = broker.topic_name(topic.topic_id) or ""
+        for data in topic.partition_data:
+            if broker.turns.due():
+                await broker.turns.next()
+            records = data.records
+            assert records is None or isinstance(records, memoryview), "decoded records are a view"
+            batches.append((topic.name, data.index, records))
+    return await verify_produced(broker, request.transactional_id, batches, version=version)
 
 
-def _unverified(version: int) -> KafkaError:
-    abortable = version >= FIRST_VERSION_WITH_ABORTABLE_TRANSACTIONS
-    code = ErrorCode.TRANSACTION_ABORTABLE if abortable else ErrorCode.INVALID_TXN_STATE
-    return KafkaError(code, "no transaction is open")
+def _check_topic_id(topic: TopicProduceData, index: int, broker: Broker) -> None:
+    """Refuse an unknown id, and the id of a topic that was created again since.
+
+    Errors  UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
+    """
+    if not topic.name:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic.topic_id}")
+    partition = broker.find_partition((topic.name, index))
+    if partition is not None and partition.topic_id != topic.topic_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic.name} now has another topic id")
 
 
 def _refuse(topic: str, data: PartitionProduceData, acks: int, broker: Broker, context: Context) -> None:
@@ -199,8 +231,10 @@ def _failed(
         ],
         error_message=error.message or None,
     )
-    if error.code not in _REFUSED_BEFORE_THE_LOG and not isinstance(error, NotOneBatch):
-        answer.log_start_offset = broker.find(topic, data.index).log.log_start_offset
+    if error.code not in _REFUSED_BEFORE_THE_LOG and not isinstance(error, NotOneBatch | NotVerified):
+        partition = broker.find_partition((topic, data.index))
+        if partition is not None:  # the topic may have been deleted since
+            answer.log_start_offset = partition.log.log_start_offset
     if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= FIRST_VERSION_WITH_CURRENT_LEADER:
         leader, epoch = broker.current_leader(topic, data.index)
         answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
@@ -214,6 +248,7 @@ def _refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
         responses=[
             TopicProduceResponse(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partition_responses=[
                     PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
                     for data in topic.partition_data

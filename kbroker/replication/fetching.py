@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.replication.fetch_session import FetchedPartition
 from kbroker.replication.leader import LeaderProgress
@@ -33,10 +33,8 @@ from kbroker.runtime.frames import without_frames
 from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.checkpoint import TopicPartition
+from kbroker.storage.transaction_index import AbortedTransaction
 from wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from kbroker.tiered.indexes import AbortedTransaction
 
 _NOT_IN_THE_METADATA: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -362,12 +360,12 @@ class FetchRound:
             partition = answer.partition = self._find(asked)
             if self._prefer is not None and self._names_other_replica(answer, partition):
                 return 0
-            if (
-                not may_block
-                and not partition.log.knows_place_of(asked.fetch_offset)
-                and not partition.is_remote(asked.fetch_offset)
-            ):
-                raise _FarBehind
+            if not may_block and not partition.is_remote(asked.fetch_offset):
+                log = partition.log
+                if not log.knows_place_of(asked.fetch_offset) or (
+                    self.reads_committed and log.aborted_may_block(asked.fetch_offset)
+                ):
+                    raise _FarBehind
             is_throttled = self._is_throttled is not None and self._is_throttled(partition)
             read = answer.read = partition.read(
                 fetch_offset=asked.fetch_offset,

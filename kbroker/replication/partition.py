@@ -94,6 +94,9 @@ class Partition(PartitionState):
                 found.is_remote = True
                 return found
             found.records, found.size, found.place = piece.records, piece.size, piece.place
+            if piece.size and fetcher.reads_to is ReadsTo.LAST_STABLE_OFFSET:
+                next_offset = end if piece.next_offset < 0 else piece.next_offset
+                found.aborted = self.log.aborted_between(fetch_offset, next_offset)
         else:
             found.place = self.log.place_of(fetch_offset)
         return found

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.runtime.net_ports import Pieces
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.files import FileRange
 from kbroker.storage.reading import Place
-
-if TYPE_CHECKING:
-    from kbroker.tiered.indexes import AbortedTransaction
+from kbroker.storage.transaction_index import AbortedTransaction
 
 NO_EPOCH: Final = -1
 CONSUMER: Final = -1

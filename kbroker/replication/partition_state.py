@@ -84,6 +84,7 @@ class PartitionState:
         self.key = (self.topic, self.index)
         self.name = f"{self.topic}-{self.index}"
         self._known_high_watermark = min(checkpointed_high_watermark, self.log.log_end_offset)
+        self.log.producers.on_high_watermark(self._known_high_watermark)
 
     def __repr__(self) -> str:
         return f"<Partition {self.name} leader_epoch={self.leader_epoch}>"
@@ -257,6 +258,7 @@ class PartitionState:
     def on_truncated(self) -> None:
         """As a follower, lower the known high watermark to the new end of the log."""
         self._known_high_watermark = min(self._known_high_watermark, self.log.log_end_offset)
+        self.log.producers.on_high_watermark(self._known_high_watermark)
 
     # The ISR
 

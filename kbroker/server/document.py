@@ -31,7 +31,7 @@ _TAIL = """
 Some versions are advertised but not served. As in Apache Kafka, the broker closes the connection of a client that uses
 such a version. They are advertised because librdkafka before 2.12 disables compression unless Produce 0 is in the
 range.
-ConsumerGroupHeartbeat refuses every member until the group protocol of KIP-848 is implemented; see docs/clients.md.
+ConsumerGroupHeartbeat and ConsumerGroupDescribe are served if the feature group.version is 1, as in a new directory.
 """
 
 

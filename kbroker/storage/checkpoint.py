@@ -19,6 +19,7 @@ from kbroker.storage.durable import sync as sync_file
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 TopicPartition = tuple[str, int]

@@ -1,4 +1,4 @@
-"""Decode control records: transaction markers and the records of the metadata quorum.
+"""Control records: transaction markers and the records of the metadata quorum.
 
 Source: ControlRecordType and ControlRecordUtils of Apache Kafka 4.3.1.
 """
@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 
 from wire.codec import decode
 from wire.errors import Malformed
-from wire.record_batch import Record
+from wire.record_batch import Record, build_batch
 from wire.schema import schema_of
 from wire.stored import control
 from wire.stored.frame import decode_value
 
 _KEY: Final = struct.Struct(">hh")
+_END_TXN_MARKER: Final = struct.Struct(">hi")
 _QUORUM_RECORDS: Final[dict[int, tuple[str, type[Any]]]] = {
     2: ("LeaderChange", control.LeaderChangeMessage),
     3: ("SnapshotHeader", control.SnapshotHeaderRecord),
@@ -23,6 +24,29 @@ _QUORUM_RECORDS: Final[dict[int, tuple[str, type[Any]]]] = {
     5: ("KRaftVersion", control.KRaftVersionRecord),
     6: ("KRaftVoters", control.VotersRecord),
 }
+
+
+def marker_batch(
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_commit: bool,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    is_log_append_time: bool = False,
+) -> bytes:
+    """The control batch that ends a transaction, with the bytes that Kafka writes."""
+    record = Record(
+        timestamp=timestamp_ms, key=_KEY.pack(0, is_commit), value=_END_TXN_MARKER.pack(0, coordinator_epoch)
+    )
+    return build_batch(
+        [record],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+        log_append_time=timestamp_ms if is_log_append_time else None,
+    )
 
 
 class ControlRecord(NamedTuple):

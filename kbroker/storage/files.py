@@ -75,6 +75,10 @@ class FilePool:
             self._ring = deque(tuple(self._files))
         return opened
 
+    def peek(self, path: str) -> OpenFile | None:
+        """The file of that path if it is open."""
+        return self._files.get(path)
+
     def create(self, path: str) -> OpenFile:
         """Open or create the file at `path` now, and replace a cached file of that path.
 

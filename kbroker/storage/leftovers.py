@@ -28,6 +28,7 @@ from kbroker.storage.segment import (
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     THROUGH_SUFFIX,
+    file_name,
 )
 
 Report = Callable[[str], None]
@@ -95,7 +96,11 @@ def finish_file_changes(files: FilePool, directory: str, names: Sequence[str], r
 def _complete_swaps(
     files: FilePool, directory: str, names: Sequence[str], swaps: Sequence[str], report: Report
 ) -> None:
-    """Replace segments with their compacted versions."""
+    """Replace segments with their compacted versions.
+
+    If the first segment has its log, nothing was renamed back yet, and all of its files are old ones. Otherwise they
+    are new ones, such as a transaction index, which nothing could rebuild.
+    """
     disk = files.disk
     log_swaps = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     if log_swaps:
@@ -106,10 +111,12 @@ def _complete_swaps(
             for _, header in scan_headers(file, 0, file.size(), chunk_bytes=1 << 20):
                 end = max(end, header.next_offset)
             file.close()
+        oldest = first + (file_name(first, LOG_SUFFIX) not in names)
         for name in names:
-            if name.endswith(SEGMENT_SUFFIXES) and first <= _offset(name) < end:
+            if name.endswith(SEGMENT_SUFFIXES) and oldest <= _offset(name) < end:
                 with suppress(FileNotFoundError):
                     disk.unlink(f"{directory}/{name}")
+        sync_names(disk, directory)  # an old segment must not reappear next to the compacted one
     # Indexes first: until the log is renamed, the next start still finds the swap and completes it.
     for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         report(f"{directory}/{name} is the result of a finished compaction and replaces the original")

@@ -32,6 +32,7 @@ from kbroker.storage.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
@@ -67,7 +68,15 @@ class Loader:
         self._config = config
         self._segments_read: dict[int, RecoveredSegment] = {}  # what recovery found, by base_offset
 
-    def load(self, *, clean_shutdown: bool, recovery_point: int, log_start_offset: int, timestamp_ms: int) -> LoadedLog:
+    def load(
+        self,
+        *,
+        clean_shutdown: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        timestamp_ms: int,
+        cleaned_offset: int = 0,
+    ) -> LoadedLog:
         """See the module docstring."""
         files, config, directory = self._files, self._config, self._files.directory
         names = files.disk.list(directory)
@@ -81,7 +90,7 @@ class Loader:
         if segments and not clean_shutdown:
             doubtful = segments.from_offset(recovery_point)[0]
             self._check_epochs(self._last_before(doubtful), log_start_offset)
-            self._recover_from(recovery_point)
+            self._recover_from(recovery_point, cleaned_offset)
             # The data that was read may not be durable: after a truncation it may have replaced data that the
             # checkpoint covers.
             recovery_point = min(recovery_point, doubtful.base_offset)
@@ -107,6 +116,7 @@ class Loader:
         self._complete_start(log_start_offset)
         epochs.truncate_from_start(log_start_offset)
         self._remove_useless_snapshots(log_end_offset)
+        self._check_transaction_indexes(log_end_offset)
         files.producers.limit = config.max_producers
         files.load_producers(
             files.producers,
@@ -114,7 +124,10 @@ class Loader:
             log_end_offset,
             trusts_absence=clean_shutdown,
             segments_read=self._segments_read,
+            indexed=[segment.base_offset for segment in self._without_transactions()],
         )
+        for segment in self._without_transactions():
+            segment.write_transactions()
         files.producers.expire(timestamp_ms, config.producer_id_expiration_ms)
         files.has_unsynced_names = segments.active.has_unsynced_files or not log_end_offset
         recovery_point = log_end_offset if clean_shutdown else min(recovery_point, log_end_offset)
@@ -137,15 +150,16 @@ class Loader:
             if (base_offset := offset_of(name, LOG_SUFFIX)) is not None
         ]
 
-    def _recover_from(self, recovery_point: int) -> None:
-        """Read all segments that may hold data after the recovery point."""
+    def _recover_from(self, recovery_point: int, cleaned_offset: int = 0) -> None:
+        """Read all segments that may hold data after the recovery point. Below cleaned_offset there may be gaps."""
         epochs, report = self._files.leader_epochs, self._files.report
         doubtful = self._files.segments.from_offset(recovery_point)
         end = doubtful[0].base_offset
         # The epoch checkpoint may be newer than the rest of the log; the batches decide.
         epochs.truncate_from_end(max(recovery_point, end) + 1)
         for at, segment in enumerate(doubtful):
-            if end != segment.base_offset and not self._config.is_compacting:
+            may_have_gap = self._config.is_compacting or segment.base_offset <= cleaned_offset
+            if end != segment.base_offset and not may_have_gap:
                 self._files.report(
                     f"{segment.log_path} does not follow offset {end}: it and later segments are removed"
                 )
@@ -162,11 +176,29 @@ class Loader:
 
     def _rebuild_missing_indexes(self, names: frozenset[str]) -> None:
         for segment in self._files.segments:
+            if file_name(segment.base_offset, TXN_INDEX_SUFFIX) not in names:
+                segment.reset_transactions(has_file=False)
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 if file_name(segment.base_offset, suffix) not in names and not segment.has_unsynced_files:
                     if segment.size:  # an empty segment's index files need neither a report nor a sync
                         self._files.report(f"{segment.path(suffix)} is missing and is rebuilt")
                     segment.rebuild_indexes()
+
+    def _check_transaction_indexes(self, log_end_offset: int) -> None:
+        """Rebuild damaged transaction indexes of segments that recovery has not read."""
+        segments = tuple(self._files.segments)
+        for at, segment in enumerate(segments):
+            try:
+                segment.transaction_index.check(segment.base_offset)
+            except CorruptIndex as error:
+                self._files.report(f"{error}: the index is rebuilt")
+                end = segments[at + 1].base_offset if at + 1 < len(segments) else log_end_offset
+                self._files.rebuild_transactions(segment, end)
+
+    def _without_transactions(self) -> list[Segment]:
+        """The segments that recovery has read and whose transaction indexes must be made again."""
+        found = {base_offset for base_offset, one in self._segments_read.items() if one.has_transactions}
+        return [segment for segment in self._files.segments if segment.base_offset in found]
 
     def _find_end(self) -> tuple[int, BatchHeader | None]:
         """Prepare the active segment for writing; returns (log_end_offset, its last batch)."""

@@ -46,6 +46,7 @@ from kbroker.storage.recovering import RecoveredLog
 from kbroker.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from kbroker.storage.segmented_log import SegmentedLog
 from kbroker.storage.segments import unlink_segment
+from kbroker.storage.verification import Verification
 from wire.batch_header import CONTROL_BIT, NO_PRODUCER_ID, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 
@@ -81,6 +82,7 @@ class Log(SegmentedLog):
         clean_shutdown: bool = False,
         recovery_point: int = 0,
         log_start_offset: int | None = None,
+        cleaned_offset: int | None = None,
         timestamp_ms: int = 0,
         pool: FilePool | None = None,
         state: DirectoryState | None = None,
@@ -91,7 +93,7 @@ class Log(SegmentedLog):
         """Open the log in an existing directory, which may be empty. Recover it first unless the last shutdown was
         clean or `recovered` is given.
 
-        `log_start_offset` is the checkpoint's entry, None if it has none.
+        `log_start_offset` and `cleaned_offset` are the checkpoints' entries, None if they have none.
         `jitter_ms(bound)` draws a number in [0, bound); `report` receives one sentence for each repair.
         Blocking: after an unclean shutdown it reads everything from `recovery_point` on.
         """
@@ -111,6 +113,7 @@ class Log(SegmentedLog):
                     clean_shutdown=clean_shutdown,
                     recovery_point=recovery_point,
                     log_start_offset=log_start_offset or 0,
+                    cleaned_offset=cleaned_offset or 0,
                     timestamp_ms=timestamp_ms,
                 )
         except OSError as error:
@@ -131,6 +134,7 @@ class Log(SegmentedLog):
         self.is_log_start_known = log_start_offset is not None or self.local_log_start_offset == self.log_start_offset
         self.retired = deque()
         self.generation = 0
+        self.cleaned_offset = cleaned_offset
         self.last_flush_ms = 0
         self.lowest_free_bytes = UNKNOWN_SPACE
         self.is_closed = False
@@ -161,12 +165,19 @@ class Log(SegmentedLog):
         return plan
 
     def plan_append(
-        self, batches: Buffer, *, leader_epoch: int, timestamp_ms: int, header: BatchHeader | None = None
+        self,
+        batches: Buffer,
+        *,
+        leader_epoch: int,
+        timestamp_ms: int,
+        header: BatchHeader | None = None,
+        verification: Verification | None = None,
     ) -> AppendPlan:
         """Plan the append of one or more whole, validated batches from a client. Changes nothing but `header`.
 
         `header` is that of the first batch, if the caller has read it already; it gets the assigned offset and epoch.
         `write` writes base_offset and partition_leader_epoch into `batches` if it is writable, else into a copy.
+        With a `verification` one transactional batch must belong to an open or a verified transaction.
         Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE
         """
         state, size = self.state, len(batches)
@@ -182,10 +193,25 @@ class Log(SegmentedLog):
             )
             return assigned if isinstance(assigned, AppendPlan) else self._plan(batches, size, assigned, timestamp_ms)
         if header.producer_id != NO_PRODUCER_ID:
-            original = self.producers.check(header)
+            original = self.producers.check(header, None, verification)
             if original is not None:
                 return duplicate_plan(header, original)
         return self._plan(batches, size, (header,), timestamp_ms)
+
+    def plan_marker(
+        self, batch: bytes, *, leader_epoch: int, timestamp_ms: int, transaction_version: int
+    ) -> AppendPlan:
+        """Plan the append of a marker that a transaction coordinator sends.
+
+        Errors  KAFKA_STORAGE_ERROR; INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+        """
+        if self.state.failure is not None:
+            raise self.offline_error()
+        header, marker = BatchHeader(batch), read_marker(batch, 0)
+        assert marker is not None
+        self.producers.check_marker(header, marker, transaction_version)
+        header.base_offset, header.partition_leader_epoch = self.log_end_offset, leader_epoch
+        return self._plan(bytearray(batch), len(batch), (header,), timestamp_ms)
 
     def plan_append_as_follower(
         self, batches: Buffer, *, timestamp_ms: int, leader_epoch: int = MAX_LEADER_EPOCH
@@ -279,7 +305,9 @@ class Log(SegmentedLog):
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id != NO_PRODUCER_ID:
                 marker = read_marker(plan.data, at) if header.attributes & CONTROL_BIT else None
-                self.producers.note(header, marker)
+                aborted = self.producers.note(header, marker)
+                if aborted is not None:
+                    segment.add_aborted(aborted)
             at += header.size
             tail.add(header.base_offset + header.last_offset_delta + 1, position + at)
         self.producers.end_offset = self.log_end_offset = plan.next_offset

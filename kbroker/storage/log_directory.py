@@ -6,6 +6,7 @@
     recovery-point-offset-checkpoint     the offset up to which each log is durable
     log-start-offset-checkpoint          start offsets that the first segment's name does not give; all of tiered logs
     replication-offset-checkpoint        the high watermarks
+    cleaner-offset-checkpoint            up to where compacted logs are clean; only if there are any
     kbroker.reserve                      disk space for deleting topics when the disk is full (see reserve.py)
     kbroker.failed                       the directory failed: the next start writes the logs again (see rewriting.py)
     <topic>-<partition>/                 a log, with partition.metadata (the topic's id) and leader-epoch-checkpoint
@@ -232,6 +233,7 @@ class LogDirectory:
             clean_shutdown=self.was_clean or is_new,
             recovery_point=0 if is_new else self.checkpoints.recovery_points.get(key, 0),
             log_start_offset=None if is_new else self.checkpoints.log_starts.get(key),
+            cleaned_offset=None if is_new else self.checkpoints.cleaned_offsets.get(key),
             timestamp_ms=timestamp_ms,
             pool=self.files,
             state=self.state,
@@ -365,6 +367,7 @@ class LogDirectory:
                 self.close_waiting(deque(self.logs.values()))
                 self.checkpoints.write_recovery_points()
                 self.checkpoints.write_log_starts()
+                self.checkpoints.write_cleaned_offsets()
                 if high_watermarks is not None:
                     self.checkpoints.write_high_watermarks(high_watermarks)
                 self.reserve.spend_on(lambda: write_clean_shutdown(self.disk, self.path, broker_epoch), keeps_half=True)

@@ -14,7 +14,7 @@ Source  UnifiedLog, LocalLog of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -135,17 +135,20 @@ class LogFiles:
         *,
         trusts_absence: bool = False,
         segments_read: Mapping[int, RecoveredSegment] = _NONE_READ,
+        indexed: Collection[int] = (),
     ) -> None:
         """Bring the producers up to log_end_offset from the newest good snapshot and the batches after it.
 
         Without a snapshot every batch of the segments is read, even below log_start_offset: a producer may resend a
         batch whose records have been deleted. Damaged snapshots are deleted and removed from the list. With
         `trusts_absence` a log without snapshots has no producers. Segments that recovery has read are not read again.
+        `indexed` are the base offsets of segments whose empty transaction indexes get their entries.
         """
         had_snapshots = bool(snapshots)
         start = self.segments.first.base_offset
         producers.clear(start)
-        for offset in sorted((offset for offset in snapshots if offset <= log_end_offset), reverse=True):
+        newest = min(indexed, default=log_end_offset)
+        for offset in sorted((offset for offset in snapshots if offset <= newest), reverse=True):
             path = self.snapshot_path(offset)
             try:
                 entries = parse_snapshot(read_file(self.disk, path))
@@ -160,7 +163,7 @@ class LogFiles:
             start = offset
             break
         if start < log_end_offset and (had_snapshots or not trusts_absence):
-            self._replay(producers, start, log_end_offset, segments_read)
+            self._replay(producers, start, log_end_offset, segments_read, indexed)
         producers.end_offset = log_end_offset
 
     def _set_heard_times(self, entries: Sequence[ProducerEntry]) -> None:
@@ -180,8 +183,20 @@ class LogFiles:
                         written_ms[path] = self.disk.modified_ms(path)
                 entry.heard_ms = written_ms.get(path, -1)
 
+    def rebuild_transactions(self, segment: Segment, end: int) -> None:
+        """Make a segment's transaction index again from the log; `end` is the offset after the segment."""
+        segment.reset_transactions()
+        self.load_producers(ProducerState(), self.snapshots, end, indexed=(segment.base_offset,))
+        segment.write_transactions()
+        sync_names(self.disk, self.directory)
+
     def _replay(
-        self, producers: ProducerState, start: int, end: int, segments_read: Mapping[int, RecoveredSegment]
+        self,
+        producers: ProducerState,
+        start: int,
+        end: int,
+        segments_read: Mapping[int, RecoveredSegment],
+        indexed: Collection[int],
     ) -> None:
         for segment in self.segments.from_offset(start):
             recovered = segments_read.get(segment.base_offset)
@@ -198,7 +213,9 @@ class LogFiles:
                     return
                 if header.producer_id != NO_PRODUCER_ID:
                     marker = read_marker(file.pread(header.size, position), 0) if header.is_control else None
-                    producers.note(header, marker)
+                    aborted = producers.note(header, marker)
+                    if aborted is not None and segment.base_offset in indexed:
+                        segment.add_aborted(aborted)
 
     # --- rolling and syncing ------------------------------------------------------------------------------------------
 
@@ -263,7 +280,7 @@ class LogFiles:
         such a log completely and detects damage in the rest. With thousands of small logs this saves most of the time.
         """
         active = self.segments.active
-        is_tiny = len(self.segments) == 1 and not active.index_entries
+        is_tiny = len(self.segments) == 1 and not active.index_entries and active.transaction_index.is_empty
         changed = recovery_point < log_end_offset or any(s.has_unsynced_files for s in self.segments)
         if changed or active.unwritten_entries:
             active.add_time_entry()

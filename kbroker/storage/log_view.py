@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
+from typing import Final
 
 from kbroker.runtime.ports import Disk
 from kbroker.storage.files import FileRange
+from kbroker.storage.index import CorruptIndex
 from kbroker.storage.log_files import LogFiles
 from kbroker.storage.plans import DirectoryState
 from kbroker.storage.reading import (
@@ -24,7 +27,10 @@ from kbroker.storage.reading import (
     latest,
 )
 from kbroker.storage.segments import SegmentList
+from kbroker.storage.transaction_index import AbortedTransaction
 from wire.errors import ErrorCode, KafkaError, Malformed
+
+_first_offset: Final = attrgetter("first_offset")
 
 
 class LogView:
@@ -113,13 +119,33 @@ class LogView:
             return LogSlice(None, (segment.base_offset, start))
         if stop < segment.size and next_offset > offset:
             self.recent_reads.note(next_offset, segment, stop)
-        return LogSlice(FileRange(segment.open(), start, stop - start), (segment.base_offset, start), stop - start)
+        records = FileRange(segment.open(), start, stop - start)
+        return LogSlice(records, (segment.base_offset, start), stop - start, next_offset)
 
     def knows_place_of(self, offset: int) -> bool:
         """Whether a read from `offset` may run in the event loop, because it is at the tail or continues a recent read.
         Any other read uses the indexes, which may have to come from the disk.
         """
         return offset >= self.tail.start_offset or offset in self.recent_reads
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with records in [first_offset, end_offset), by first offset, as far as the local
+        segments from `first_offset` on hold their markers. Blocking if `aborted_may_block`.
+        """
+        found: list[AbortedTransaction] = []
+        with self.disk_errors():
+            for segment in self.segments.from_offset(first_offset):
+                some, is_decided = segment.aborted_between(first_offset, end_offset)
+                found += some
+                if is_decided:
+                    break
+        if len(found) > 1:
+            found.sort(key=_first_offset)
+        return tuple(found)
+
+    def aborted_may_block(self, offset: int) -> bool:
+        """Whether `aborted_between` from this offset reads the disk."""
+        return any(segment.transaction_index.may_block(offset) for segment in self.segments.from_offset(offset))
 
     def place_of(self, offset: int) -> Place | None:
         """Where the batch with `offset` is, or will be if it is the next one; None if only the indexes know."""
@@ -155,6 +181,8 @@ class LogView:
             raise self.storage_error(error) from error
         except Malformed as error:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r}: {error}") from error
+        except CorruptIndex as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}") from error
 
     def storage_error(self, error: OSError) -> KafkaError:
         self.state.note(error)

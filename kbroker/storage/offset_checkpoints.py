@@ -1,4 +1,4 @@
-"""The offset checkpoints of one log directory: recovery points, log start offsets and high watermarks.
+"""The offset checkpoints of one log directory: recovery points, log start offsets, high watermarks, cleaned offsets.
 
 Each file has an entry for every partition that needs one. A partition that is not open yet keeps the entry of the
 previous broker.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -25,8 +26,9 @@ from kbroker.storage.log import Log
 class OffsetCheckpoints:
     """See the module's docstring.
 
-    Shape  recovery_points, log_starts and high_watermarks are the contents of the files at the start; `logs` maps the
-           partitions to the open logs and follows their changes; `write` replaces a file of the directory
+    Shape  recovery_points, log_starts, high_watermarks and cleaned_offsets are the contents of the files at the start;
+           `logs` maps the partitions to the open logs and follows their changes; `write` replaces a file of the
+           directory
     """
 
     def __init__(
@@ -55,10 +57,11 @@ class OffsetCheckpoints:
         self.recovery_points = read(RECOVERY_POINT_CHECKPOINT, "all logs are recovered from their start")
         self.log_starts = read(LOG_START_CHECKPOINT, "all logs start at their first segment")
         self.high_watermarks = read(REPLICATION_OFFSET_CHECKPOINT, "all high watermarks rise from the log start")
+        self.cleaned_offsets = read(CLEANER_CHECKPOINT, "compacted logs are cleaned from their start")
 
     def forget(self, partition: TopicPartition) -> None:
         """Leave a partition out of the files from their next writing on."""
-        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks):
+        for offsets in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaned_offsets):
             offsets.pop(partition, None)
 
     def write_recovery_points(self) -> None:
@@ -84,6 +87,14 @@ class OffsetCheckpoints:
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of each partition."""
         self._write_offsets(REPLICATION_OFFSET_CHECKPOINT, {**self._absent(self.high_watermarks), **high_watermarks})
+
+    def write_cleaned_offsets(self) -> None:
+        """Write up to where each log is clean, if that has changed. Logs that were never cleaned have no entry."""
+        logs = tuple(self._logs.items())
+        cleaned = {key: log.cleaned_offset for key, log in logs if log.cleaned_offset is not None}
+        offsets = {**self._absent(self.cleaned_offsets), **cleaned}
+        if offsets != self._written[CLEANER_CHECKPOINT]:
+            self._write_offsets(CLEANER_CHECKPOINT, offsets)
 
     def forget_earlier(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the entries of earlier partitions with these names from the checkpoints, before new ones are created.

@@ -11,7 +11,8 @@ for each remembered batch, oldest first. Kafka can read such a file: it puts the
 the last row of each producer remains.
 
 `check` decides about a batch to append and changes nothing; `note` records a batch of the log. Transactions are tracked
-as far as the log shows them: the start of each open one, and those whose end the high watermark has not passed yet.
+as far as the log shows them (open_transactions.py). `check` also refuses a batch that would start a transaction and was
+not verified (verification.py), and `check_marker` a marker of an old coordinator or for an old epoch.
 
 Source  KIP-98; `<offset>.snapshot` files as Apache Kafka 4.3.1 writes them
 """
@@ -27,6 +28,9 @@ from typing import Final, NamedTuple
 from mypy_extensions import mypyc_attr
 
 from kbroker.runtime.ports import Buffer
+from kbroker.storage.open_transactions import OpenTransactions
+from kbroker.storage.transaction_index import AbortedTransaction
+from kbroker.storage.verification import Verification, Verifications
 from wire.batch_header import CONTROL_BIT, MAX_SEQUENCE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from wire.crc32c import crc32c
 from wire.errors import ErrorCode, KafkaError, Malformed
@@ -37,6 +41,9 @@ NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 
 DEFAULT_LIMIT: Final = 100_000
+MAX_EPOCH: Final = 32_767
+EPOCH_FOR_EACH_TRANSACTION: Final = 2
+"""The transaction.version since which each transaction has an epoch of its own, and its marker the next one."""
 
 SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = Struct(">hI")
@@ -125,37 +132,70 @@ class ProducerEntry:
         """
         epoch, first_sequence = header.producer_epoch, header.base_sequence
         if epoch == self.producer_epoch and self.batches:
-            if first_sequence == (self.batches[-1][0] + 1) & MAX_SEQUENCE and self.current_txn_first_offset < 0:
+            if first_sequence == (self.batches[-1][0] + 1) & MAX_SEQUENCE and (
+                self.current_txn_first_offset < 0 or header.attributes & TRANSACTIONAL_BIT
+            ):
                 return None  # the common case: the next batch
-            last_sequence = header.last_sequence
-            for batch in self.batches:
-                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
-                    return batch
-        if epoch < self.producer_epoch:
+            if (original := self.original_of(header)) is not None:
+                return original
+        self.check_epoch(epoch)
+        if first_sequence < 0:
+            return None  # from a coordinator of this broker; clients cannot send it
+        last = self.last_sequence
+        if epoch > self.producer_epoch:
+            # An epoch starts at 0, unless the producer is unknown: its earlier batches may have been deleted.
+            is_next = first_sequence == 0 or self.producer_epoch == NO_EPOCH
+        else:
+            is_next = first_sequence == (last + 1) & MAX_SEQUENCE
+        if not is_next:
             raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {self.producer_id} has epoch {epoch}, but epoch {self.producer_epoch} is known",
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {self.producer_id} sends sequence {first_sequence} of epoch {epoch} after {last} of epoch "
+                f"{self.producer_epoch}",
             )
         if self.current_txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {self.producer_id} has an open transaction, but the batch is not transactional",
             )
-        if epoch > self.producer_epoch:
-            # An epoch starts at 0, unless the producer is unknown: its earlier batches may have been deleted.
-            if first_sequence != 0 and self.producer_epoch != NO_EPOCH:
-                raise KafkaError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {self.producer_id} begins epoch {epoch} with sequence {first_sequence}",
-                )
-            return None
-        last = self.last_sequence
-        if first_sequence != (last + 1) & MAX_SEQUENCE:
-            raise KafkaError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {self.producer_id} sends sequence {first_sequence} after {last}",
-            )
         return None
+
+    def original_of(self, header: BatchHeader) -> RememberedBatch | None:
+        """The batch that a batch repeats, None if it repeats none of the remembered ones."""
+        if header.producer_epoch == self.producer_epoch and header.base_sequence >= 0:
+            first_sequence, last_sequence = header.base_sequence, header.last_sequence
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                    return batch
+        return None
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse an old epoch. Errors: INVALID_PRODUCER_EPOCH."""
+        if epoch < self.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {self.producer_id} has epoch {epoch}, but epoch {self.producer_epoch} is known",
+            )
+
+    def check_marker(self, epoch: int, coordinator_epoch: int, transaction_version: int) -> None:
+        """Check whether a coordinator's marker may be appended.
+
+        With transaction.version 2 the marker of an open transaction has a greater epoch than its batches. Only a
+        repeated marker may have the known epoch, and one that follows an overflow of the epoch.
+        Errors  INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
+        """
+        is_late = epoch == self.producer_epoch and transaction_version >= EPOCH_FOR_EACH_TRANSACTION
+        if is_late and self.current_txn_first_offset >= 0 and epoch != MAX_EPOCH:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the marker of producer {self.producer_id} has epoch {epoch}, which its open transaction has",
+            )
+        self.check_epoch(epoch)
+        if coordinator_epoch < self.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {self.coordinator_epoch}",
+            )
 
     def note(self, header: BatchHeader) -> None:
         """Record a data batch of the log."""
@@ -176,8 +216,7 @@ class ProducerEntry:
 class ProducerState:
     """All producers of one partition.
 
-    Shape      producers maps producer_id to its entry; open_transactions maps the first offset of each transaction to
-               its producer_id
+    Shape      producers maps producer_id to its entry; verifications are those in progress, which the log does not show
     Bound      limit producers without an open transaction; if there are more, the longest idle ones are evicted and
                then unknown, as expired ones are
     Invariant  end_offset: every batch below it has been recorded
@@ -187,8 +226,8 @@ class ProducerState:
     _: KW_ONLY
     limit: int = DEFAULT_LIMIT
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    open_transactions: dict[int, int] = field(default_factory=dict)
-    unreplicated_transactions: dict[int, int] = field(default_factory=dict)
+    open_transactions: OpenTransactions = field(default_factory=OpenTransactions)
+    verifications: Verifications = field(default_factory=Verifications)
     snapshot_offset: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -197,14 +236,26 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self.producers)
 
-    def check(self, header: BatchHeader, pending: dict[int, ProducerEntry] | None = None) -> RememberedBatch | None:
-        """As `ProducerEntry.check`; `pending` holds the entries after the earlier batches of the same append."""
+    def check(
+        self,
+        header: BatchHeader,
+        pending: dict[int, ProducerEntry] | None = None,
+        verification: Verification | None = None,
+    ) -> RememberedBatch | None:
+        """As `ProducerEntry.check`; `pending` holds the entries after the earlier batches of the same append.
+
+        With a `verification` a transactional batch must continue an open transaction, or the verification be valid.
+        """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID or header.attributes & CONTROL_BIT:
             return None
         entry = pending.get(producer_id) if pending is not None else None
         if entry is None:
             entry = self.producers.get(producer_id)
+        if verification is not None and header.attributes & TRANSACTIONAL_BIT:
+            if entry is not None and (original := entry.original_of(header)) is not None:
+                return original
+            self._check_verified(header, entry, verification)
         duplicate = None if entry is None else entry.check(header)
         if pending is not None and duplicate is None:
             after = ProducerEntry(producer_id) if entry is None else entry.copy()
@@ -212,52 +263,78 @@ class ProducerState:
             pending[producer_id] = after
         return duplicate
 
-    def note(self, header: BatchHeader, marker: TransactionMarker | None = None) -> None:
-        """Record a batch of the log; `marker` is the content of a control batch."""
-        producer_id = header.producer_id
+    def _check_verified(self, header: BatchHeader, entry: ProducerEntry | None, verification: Verification) -> None:
+        if self.is_open(header.producer_id, header.producer_epoch):
+            return
+        if entry is not None:
+            entry.check_epoch(header.producer_epoch)
+        known = self.verifications.get(header.producer_id)
+        if known is not verification:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+        if header.base_sequence >= 0:
+            known.check_sequence(header, has_batches=entry is not None and bool(entry.batches))
+
+    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has an open transaction of this epoch."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
+
+    def check_marker(self, header: BatchHeader, marker: TransactionMarker, transaction_version: int) -> None:
+        """As `ProducerEntry.check_marker`."""
+        entry = self.producers.get(header.producer_id)
+        if entry is not None:
+            entry.check_marker(header.producer_epoch, marker.coordinator_epoch, transaction_version)
+
+    def note(self, header: BatchHeader, marker: TransactionMarker | None = None) -> AbortedTransaction | None:
+        """Record a batch of the log; `marker` is what a control batch holds. Returns the transaction it aborts."""
+        producer_id, attributes = header.producer_id, header.attributes
         self.end_offset = header.base_offset + header.last_offset_delta + 1
         if producer_id == NO_PRODUCER_ID:
-            return
+            return None
         entry = self.producers.get(producer_id)
         if entry is None:
             if len(self.producers) >= self.limit:
                 self._evict_idle()
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
-        if header.attributes & CONTROL_BIT:
-            if marker is not None:
-                self._end_transaction(entry, header, marker)
-            return
+        if attributes & TRANSACTIONAL_BIT and self.verifications:
+            self.verifications.end(header)
+        if attributes & CONTROL_BIT:
+            return None if marker is None else self._end_transaction(entry, header, marker)
         entry.note(header)
-        if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
+        if attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = header.base_offset
             self.open_transactions[header.base_offset] = producer_id
+        return None
 
-    def _end_transaction(self, entry: ProducerEntry, header: BatchHeader, marker: TransactionMarker) -> None:
+    def _end_transaction(
+        self, entry: ProducerEntry, header: BatchHeader, marker: TransactionMarker
+    ) -> AbortedTransaction | None:
         if header.producer_epoch != entry.producer_epoch:
             entry.producer_epoch = header.producer_epoch
             entry.batches.clear()
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = header.max_timestamp
         first_offset, entry.current_txn_first_offset = entry.current_txn_first_offset, NO_OFFSET
-        if first_offset >= 0:
-            self.open_transactions.pop(first_offset, None)
-            self.unreplicated_transactions[first_offset] = header.last_offset
+        if first_offset < 0:
+            return None
+        last_offset = header.last_offset
+        unstable = self.open_transactions.after(first_offset)
+        self.open_transactions.end(first_offset, last_offset)
+        if marker.is_commit:
+            return None
+        stable = last_offset + 1 if unstable is None else unstable
+        return AbortedTransaction(entry.producer_id, first_offset, last_offset, stable)
 
     @property
     def first_unstable_offset(self) -> int | None:
         """The start of the first transaction that is open or whose end the high watermark has not passed; None if there
         is none.
         """
-        if not self.open_transactions and not self.unreplicated_transactions:
-            return None
-        return min([*self.open_transactions, *self.unreplicated_transactions])
+        return self.open_transactions.first_unstable_offset
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Mark transactions whose marker is below the high watermark as stable."""
-        if self.unreplicated_transactions:
-            self.unreplicated_transactions = {
-                first: last for first, last in self.unreplicated_transactions.items() if last >= high_watermark
-            }
+        self.open_transactions.on_high_watermark(high_watermark)
 
     def expire(self, timestamp_ms: int, expiration_ms: int) -> int:
         """Remove producers that have been idle for `expiration_ms` and have no open transaction; returns how many.
@@ -278,6 +355,7 @@ class ProducerState:
                 gone.append(producer_id)
         for producer_id in gone:
             del self.producers[producer_id]
+        self.verifications.expire(timestamp_ms, expiration_ms)
         return len(gone)
 
     def _evict_idle(self) -> None:
@@ -293,14 +371,17 @@ class ProducerState:
         for entry in entries:
             entry.heard_offset = entry.last_offset
             self.producers[entry.producer_id] = entry
-            if entry.current_txn_first_offset >= 0:
-                self.open_transactions[entry.current_txn_first_offset] = entry.producer_id
+        self.open_transactions = OpenTransactions(
+            (entry.current_txn_first_offset, entry.producer_id)
+            for entry in self.producers.values()
+            if entry.current_txn_first_offset >= 0
+        )
 
     def clear(self, offset: int) -> None:
         """Forget everything; the log now ends at that offset."""
         self.producers.clear()
-        self.open_transactions.clear()
-        self.unreplicated_transactions.clear()
+        self.open_transactions = OpenTransactions()
+        self.verifications.clear()
         self.end_offset = offset
         self.snapshot_offset = offset
 

@@ -37,12 +37,13 @@ class LogSlice:
     """The result of a read.
 
     Shape  records is a range of whole batches, None if there is nothing to read; place is that of the first batch;
-           size is the bytes of the records
+           size is the bytes of the records; next_offset is the offset after them, -1 if it was not looked up
     """
 
     records: FileRange | None
     place: Place
     size: int = 0
+    next_offset: int = -1
 
     def read(self) -> bytes:
         return self.records.read() if self.records is not None else b""
@@ -90,10 +91,11 @@ class Tail:
             stop = positions[last]
             if stop - start > max_bytes:
                 last = bisect_right(positions, start + max_bytes) - 1
-                stop = positions[max(last, first + 1 if at_least_one_batch else first)]
+                last = max(last, first + 1 if at_least_one_batch else first)
+                stop = positions[last]
             if stop > start:
                 records = FileRange(segment.files.open(segment.log_path), start, stop - start)
-                return LogSlice(records, (segment.base_offset, start), stop - start)
+                return LogSlice(records, (segment.base_offset, start), stop - start, ends[last - 1])
         return LogSlice(None, (segment.base_offset, start))
 
 

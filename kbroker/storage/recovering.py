@@ -40,6 +40,7 @@ class LogToRecover(NamedTuple):
     log_start_offset: int
     timestamp_ms: int
     size: int
+    cleaned_offset: int = 0
 
 
 class RecoveredLog(NamedTuple):
@@ -69,6 +70,7 @@ def recover_log(disk: Disk, log: LogToRecover) -> RecoveredLog:
             recovery_point=log.recovery_point,
             log_start_offset=log.log_start_offset,
             timestamp_ms=log.timestamp_ms,
+            cleaned_offset=log.cleaned_offset,
         )
     except OSError as error:
         outcome = error
@@ -93,7 +95,8 @@ def find_logs_to_recover(
         with suppress(OSError):
             size = _unflushed_bytes(directory.disk, path, recovery_point)
             start = directory.checkpoints.log_starts.get(key, 0)
-            found[key] = LogToRecover(path, config, recovery_point, start, timestamp_ms, size)
+            cleaned = directory.checkpoints.cleaned_offsets.get(key, 0)
+            found[key] = LogToRecover(path, config, recovery_point, start, timestamp_ms, size, cleaned)
     return found
 
 

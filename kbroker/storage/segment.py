@@ -23,6 +23,7 @@ from kbroker.storage.batches import SCAN_BYTES, scan_headers
 from kbroker.storage.durable import lacks_space, sync
 from kbroker.storage.files import FilePool, OpenFile
 from kbroker.storage.index import CorruptIndex, Index, OffsetIndex, TimeIndex
+from kbroker.storage.transaction_index import LAST_OFFSET, MAX_OFFSET, AbortedTransaction, TransactionIndex
 from wire.batch_header import FRAME_SIZE, HEADER_SIZE, BatchHeader
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFF_FFFF
@@ -69,6 +70,8 @@ class Segment:
     is_active: bool = False
     is_finished: bool = False  # a roll has completed its index files
     is_gone: bool = False  # its files are being renamed or unlinked, or already are
+    extension: str = ""  # of all its file names, behind the suffix
+    replaced: OpenFile | None = None  # its log, once a cleaned segment takes its name
     log_path: str = field(init=False)
     first_timestamp: int = field(init=False)
     max_timestamp: int = field(init=False)
@@ -81,6 +84,7 @@ class Segment:
     has_unsynced_files: bool = False
     _offset_index: Index | None = None
     _time_index: Index | None = None
+    _transaction_index: TransactionIndex | None = None
 
     def __post_init__(self) -> None:
         self.log_path = self.path(LOG_SUFFIX)
@@ -89,16 +93,26 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: FilePool, directory: str, base_offset: int, *, interval_bytes: int, created_ms: int
+        cls,
+        files: FilePool,
+        directory: str,
+        base_offset: int,
+        *,
+        interval_bytes: int,
+        created_ms: int,
+        extension: str = "",
     ) -> Segment:
         """Create the files of an empty segment, truncating files that a failed attempt left."""
-        segment = cls(files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms)
+        segment = cls(
+            files, directory, base_offset, interval_bytes=interval_bytes, created_ms=created_ms, extension=extension
+        )
         segment.has_unsynced_files = True
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             opened = files.create(segment.path(suffix))
             if opened.file.size():
                 opened.file.truncate(0)
         segment.begin_indexes()
+        segment.reset_transactions()
         return segment
 
     def begin_indexes(self) -> None:
@@ -110,15 +124,25 @@ class Segment:
         self.last_index_position = self.index_entries = self.time_entries = self.unwritten_entries = 0
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self.extension}"
 
     def open(self) -> OpenFile:
-        return self.files.open(self.log_path)
+        """The log. A reader that still uses a replaced segment gets the file that it had.
+
+        `replaced` is set before the name is taken, so whoever finds it unset afterwards has opened the right file.
+        """
+        try:
+            opened = self.files.open(self.log_path)
+        except FileNotFoundError:
+            if self.replaced is None:
+                raise
+            return self.replaced
+        return opened if self.replaced is None else self.replaced
 
     def use(self, files: FilePool) -> None:
         """Use another pool for opening files from now on."""
         self.files = files
-        for index in (self._offset_index, self._time_index):
+        for index in (self._offset_index, self._time_index, self._transaction_index):
             if index is not None:
                 index.files = files
 
@@ -135,6 +159,23 @@ class Segment:
         if index is None:
             index = self._time_index = TimeIndex(self.files, self.path(TIME_INDEX_SUFFIX))
         return index
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The aborted transactions whose markers are in this segment; most segments have none, and no file."""
+        index = self._transaction_index
+        if index is None:
+            index = self._transaction_index = TransactionIndex(self.files, self.path(TXN_INDEX_SUFFIX))
+        return index
+
+    def reset_transactions(self, *, has_file: bool = True) -> None:
+        """Start an empty transaction index; removes the file of an earlier one."""
+        path = self.path(TXN_INDEX_SUFFIX)
+        if has_file:
+            self.files.forget(path)
+            with suppress(FileNotFoundError):
+                self.files.disk.unlink(path)
+        self._transaction_index = TransactionIndex(self.files, path, written=0)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -163,12 +204,44 @@ class Segment:
             self.time_entries += 1
             self.unwritten_entries += 1
 
+    def aborted_between(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """As `TransactionIndex.between`, also while the segment is replaced. Errors: CorruptIndex."""
+        while True:
+            index = self.transaction_index
+            try:
+                found = ([], False) if index.is_empty else index.between(first_offset, end_offset)
+            except CorruptIndex:
+                if index is self._transaction_index:
+                    raise
+                continue
+            if index is self._transaction_index:
+                return found
+
+    def contents(self) -> tuple[OpenFile, TransactionIndex]:
+        """What readers need of the files: the log, and the aborted transactions in memory."""
+        transactions = TransactionIndex(self.files, self.path(TXN_INDEX_SUFFIX), written=0)
+        for one in self.aborted_between(0, MAX_OFFSET)[0]:
+            transactions.add(one)
+        return self.open(), transactions
+
+    def give_up_names(self, contents: tuple[OpenFile, TransactionIndex]) -> None:
+        """Let readers continue with this segment, although a cleaned one is about to get the names of its files."""
+        self.replaced, self._transaction_index = contents
+        self.is_gone = True
+
+    def add_aborted(self, one: AbortedTransaction) -> None:
+        """Add a transaction whose abort marker was appended to this segment."""
+        self.transaction_index.add(one)
+        self.unwritten_entries += 1
+
     def write_indexes(self) -> None:
         """Write new entries to the index files; done by rolls, flushes and closes."""
         if self._offset_index is not None:
             self._offset_index.write_out()
         if self._time_index is not None:
             self._time_index.write_out()
+        if self._transaction_index is not None:
+            self._transaction_index.write_out()
         self.unwritten_entries = 0
 
     def sync(self, *, with_indexes: bool) -> None:
@@ -178,6 +251,8 @@ class Segment:
             self.write_indexes()
             self.offset_index.sync()
             self.time_index.sync()
+            if not self.transaction_index.is_empty:
+                self.transaction_index.sync()
 
     # --- looking up ---------------------------------------------------------------------------------------------------
 
@@ -347,6 +422,8 @@ class Segment:
         relative_offset = offset - self.base_offset
         self.offset_index.truncate_below(relative_offset)
         self.time_index.truncate_below(relative_offset, field=1)
+        if not self.transaction_index.is_empty:
+            self.transaction_index.truncate_below(offset, field=LAST_OFFSET)
         self.has_unsynced_files = True
 
     def resume(self) -> BatchHeader | None:
@@ -390,10 +467,20 @@ class Segment:
         return last
 
     def reset_indexes(self) -> None:
-        """Empty both indexes before the log is read."""
+        """Empty the indexes before the log is read."""
         self.begin_indexes()
+        self.reset_transactions()
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
+
+    def write_transactions(self) -> None:
+        """Write out a transaction index that was made again from the log; on a full disk it stays in memory."""
+        try:
+            self.transaction_index.write_out()
+        except OSError as error:
+            if not lacks_space(error):
+                raise
+        self.has_unsynced_files = True
 
     def finish_indexes(self) -> None:
         """Write out the indexes of a log that was read to its end."""

@@ -56,12 +56,14 @@ class RecoveredSegment(NamedTuple):
 
     Shape  next_offset is the offset after the last good batch; producer_batches are the positions of each producer's
            last batches, ascending, or None if those are not sufficient
+    Note   has_transactions: the transaction index is empty now, and must be made again from all batches
     Units  cut_bytes is how many bytes after the last good batch were truncated
     """
 
     next_offset: int
     cut_bytes: int
     producer_batches: tuple[int, ...] | None
+    has_transactions: bool = False
 
 
 def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int = CHUNK_BYTES) -> RecoveredSegment:
@@ -79,7 +81,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
     checked, known_until = b"", base_offset  # epoch and magic as bytes, valid for batches that end before this offset
     windows: dict[int, deque[int]] = {}
     producer, window = NO_PRODUCER_ID, deque[int]()
-    is_simple, is_damaged = True, False
+    is_simple, has_transactions, is_damaged = True, False, False
     start = 0
     while start + HEADER_SIZE <= end and not is_damaged:
         chunk = file.pread(min(chunk_bytes, end - start), start)
@@ -123,7 +125,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
                     add_time(latest, latest_offset - base_offset)
             if producer_id != NO_PRODUCER_ID:
                 if chunk[at + _ATTRIBUTES_LOW] & (TRANSACTIONAL_BIT | CONTROL_BIT):
-                    is_simple = False
+                    is_simple, has_transactions = False, True
                 if producer_id != producer:
                     producer, window = producer_id, windows.setdefault(producer_id, deque(maxlen=REMEMBERED_BATCHES))
                     if len(windows) > MAX_PRODUCERS:
@@ -146,7 +148,7 @@ def recover_segment(segment: Segment, epochs: LeaderEpochs, *, chunk_bytes: int 
         file.truncate(start)
     segment.finish_indexes()
     positions = tuple(sorted(position for window in windows.values() for position in window)) if is_simple else None
-    return RecoveredSegment(next_offset, end - start, positions)
+    return RecoveredSegment(next_offset, end - start, positions, has_transactions)
 
 
 def producer_headers(segment: Segment, positions: tuple[int, ...]) -> list[BatchHeader]:

@@ -28,6 +28,7 @@ class SegmentedLog(LogView):
 
     Shape      retired are the segments that retention has removed and whose files are not renamed yet
     Invariant  recovery_point <= log_end_offset, and the invariants of LogView
+    Shape      cleaned_offset is where the dirty part starts; None if the log was never cleaned
     Note       each truncation raises `generation`, which invalidates older flush plans
     """
 
@@ -39,6 +40,7 @@ class SegmentedLog(LogView):
     is_log_start_known: bool
     retired: deque[tuple[Segment, ...]]
     generation: int
+    cleaned_offset: int | None
     _jitter_ms: Callable[[int], int]
     _loaded_active_offset: int
 
@@ -150,6 +152,8 @@ class SegmentedLog(LogView):
 
     def _end_at(self, offset: int) -> None:
         self.log_end_offset = offset
+        if self.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.local_log_start_offset = min(self.local_log_start_offset, offset)

@@ -80,6 +80,11 @@ class SegmentList:
         names = {id(segment) for segment in gone}
         self.replace(segment for segment in self._segments if id(segment) not in names)
 
+    def exchange(self, gone: Iterable[Segment], new: Segment) -> None:
+        """Replace segments by one, in one step."""
+        names = {id(segment) for segment in gone}
+        self.replace((new, *(segment for segment in self._segments if id(segment) not in names)))
+
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segment that holds `offset`, if any, and all later ones."""
         segments = self._segments

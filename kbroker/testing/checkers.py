@@ -51,11 +51,13 @@ class Allowances:
     """What a run was permitted to do.
 
     Shape   unordered: processes whose sends may be repeated and reordered (not idempotent, with retries);
-            leader_lost: partitions whose leader was lost for good, so that acks=1 promises nothing there
+            leader_lost: partitions whose leader was lost for good, so that acks=1 promises nothing there;
+            uncommitted: processes that read with isolation level read_uncommitted
     """
 
     unordered: frozenset[str] = frozenset()
     leader_lost: frozenset[str] = frozenset()
+    uncommitted: frozenset[str] = frozenset()
 
 
 NOTHING_ALLOWED = Allowances()
@@ -72,6 +74,7 @@ class Send:
     type: Type = Type.INFO
     offset: int | None = None
     acks: int = -1
+    transaction: str | None = None
 
 
 @dataclass(slots=True)
@@ -93,7 +96,8 @@ class Evidence:
     """A history, sorted for the checkers.
 
     Shape   sends maps (partition, value) -> the send; seen maps partition -> offset -> value -> the first witness;
-            places maps partition -> value -> its offsets; logs maps partition -> the final logs, one for each source
+            places maps partition -> value -> its offsets; logs maps partition -> the final logs, one for each source;
+            committed are the transactions whose commit was acknowledged
     """
 
     sends: dict[tuple[str, str], Send]
@@ -101,15 +105,32 @@ class Evidence:
     seen: dict[str, dict[int, dict[str, str]]]
     places: dict[str, dict[str, set[int]]]
     logs: dict[str, list[FinalLog]]
+    committed: set[str | None]
 
     def log_start_offset(self, key: str) -> int:
         """The lowest start among a partition's final logs, 0 without any."""
         return min((log.log_start_offset for log in self.logs.get(key, [])), default=0)
 
+    def known(self, key: str, *, only_committed: bool) -> list[int]:
+        """The offsets that have a record; only those that every reader must see, or also those of open and aborted
+        transactions.
+        """
+        return sorted(
+            offset
+            for offset, values in self.seen[key].items()
+            if not only_committed or any(self._is_visible(key, value) for value in values)
+        )
+
+    def _is_visible(self, key: str, value: str) -> bool:
+        send = self.sends.get((key, value))
+        return send is None or send.transaction is None or send.transaction in self.committed
+
 
 def sort_evidence(history: Iterable[Event]) -> Evidence:
     """Match invocations with completions. Errors: BadHistory if the recorder contradicts itself."""
-    evidence = Evidence({}, [], defaultdict(lambda: defaultdict(dict)), defaultdict(lambda: defaultdict(set)), {})
+    evidence = Evidence(
+        {}, [], defaultdict(lambda: defaultdict(dict)), defaultdict(lambda: defaultdict(set)), {}, set()
+    )
     logs: dict[tuple[str, str], FinalLog] = {}
     for event in history:
         if event.function is Function.SEND:
@@ -119,6 +140,8 @@ def sort_evidence(history: Iterable[Event]) -> Evidence:
         elif event.function is Function.POLL and event.type is Type.OK:
             evidence.reads.append(event)
             _note(evidence, event, f"a poll of {event.process}")
+        elif event.function is Function.TXN and event.type is Type.OK:
+            evidence.committed.add(event.value)
         elif event.function in {Function.ASSIGN, Function.SUBSCRIBE} and event.type is not Type.INVOKE:
             evidence.reads.append(event)
         elif event.function in {Function.FINAL, Function.BOUNDS}:
@@ -139,7 +162,9 @@ def _match_send(event: Event, sends: dict[tuple[str, str], Send]) -> None:
     if event.type is Type.INVOKE:
         if send is not None:
             raise BadHistory(f"{event.value!r} is sent twice to {event.key}; the checkers need unique values")
-        sends[event.key, event.value] = Send(event.process, event.key, event.value, acks=event.acks)
+        sends[event.key, event.value] = Send(
+            event.process, event.key, event.value, acks=event.acks, transaction=event.transaction
+        )
         return
     if send is None or send.process != event.process:
         raise BadHistory(f"{event.process} completes a send of {event.value!r} to {event.key} that it did not invoke")
@@ -227,7 +252,7 @@ def offsets_agree(evidence: Evidence) -> Iterator[Finding]:
 def order_is_kept(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWED) -> Iterator[Finding]:
     """K3: sends of one process are in their order; readers move forward and skip no known record."""
     yield from _judge_sends(evidence, allowances)
-    yield from _judge_reads(evidence)
+    yield from _judge_reads(evidence, allowances)
     for key, logs in evidence.logs.items():
         for log in logs:
             for (before, _), (offset, value) in zip(log.records, log.records[1:], strict=False):
@@ -253,8 +278,8 @@ def _judge_sends(evidence: Evidence, allowances: Allowances) -> Iterator[Finding
             latest[send.process, send.key] = (offset, send.value)
 
 
-def _judge_reads(evidence: Evidence) -> Iterator[Finding]:
-    known = {key: sorted(offsets) for key, offsets in evidence.seen.items()}
+def _judge_reads(evidence: Evidence, allowances: Allowances) -> Iterator[Finding]:
+    known: dict[tuple[str, bool], list[int]] = {}
     next_offset: dict[tuple[str, str], int | None] = {}
     for event in evidence.reads:
         if event.function is not Function.POLL:
@@ -272,7 +297,10 @@ def _judge_reads(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("K3", "nonmonotonic-poll", event.key, event.offset, text)
         elif expected is not None:
             expected = max(expected, evidence.log_start_offset(event.key))
-            yield from _judge_skip(event, known[event.key], expected, event.offset)
+            level = event.key, event.process not in allowances.uncommitted
+            if level not in known:
+                known[level] = evidence.known(event.key, only_committed=level[1])
+            yield from _judge_skip(event, known[level], expected, event.offset)
         next_offset[event.process, event.key] = event.offset + 1
 
 

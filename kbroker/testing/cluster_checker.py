@@ -19,8 +19,8 @@
 
 A cluster shows its state by answers and files, so the checkers see less than a simulation does: a wrong high watermark
 counts only if a client could have seen it. In the logs the property is Raft's log matching; nodes that replay equal
-metadata logs have equal images. Histories are without transactions and without unclean elections, which may lose
-records.
+metadata logs have equal images. Histories are without unclean elections, which may lose records. A record of a
+transaction counts as acknowledged when its transaction is committed.
 
 Source: KIP-101, KIP-207, KIP-279, KIP-595; Raft (Ongaro and Ousterhout, log matching, election safety).
 """
@@ -245,6 +245,7 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
     latest: dict[str, int] = defaultdict(int)
     begun: dict[tuple[str, str | None], int] = {}
     acked: list[tuple[Event, int]] = []
+    committed: dict[str | None, int] = {None: -1}
     starts: dict[str, int] = defaultdict(int)
     polled: dict[str, set[int | None]] = defaultdict(set)
     last_poll: dict[str, int] = {}
@@ -260,7 +261,9 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
             begun[event.key, event.value] = event.at_ms
         elif event.function is Function.SEND and event.type is Type.OK:
             acked.append((event, begun.get((event.key, event.value), -1)))
-        elif event.function is Function.POLL:
+        elif event.function is Function.TXN and event.type is Type.OK:
+            committed[event.value] = event.at_ms
+        elif event.function is Function.POLL and event.type is Type.OK:
             polled[event.key].add(event.offset)
             last_poll[event.key] = event.at_ms
         elif event.function is Function.BOUNDS:
@@ -273,9 +276,10 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
             if not any(e.key == key and heal_ms <= sent_ms and e.at_ms <= end_ms for e, sent_ms in acked):
                 yield Finding("K11", "not-writable", key, -1, f"not within {patience_ms} ms after t={heal_ms}")
     for event, _ in acked:
-        late_ms = event.at_ms + patience_ms
+        late_ms = max(event.at_ms, committed.get(event.transaction, event.at_ms)) + patience_ms
         if (
-            _offset(event) >= starts[event.key]
+            event.transaction in committed
+            and _offset(event) >= starts[event.key]
             and event.offset not in polled[event.key]
             and last_poll.get(event.key, -1) > late_ms
         ):

@@ -8,8 +8,10 @@
     stale-commit    a commit of a generation was acknowledged that began after a later generation was in force
 
 Each offset of a group is a register: a commit takes effect at one moment between its invocation and its completion, at
-any later moment if its end is not known (`info`, or no completion), and never if it was refused. Two requests for it
-that overlap may have taken effect in either order. A deletion is a commit of -1, which is also what each register
+any later moment if its end is not known (`info`, or no completion), and never if it was refused. A commit in a
+transaction takes effect after its producer has asked to commit the transaction, or never; see `transaction_checker`.
+Reads must be of stable offsets, so a commit counts as soon as the outcome of the transaction is decided. Two requests
+for it that overlap may have taken effect in either order. A deletion is a commit of -1, which each register also
 contains before the first commit. A generation is in force once the first member knows its assignment.
 
 These histories do not cover expired offsets and deleted groups: leave out a group whose offsets may go by themselves.
@@ -18,11 +20,12 @@ These histories do not cover expired offsets and deleted groups: leave out a gro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kbroker.testing.checkers import Finding
+from kbroker.testing.checkers import NOTHING_ALLOWED, Allowances, Finding
 from kbroker.testing.history import BadHistory, Event, Function, Type
+from kbroker.testing.transaction_checker import Transactions, sort_transactions
 
 NONE_COMMITTED = -1
 
@@ -31,7 +34,8 @@ NONE_COMMITTED = -1
 class Access:
     """A commit or a read of one register.
 
-    Units  begin and end are places in the history; end is None if it is not known or never came
+    Units  begin and end are places in the history; end is None if it is not known or never came; sent is the place of
+           the request, before begin in a transaction
     """
 
     process: str
@@ -40,6 +44,8 @@ class Access:
     epoch: int = -1
     end: int | None = None
     type: Type = Type.INFO
+    sent: int = -1
+    transaction: str | None = None
 
 
 @dataclass(slots=True)
@@ -52,8 +58,9 @@ class Register:
     reads: list[Access]
 
 
-def check_groups(history: Iterable[Event]) -> list[Finding]:
+def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLOWED) -> list[Finding]:
     """All findings of K10. Errors: BadHistory if the recording contradicts itself."""
+    transactions = sort_transactions(history, allowances)
     registers: dict[tuple[str, str], Register] = {}
     open_accesses: dict[tuple[Function, str, str, str], Access] = {}
     owners: dict[tuple[str, str, int], str] = {}
@@ -71,9 +78,27 @@ def check_groups(history: Iterable[Event]) -> list[Finding]:
             )
             _access(event, place, register, open_accesses)
     for register in registers.values():
+        _take_outcomes(register, transactions)
         findings.extend(_judge(register))
         findings.extend(_judge_generations(register, in_force[register.group]))
     return findings
+
+
+def _take_outcomes(register: Register, transactions: Transactions) -> None:
+    """The last commit in a transaction takes effect with it."""
+    replaced_by: dict[str, Type] = {}
+    for commit in reversed(register.commits):
+        if commit.transaction is None or commit.type is Type.FAIL:
+            continue
+        transaction, later = transactions[commit.transaction], replaced_by.get(commit.transaction)
+        if commit.type is Type.OK or later is None:
+            replaced_by[commit.transaction] = commit.type
+        if transaction.asked is None or transaction.is_aborted or later is Type.OK:
+            commit.type = Type.FAIL
+            continue
+        is_known = commit.type is Type.OK and later is None and transaction.is_committed
+        commit.begin, commit.end = transaction.asked, transaction.committed_by if is_known else None
+        commit.type = Type.OK if is_known else Type.INFO
 
 
 def _group(event: Event) -> str:
@@ -105,7 +130,10 @@ def _access(
             raise BadHistory(f"{event.process} has two {event.function}s of {event.key} in flight at t={event.at_ms}")
         if event.function is Function.COMMIT and event.offset is None:
             raise BadHistory(f"a commit of {event.process} without an offset at t={event.at_ms}")
-        access = Access(event.process, event.offset, place, -1 if event.epoch is None else event.epoch)
+        access = Access(
+            event.process, event.offset, place, -1 if event.epoch is None else event.epoch, sent=place,
+            transaction=event.transaction,
+        )  # fmt: skip
         open_accesses[name] = access
         (register.commits if event.function is Function.COMMIT else register.reads).append(access)
         return
@@ -178,7 +206,7 @@ def _judge_generations(register: Register, in_force: list[tuple[int, int]]) -> I
     for commit in register.commits:
         if commit.type is not Type.OK or commit.epoch < 0:
             continue
-        newest = max((epoch for place, epoch in in_force if place < commit.begin), default=-1)
+        newest = max((epoch for place, epoch in in_force if place < commit.sent), default=-1)
         if commit.epoch < newest:
             text = f"{commit.process} commits it in generation {commit.epoch}, when {newest} was in force"
             yield _finding(register, "stale-commit", commit.offset, text)

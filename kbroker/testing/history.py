@@ -22,6 +22,14 @@ Groups: the lines of `commit` (stores an offset; -1 deletes it), `committed` (re
 is assigned the partition, always `ok`) have the group as value and, except for reads, the generation as epoch; -1 is a
 commit without a member.
 
+Transactions: the name of a transaction is the `txn` of its sends, of the polls of its inputs, and of the commits of
+their offsets. Its `txn` lines have the name as value: the producer asks to commit it (`invoke`), it is committed
+(`ok`), it is aborted (`fail`), or nothing is known (`info`). A transaction without an invocation is aborted. `init`
+(always `ok`) is a producer that has got an epoch for its transactional id (value). A `poll` of type `info` has no
+record: the process has received everything that it will receive before this offset. `stable` (always `ok`) is the last
+stable offset (offset) and the high watermark (value) that a broker (proc) has named in one answer, as the leader of an
+epoch. What the readers are allowed to see depends on their isolation level: `Allowances.uncommitted`.
+
 Clusters: an observer asks all nodes again and again, and reads their disks at the end. All its lines are `ok`; proc is
 the node that answered, or whose disk or log was read:
 
@@ -53,6 +61,8 @@ class Function(StrEnum):
     SEND = "send"
     POLL = "poll"
     TXN = "txn"
+    INIT = "init"
+    STABLE = "stable"
     ASSIGN = "assign"
     SUBSCRIBE = "subscribe"
     COMMIT = "commit"
@@ -100,6 +110,7 @@ class Event:
     offset: int | None = None
     epoch: int | None = None
     acks: int = -1
+    transaction: str | None = None
     error: str | None = None
 
 
@@ -113,6 +124,7 @@ _FIELDS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     "epoch": ("epoch", int),
     "err": ("error", str),
     "acks": ("acks", int),
+    "txn": ("transaction", str),
     "type": ("type", Type),
 }
 """A field's name in the line, its attribute and its type. Fields at their defaults are left out."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from kbroker.runtime.ports import ReadableFile
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
+from kbroker.storage.transaction_index import AbortedTransaction
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
 
 
@@ -26,15 +27,6 @@ class OffsetPosition(NamedTuple):
 
     last_offset: int
     position: int
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of a transaction index. Units: offsets count records; last_offset is that of the abort marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

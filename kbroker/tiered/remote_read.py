@@ -29,6 +29,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.metrics import Histogram
 from kbroker.runtime.net_ports import Env, Pieces
 from kbroker.runtime.ports import Buffer
+from kbroker.storage.transaction_index import AbortedTransaction
 from kbroker.tiered.aborted import aborted_between
 from kbroker.tiered.api import (
     RemoteLogMetadataManager,
@@ -45,7 +46,7 @@ from kbroker.tiered.chunk_cache import ChunkCache
 from kbroker.tiered.chunk_reader import ChunkReader
 from kbroker.tiered.index_cache import RemoteIndexCache
 from kbroker.tiered.index_loads import IndexLoads
-from kbroker.tiered.indexes import AbortedTransaction, RemoteIndexes
+from kbroker.tiered.indexes import RemoteIndexes
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.quota import ByteQuota
 from kbroker.tiered.read_ahead import read_ahead
@@ -156,7 +157,9 @@ class RemoteReader:
             await self.wait_until_ready(remote.topic_id_partition)
             found = await self._read(partition, remote.topic_id_partition, offset, max_bytes, at_least_one_batch)
             if read_committed and found.size:
-                aborted = await aborted_between(self._metadata, self.indexes.get, partition, offset, found.next_offset)
+                aborted = await aborted_between(
+                    self._metadata, self.indexes.get, partition, offset, found.next_offset, env=self._env
+                )
                 found = found._replace(aborted=aborted)
         except RemoteStorageError as error:
             raise self.failed(partition, offset, error) from error

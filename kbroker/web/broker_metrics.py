@@ -325,11 +325,17 @@ def _rebalances(broker: Broker) -> float:
     return sum(shard.counts.completed_rebalances for shard in shards(broker))
 
 
+@of_broker(COUNTER, "kafka_server_group_coordinator_metrics_consumer_group_rebalance_total")
+def _consumer_group_rebalances(broker: Broker) -> float:
+    """Rises of the epochs of consumer groups of KIP-848; each one makes a new target assignment."""
+    return sum(shard.counts.consumer_rebalances for shard in shards(broker))
+
+
 @of_broker(GAUGE, "kafka_consumergroup_members", "consumergroup", "state")
 def _members(broker: Broker) -> Samples:
     """Members of a group."""
     for _, group in groups(broker):
-        yield (group.group_id, group.state.value), len(group.members)
+        yield (group.group_id, group.state_name), len(group.members)
 
 
 @of_broker(GAUGE, "kafka_consumergroup_current_offset", "consumergroup", "topic", "partition")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kbroker.broker import Broker
 from kbroker.coordinator.common.led import State
-from kbroker.coordinator.group import Group
+from kbroker.coordinator.context import AnyGroup
 from kbroker.coordinator.shard import GroupShard
 
 
@@ -24,7 +24,7 @@ class Committed(NamedTuple):
     lag: int | None
 
 
-def groups(broker: Broker) -> Iterator[tuple[GroupShard, Group]]:
+def groups(broker: Broker) -> Iterator[tuple[GroupShard, AnyGroup]]:
     """Every group with its shard. Groups may appear and disappear during the iteration."""
     for shard in shards(broker):
         for group_id in shard.group_ids():
@@ -43,7 +43,7 @@ def count(broker: Broker, state: State) -> int:
     return sum(led.state is state for led in broker.groups.led.values())
 
 
-def committed(shard: GroupShard, group: Group, broker: Broker) -> Iterator[Committed]:
+def committed(shard: GroupShard, group: AnyGroup, broker: Broker) -> Iterator[Committed]:
     """A group's committed offsets, ordered by topic and partition."""
     for topic, partitions in sorted(shard.offsets_of(group.group_id).items()):
         for index, stored in sorted(partitions.items()):

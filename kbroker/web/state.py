@@ -13,6 +13,8 @@ from typing import Any
 
 from kbroker import __version__, build
 from kbroker.broker import Broker
+from kbroker.coordinator.consumer.group import CONSUMER, ConsumerGroup
+from kbroker.coordinator.group import Group
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
 from kbroker.storage.retention import judge, local_limits
@@ -21,6 +23,7 @@ from kbroker.tiered.kept import KeptSegment, TierView, why_kept
 from kbroker.tiered.partition import RemotePartition
 from kbroker.web.groups import committed, groups
 from kbroker.web.ports import Observed
+from kbroker.web.transaction_metrics import described
 from wire.types import uuid_to_text
 
 PIECE_BYTES = 8 * 1024
@@ -37,6 +40,8 @@ def render(node: Observed) -> Iterator[bytes]:
     yield from _array("partitions", (_partition(held, timestamp_ms) for held in _sorted_partitions(broker)))
     yield b",\n"
     yield from _array("groups", iter(()) if broker is None else _groups(broker))
+    yield b",\n"
+    yield from _array("transactions", iter(()) if broker is None else described(broker))
     yield b",\n"
     yield from _array("connections", iter(()) if server is None else _connections(server, node.env.now_ms()))
     yield b"}\n"
@@ -168,25 +173,53 @@ def _groups(broker: Broker) -> Iterator[dict[str, Any]]:
     for shard, group in groups(broker):
         yield {
             "group_id": group.group_id,
-            "state": group.state.value,
-            "protocol_type": group.protocol_type,
-            "protocol": group.protocol_name,
-            "generation_id": group.generation_id,
-            "leader": group.leader_id,
-            "members": [
-                {
-                    "member_id": member.member_id,
-                    "group_instance_id": member.group_instance_id,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                }
-                for member in group.members.values()
-            ],
+            "state": group.state_name,
+            **(_consumer_group(group) if isinstance(group, ConsumerGroup) else _classic_group(group)),
             "offsets": [
                 {"topic": held.topic, "partition": held.partition, "committed_offset": held.offset, "lag": held.lag}
                 for held in committed(shard, group, broker)
             ],
         }
+
+
+def _classic_group(group: Group) -> dict[str, Any]:
+    return {
+        "type": "classic",
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol_name,
+        "generation_id": group.generation_id,
+        "leader": group.leader_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+def _consumer_group(group: ConsumerGroup) -> dict[str, Any]:
+    return {
+        "type": CONSUMER,
+        "protocol_type": CONSUMER,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_epoch": member.member_epoch,
+                "state": member.state.name,
+                "is_classic": member.classic is not None,
+            }
+            for member in group.members.values()
+        ],
+    }
 
 
 def _connections(server: Server, now_ms: int) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ class CoordinatorDied(Exception):
 class RecordingWorld(World):
     """A world whose coordinator can crash. It records the history that its clients observe."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.dies_in_append = False
         self.events: list[Event] = []
         super().__init__(**settings)
@@ -43,7 +43,7 @@ class RecordingWorld(World):
     def append(self, outcome: GroupOutcome) -> Any:
         if self.dies_in_append and outcome.records:
             self.dies_in_append = False
-            self.log.extend((record.key, record.value) for record in outcome.records)
+            self.store(outcome)
             raise CoordinatorDied
         return super().append(outcome)
 

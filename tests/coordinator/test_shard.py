@@ -124,7 +124,7 @@ def test_a_group_of_an_old_kafka_is_loaded() -> None:
 def test_records_of_other_group_types_are_ignored() -> None:
     world = World()
     world.commit(5)
-    world.log += [(b"\0\3\0\1g", b"\0\0\0\0\0\1\0"), (b"\0\x05\0\1g\0\1m", None), (b"\x7f\xff", b"")]
+    world.log += [(b"\0\x0b\0\1g", b"\0\0\0\0\0\1\0"), (b"\0\x0a\0\1g\0\1m", None), (b"\x7f\xff", b"")]
     world.load()
     world.shard.replay(None, b"no key at all")
     assert world.shard.group_ids() == [GROUP]

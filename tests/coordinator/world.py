@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
-from kbroker.coordinator.common.ports import Parked
+from kbroker.coordinator.common.ports import Job, Parked, Producer
 from kbroker.coordinator.context import Caller
 from kbroker.coordinator.shard import GroupOutcome, GroupShard
+from kbroker.metadata.image import Image
 from wire.codec import encode
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopic
+from wire.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponsePartition,
+)
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from wire.stored.consumer_protocol import ConsumerProtocolSubscription
 from wire.types import ZERO_UUID
 
@@ -36,15 +47,20 @@ def subscription(*topics: str) -> bytes:
 class World:
     """See the module docstring.
 
-    Shape   log holds keys and values; fail_with makes the next append fail
+    Shape   log holds keys and values; transactional says, by offset in the log, which producer appended a record, and
+            for a marker, whether it commits. fail_with makes the next append fail; holds_jobs keeps jobs for do_job
     """
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now_ms, self.timestamp_ms = MONOTONIC_START_MS, WALL_START_MS
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.transactional: dict[int, tuple[int, bool | None]] = {}
         self.answers: dict[Parked, Any] = {}
         self.fail_with: ErrorCode | None = None
+        self.jobs: list[Job] = []
+        self.holds_jobs = False
+        self.image = Image()
         self._ids = 0
         self.shard = self.load()
 
@@ -52,7 +68,13 @@ class World:
         """Load a new shard from the log."""
         self.shard = GroupShard(self.settings, new_uuid=self.new_uuid, max_pending_bytes=MAX_PENDING_BYTES)
         for offset, (key, value) in enumerate(self.log):
-            self.shard.replay(key, value, offset=offset)
+            producer_id, commits = self.transactional.get(offset, (-1, None))
+            if commits is None:
+                self.shard.replay(key, value, offset=offset, producer_id=producer_id)
+            else:
+                self.shard.replay_marker(producer_id, committed=commits)
+        self.shard.on_image(self.image)
+        self.jobs = []
         self.append(self.shard.on_loaded(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))
         return self.shard
 
@@ -66,9 +88,10 @@ class World:
         self._ids += 1
         return UUID(int=self._ids)
 
-    def decide(self, request: Any, caller: Caller = CALLER) -> Any:
+    def decide(self, request: Any, caller: Caller = CALLER, *, producer: Producer | None = None) -> Any:
         """The response: Parked if the request waits, or its answer if that is already there."""
         outcome = self.shard.decide(request, caller, now_ms=self.now_ms, timestamp_ms=self.timestamp_ms)
+        outcome = replace(outcome, producer=producer)
         response = self.append(outcome)
         # An initial delay of 0 is over immediately.
         self.on_time()
@@ -84,11 +107,35 @@ class World:
             self.shard.on_append_failed(outcome, code, **now)
             response = outcome.refused(code)
         else:
-            base_offset = len(self.log)
-            self.log.extend((record.key, record.value) for record in outcome.records)
+            base_offset = self.store(outcome)
             self.shard.on_appended(outcome, base_offset=base_offset, **now)
+            self.jobs += outcome.jobs
+        if not outcome.records:
+            self.jobs += outcome.jobs
         self._take_answers()
+        while self.jobs and not self.holds_jobs:
+            self.do_job()
         return response
+
+    def do_job(self) -> None:
+        """Do the first piece of work for a thread, and the decision that follows it."""
+        job = self.jobs.pop(0)
+        self.append(job.decide(job.run())(now_ms=self.now_ms, timestamp_ms=self.timestamp_ms))
+
+    def store(self, outcome: GroupOutcome) -> int:
+        """Append the records to the log. Returns the offset of the first one."""
+        base_offset = len(self.log)
+        self.log.extend((record.key, record.value) for record in outcome.records)
+        if outcome.producer is not None:
+            of_producer = outcome.producer.producer_id, None
+            self.transactional.update(dict.fromkeys(range(base_offset, len(self.log)), of_producer))
+        return base_offset
+
+    def end(self, producer_id: int, *, committed: bool) -> None:
+        """Append a marker, and apply it."""
+        self.transactional[len(self.log)] = producer_id, committed
+        self.log.append((b"", None))
+        self.shard.replay_marker(producer_id, committed=committed)
 
     def on_time(self) -> None:
         while (due_ms := self.shard.next_deadline_ms()) is not None and due_ms <= self.now_ms:
@@ -233,13 +280,53 @@ class World:
         response = self.decide(request, Caller("client", "/127.0.0.1", version))
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
+    def commit_in_transaction(
+        self,
+        offset: int,
+        *,
+        producer_id: int = 1000,
+        joined: JoinGroupResponse | None = None,
+        topic: str = "orders",
+        partition: int = 0,
+        instance_id: str | None = None,
+        metadata: str | None = "",
+        group_id: str = GROUP,
+    ) -> ErrorCode:
+        """TxnOffsetCommit of one partition, by a member or without membership."""
+        one = TxnOffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=metadata
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=f"t{producer_id}",
+            group_id=group_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            generation_id=-1 if joined is None else joined.generation_id,
+            member_id="" if joined is None else joined.member_id,
+            group_instance_id=instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[one])],
+        )
+        return ErrorCode(self.decide(request, producer=Producer(producer_id, 0)).topics[0].partitions[0].error_code)
+
     def committed(
         self, *, topic: str = "orders", partition: int = 0, group_id: str = GROUP, topic_id: UUID = ZERO_UUID
     ) -> int:
         """OffsetFetch of one partition."""
+        return self.fetch(topic, partition, group_id, topic_id=topic_id).committed_offset
+
+    def fetch(
+        self, topic: str, partition: int, group_id: str, *, topic_id: UUID = ZERO_UUID, require_stable: bool = False
+    ) -> OffsetFetchResponsePartition:
+        """The answer of OffsetFetch for one partition."""
         topics = [OffsetFetchRequestTopic(name=topic, topic_id=topic_id, partition_indexes=[partition])]
-        response = self.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group_id, topics=topics))
-        return response.topics[0].partitions[0].committed_offset
+        request = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+        return self.shard.fetch_offsets(request, require_stable=require_stable).topics[0].partitions[0]
+
+    def is_unstable(self, *, partition: int = 0, group_id: str = GROUP) -> bool:
+        """Whether OffsetFetch with require_stable refuses a partition of "orders"."""
+        found = self.fetch("orders", partition, group_id, require_stable=True)
+        assert found.error_code in (ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return found.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
 
     # Whole groups
 

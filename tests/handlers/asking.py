@@ -34,6 +34,8 @@ from wire.messages.produce import PartitionProduceData, PartitionProduceResponse
 from wire.record_batch import Record, RecordBatch, batches, build_batch
 from wire.types import ZERO_UUID
 
+NAMED = 12
+"""The last version of Produce with the names of topics."""
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE = 0, 1
 
@@ -96,7 +98,7 @@ def producing(
 
 
 async def produce(
-    client: Client, topic: str, records: bytes | None, *, partition: int = 0, version: int | None = None, **more: Any
+    client: Client, topic: str, records: bytes | None, *, partition: int = 0, version: int = NAMED, **more: Any
 ) -> PartitionProduceResponse:
     """Produce one batch; return the response for its partition."""
     answer = await client.ask(producing((topic, partition, records), **more), version=version)

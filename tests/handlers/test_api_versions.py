@@ -46,15 +46,21 @@ async def test_exactly_the_versions_of_the_handlers_are_advertised(version: int)
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_only_metadata_version_is_finalized_at_the_image_offset(version: int) -> None:
+async def test_features_are_finalized_at_the_image_offset(version: int) -> None:
     response = await answer(version)
-    assert [(one.name, one.min_version, one.max_version) for one in response.supported_features] == [
-        ("metadata.version", 7, 21)
-    ]
     assert [(one.name, one.min_version_level, one.max_version_level) for one in response.finalized_features] == [
         ("metadata.version", 21, 21)
     ], "a feature at level 0 is left out"
     assert response.finalized_features_epoch == 42
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_old_clients_see_no_range_that_begins_at_0(version: int) -> None:
+    response = await answer(version)
+    ranges = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
+    assert ranges.pop("metadata.version") == (7, 21)
+    assert ranges.get("transaction.version") == (None if version == 3 else (0, 2))
+    assert all(lowest > 0 for lowest, _ in ranges.values()) == (version == 3)
 
 
 @pytest.mark.parametrize(

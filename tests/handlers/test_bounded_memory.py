@@ -7,6 +7,7 @@ import trio
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     BROKER,
+    NAMED,
     batch,
     create_topic,
     fetching,
@@ -100,7 +101,7 @@ async def test_w6_unpacking_a_bomb_delays_only_its_sender() -> None:
         client, other = await broker.connect(), await broker.connect()
         await create_topic(client, "t")
         began = trio.current_time()
-        await client.send(producing(("t", 0, bomb(2 * MIB))))
+        await client.send(producing(("t", 0, bomb(2 * MIB))), version=NAMED)
         request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
         assert (await other.ask(request)).error_code == 0
         assert trio.current_time() == began, "the event loop was free"

@@ -227,6 +227,7 @@ async def test_a_setting_takes_effect_at_once_until_it_is_deleted(
 # Keys that other tests cover, and where.
 SEEN_ELSEWHERE = {
     "max.connections": "tests/handlers/test_dynamic_limits.py",
+    "transaction.partition.verification.enable": "tests/handlers/test_transactional_produce.py",
     "max.connections.per.ip": "tests/handlers/test_dynamic_limits.py",
     "max.connections.per.ip.overrides": "tests/handlers/test_dynamic_limits.py",
     "max.connection.creation.rate": "tests/handlers/test_dynamic_limits.py",
@@ -259,6 +260,24 @@ SEEN_ELSEWHERE = {
             "remote.storage.enable",
         ),
         "tests/broker/test_tier_lifecycle.py",
+    ),
+    **dict.fromkeys(
+        (
+            "delete.retention.ms",
+            "log.cleaner.backoff.ms",
+            "log.cleaner.dedupe.buffer.size",
+            "log.cleaner.delete.retention.ms",
+            "log.cleaner.io.buffer.load.factor",
+            "log.cleaner.io.max.bytes.per.second",
+            "log.cleaner.max.compaction.lag.ms",
+            "log.cleaner.min.cleanable.ratio",
+            "log.cleaner.min.compaction.lag.ms",
+            "log.cleaner.threads",
+            "max.compaction.lag.ms",
+            "min.cleanable.dirty.ratio",
+            "min.compaction.lag.ms",
+        ),
+        "tests/broker/test_cleaner_settings.py",
     ),
     "follower.fetch.last.tiered.offset.enable": "compat/cluster/test_tier_followers.py: needs metadata 4.2",
     "num.replica.fetchers": "tests/broker/test_fetchers.py",

@@ -1,4 +1,4 @@
-"""FindCoordinator, and the creation of `__consumer_offsets` by its first request for a group."""
+"""FindCoordinator, and the creation of internal topics by its first request."""
 
 import pytest
 import trio
@@ -13,6 +13,7 @@ from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, Metada
 from wire.types import ZERO_UUID
 
 OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
@@ -36,16 +37,19 @@ async def ask(client: Client, *keys: str, key_type: int = GROUP, version: int = 
     ]
 
 
-async def describe(client: Client) -> MetadataResponseTopic:
-    answer = await client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=OFFSETS, topic_id=ZERO_UUID)]))
+async def describe(client: Client, name: str = OFFSETS) -> MetadataResponseTopic:
+    answer = await client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=ZERO_UUID)]))
     found = answer.topics[0]
     assert isinstance(found, MetadataResponseTopic)
     return found
 
 
 async def settings_of_offsets(client: Client) -> dict[str, str]:
-    keys = ["cleanup.policy", "compression.type", "segment.bytes"]
-    asked = DescribeConfigsResource(resource_type=2, resource_name=OFFSETS, configuration_keys=keys)
+    return await settings_of(client, OFFSETS, "cleanup.policy", "compression.type", "segment.bytes")
+
+
+async def settings_of(client: Client, topic: str, *keys: str) -> dict[str, str]:
+    asked = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=list(keys))
     answer = await client.ask(DescribeConfigsRequest(resources=[asked]))
     return {one.name: one.value for one in answer.results[0].configs}
 
@@ -102,10 +106,28 @@ async def test_more_replicas_than_brokers_leave_groups_without_a_coordinator() -
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_transactions_are_refused_with_a_final_code_and_a_reason(client: Client, version: int) -> None:
+async def test_a_transactional_id_creates_its_topic_with_kafkas_settings(client: Client, version: int) -> None:
     found = (await ask(client, "t", key_type=TRANSACTION, version=version))[0]
-    assert (found.error_code, found.node_id) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1)
-    assert found.error_message == "transactions are not implemented yet"
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "broker.example", 9092)
+    topic = await describe(client, TRANSACTIONS)
+    assert topic.is_internal
+    assert len(topic.partitions) == 50
+    assert await settings_of(
+        client,
+        TRANSACTIONS,
+        "cleanup.policy",
+        "compression.type",
+        "min.insync.replicas",
+        "segment.bytes",
+        "unclean.leader.election.enable",
+    ) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    assert (await describe(client)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize(("key_type", "version"), [(SHARE, 3), (SHARE, 5), (SHARE, 6), (7, 6), (-1, 1)])

@@ -39,10 +39,10 @@ async def test_ids_are_unique_across_blocks(client: Client) -> None:
         (7, -1, None, ErrorCode.INVALID_REQUEST),
         (-1, 3, None, ErrorCode.INVALID_REQUEST),
         (-1, -1, "", ErrorCode.INVALID_REQUEST),
-        (-1, -1, "transactions", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (-1, -1, "coordinated by nobody", ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_incomplete_ids_and_transactions_are_refused(
+async def test_incomplete_ids_are_refused(
     client: Client, producer_id: int, epoch: int, transactional_id: str | None, code: int
 ) -> None:
     request = InitProducerIdRequest(

@@ -8,7 +8,7 @@ from kbroker.coordinator.common.ports import partition_for
 from kbroker.testing.broker import Client, MemoryBroker
 from kbroker.testing.remote_metadata import ORDERS, segment_metadata
 from kbroker.tiered.metadata_topic import encode_event, metadata_partition
-from tests.handlers.asking import create_topic, producing
+from tests.handlers.asking import NAMED, create_topic, producing
 from wire.compression import Codec
 from wire.errors import ErrorCode
 from wire.messages.produce import PartitionProduceResponse
@@ -58,7 +58,7 @@ async def write(
     client: Client, topic: str, *records: Record, partition: int | None = None, codec: Codec = Codec.NONE
 ) -> PartitionProduceResponse:
     index = HOME[topic] if partition is None else partition
-    answer = await client.ask(producing((topic, index, build_batch(records, codec=codec))))
+    answer = await client.ask(producing((topic, index, build_batch(records, codec=codec))), version=NAMED)
     found = answer.responses[0].partition_responses[0]
     assert isinstance(found, PartitionProduceResponse)
     return found

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
-from tests.handlers.asking import batch, create_topic, new_producer, producing, read
+from tests.handlers.asking import NAMED, batch, create_topic, new_producer, producing, read
 from tests.handlers.groups import beat, commit, committing, find, form, offsets_of
 from wire.errors import ErrorCode
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -55,8 +55,8 @@ async def test_r6_k4_a_repeated_batch_gets_its_original_offset(broker: MemoryBro
     for number in range(ROUNDS):
         request = numbered(producer_id, number)
         if number == lost:
-            client = await lose_the_reply(broker, request)
-        answer = produced(await client.ask(request))
+            client = await lose_the_reply(broker, request, version=NAMED)
+        answer = produced(await client.ask(request, version=NAMED))
         assert (answer.error_code, answer.base_offset) == (0, number)
     assert await read(client, "t") == [b"%d" % number for number in range(ROUNDS)]
 
@@ -67,10 +67,10 @@ async def test_r6_k4_only_the_last_five_batches_are_recognized(broker: MemoryBro
     client = await broker.connect()
     await create_topic(client, "t")
     producer_id = await new_producer(client)
-    client = await lose_the_reply(broker, numbered(producer_id, 0))
+    client = await lose_the_reply(broker, numbered(producer_id, 0), version=NAMED)
     for number in range(1, later + 1):
-        assert produced(await client.ask(numbered(producer_id, number))).error_code == 0
-    answer = produced(await client.ask(numbered(producer_id, 0)))
+        assert produced(await client.ask(numbered(producer_id, number), version=NAMED)).error_code == 0
+    answer = produced(await client.ask(numbered(producer_id, 0), version=NAMED))
     if later < WINDOW:
         assert (answer.error_code, answer.base_offset) == (0, 0)
     else:
@@ -85,7 +85,7 @@ async def test_r6_a_producer_with_a_lost_id_gets_another_one(broker: MemoryBroke
     client = await lose_the_reply(broker, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
     after = await new_producer(client)
     assert after > before
-    assert produced(await client.ask(numbered(after, 0))).base_offset == 0
+    assert produced(await client.ask(numbered(after, 0), version=NAMED)).base_offset == 0
 
 
 def numbered(producer_id: int, number: int) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import trio
 from trio.testing import MockClock
@@ -11,7 +12,7 @@ from kbroker.client.streaming import ConnectionClosed
 from kbroker.runtime.net_ports import Stream
 from kbroker.server.connection import Connection
 from kbroker.testing.broker import MemoryBroker, memory_broker
-from tests.handlers.asking import batch, create_topic, produce, producing
+from tests.handlers.asking import NAMED, batch, create_topic, produce, producing
 from wire.compression import Codec
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_groups import DescribeGroupsRequest
@@ -109,7 +110,7 @@ async def test_w6_bombs_share_the_memory_for_unpacking(autojump_clock: MockClock
         bomb = batch(bytes(20 * MIB), codec=Codec.ZSTD, timestamp=broker.env.timestamp_ms())
         throwers = [await broker.connect() for _ in range(4)]
         for thrower in throwers:
-            await thrower.send(producing(("t", 0, bomb)))
+            await thrower.send(producing(("t", 0, bomb)), version=NAMED)
         assert broker.node.broker is not None
         unpacking = broker.node.broker.appender.unpacking
         most = 0
@@ -138,7 +139,7 @@ async def test_eviction_cancels_no_complete_request(autojump_clock: MockClock) -
         await create_topic(client, "t")
         slow = await broker.connect()
         request = producing(("t", 0, batch(bytes(200_000), timestamp=broker.env.timestamp_ms())))
-        nursery.start_soon(slow.send, request)
+        nursery.start_soon(partial(slow.send, request, version=NAMED))
         await trio.sleep(0.01)
         nursery.start_soon(begin_request, slow.stream, 60 << 10, 50 << 10)
         await trio.sleep(0.01)

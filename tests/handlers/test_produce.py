@@ -7,6 +7,7 @@ from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.env import WALL_START_MS
 from tests.handlers.asking import (
+    NAMED,
     batch,
     create_topic,
     fetching,
@@ -94,7 +95,7 @@ async def test_x5_an_unknown_or_invalid_topic_creates_no_file(
 @pytest.mark.parametrize("acks", [-2, 2, 7])
 async def test_w5_invalid_acks_are_refused_after_the_topic_check(client: Client, acks: int) -> None:
     await create_topic(client, "t")
-    answer = await client.ask(producing(("t", 0, GOOD), ("absent", 0, GOOD), acks=acks))
+    answer = await client.ask(producing(("t", 0, GOOD), ("absent", 0, GOOD), acks=acks), version=NAMED)
     codes = [part.error_code for topic in answer.responses for part in topic.partition_responses]
     assert codes == [ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert await read(client, "t") == []
@@ -105,7 +106,8 @@ async def test_each_partition_is_answered_independently(client: Client, acks: in
     await create_topic(client, "a", partitions=2)
     await create_topic(client, "b")
     answer = await client.ask(
-        producing(("a", 0, batch(b"1")), ("a", 1, FLIPPED), ("a", 2, GOOD), ("b", 0, batch(b"2")), acks=acks)
+        producing(("a", 0, batch(b"1")), ("a", 1, FLIPPED), ("a", 2, GOOD), ("b", 0, batch(b"2")), acks=acks),
+        version=NAMED,
     )
     results = {
         (topic.name, part.index): (part.error_code, part.base_offset)
@@ -123,14 +125,14 @@ async def test_each_partition_is_answered_independently(client: Client, acks: in
 
 async def test_acks_0_has_no_reply_but_the_next_request_has(client: Client) -> None:
     await create_topic(client, "t")
-    await client.send(producing(("t", 0, batch(b"silent")), acks=0), is_answered=False)
+    await client.send(producing(("t", 0, batch(b"silent")), acks=0), version=NAMED, is_answered=False)
     assert (await produce(client, "t", batch(b"loud"))).base_offset == 1
     assert await read(client, "t") == [b"silent", b"loud"]
 
 
 async def test_w5_an_error_with_acks_0_closes_after_appending_the_rest(broker: MemoryBroker, client: Client) -> None:
     await create_topic(client, "t", partitions=3)
-    await client.send(producing(("t", 0, batch(b"0")), ("t", 1, FLIPPED), ("t", 2, batch(b"2")), acks=0))
+    await client.send(producing(("t", 0, batch(b"0")), ("t", 1, FLIPPED), ("t", 2, batch(b"2")), acks=0), version=NAMED)
     with pytest.raises(ConnectionClosed):
         await client.receive()
     other = await broker.connect()
@@ -211,22 +213,10 @@ async def test_refused_records_are_listed_from_version_8_on(client: Client) -> N
 async def test_transactional_records_without_a_transactional_id_fail_the_request(client: Client) -> None:
     await create_topic(client, "t", partitions=2)
     of_transaction = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    answer = await client.ask(producing(("t", 0, GOOD), ("t", 1, of_transaction)))
+    answer = await client.ask(producing(("t", 0, GOOD), ("t", 1, of_transaction)), version=NAMED)
     codes = [part.error_code for part in answer.responses[0].partition_responses]
     assert codes == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
     assert await read(client, "t") == []
-
-
-@pytest.mark.parametrize(
-    ("version", "code"), [(10, ErrorCode.INVALID_TXN_STATE), (11, ErrorCode.TRANSACTION_ABORTABLE)]
-)
-async def test_records_of_an_unopened_transaction_are_refused(client: Client, version: int, code: ErrorCode) -> None:
-    await create_topic(client, "t", partitions=2)
-    of_transaction = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    answer = await client.ask(
-        producing(("t", 0, of_transaction), ("t", 1, GOOD), transactional_id="id"), version=version
-    )
-    assert [part.error_code for part in answer.responses[0].partition_responses] == [code, 0]
 
 
 async def test_min_insync_replicas_never_exceeds_the_number_of_replicas(client: Client) -> None:

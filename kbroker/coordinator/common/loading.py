@@ -1,7 +1,7 @@
 """Load a partition of an internal topic into its shard, from log_start_offset to the log end offset.
 
-A thread replays the log in slices; no other task uses the shard until it is loaded. What was before log_start_offset
-has been rewritten at the end of the log (see kbroker.coordinator.upkeep).
+A thread replays the log in slices; no other task uses the shard until it is loaded. The log cleaner bounds what has to
+be read (see kbroker.storage.cleaning).
 
 Most records are replaced by later ones of the same key. Within a slice, only the last value of a key is decoded and
 replayed, unless a tombstone or a transaction comes between.
@@ -34,13 +34,12 @@ Values = tuple[bytes, int, "Values | None"]
 class Loading(Generic[S]):
     """The state of loading one partition; see the module docstring.
 
-    Shape  next_offset is where the next slice starts; open_transactions are producer ids with records but no marker
+    Shape  next_offset is where the next slice starts
     """
 
     led: LedPartition[S]
     slice_bytes: int
     record_count: int = 0
-    open_transactions: set[int] = field(default_factory=set)
     next_offset: int = field(init=False)
     _first_unreadable: int = field(init=False)
     _latest: dict[bytes, Values] = field(default_factory=dict)
@@ -76,7 +75,6 @@ class Loading(Generic[S]):
             data, self.next_offset = found.data, found.base_offset
             self._replay_batches(data)
         self._replay_latest()
-        self.led.bytes_behind += len(data or b"")
 
     def _replay_batches(self, data: bytes) -> None:
         """Replay batches up to the first one that is damaged or out of order."""
@@ -112,10 +110,7 @@ class Loading(Generic[S]):
                 self._replay_latest()
                 if batch.is_control:
                     self.led.shard.replay_marker(producer_id, committed=_is_commit(key))
-                    self.open_transactions.discard(producer_id)
                     continue
-                if producer_id >= 0:
-                    self.open_transactions.add(producer_id)
                 self._apply(key, value, offset, producer_id)
         except Malformed as error:
             self._skip(following, batch.next_offset - following, f"a batch that cannot be read: {error}")

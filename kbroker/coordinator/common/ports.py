@@ -10,15 +10,16 @@ Source: CoordinatorShard, CoordinatorResult and PartitionWriter of Apache Kafka 
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from kbroker.metadata.image import Image
 from kbroker.runtime.outcome import Outcome
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.log import Log
+from kbroker.storage.verification import Verification
 from wire.errors import ErrorCode
 
 BATCH_OVERHEAD_BYTES: Final = 128
@@ -50,6 +51,18 @@ class Stored(Protocol):
     def value(self) -> bytes | None: ...
 
 
+class Producer(NamedTuple):
+    """The producer whose transaction records belong to.
+
+    Shape  verification is what the log needs to accept the first records of the transaction, see
+           kbroker.storage.verification; None if the log need not check
+    """
+
+    producer_id: int
+    producer_epoch: int
+    verification: Verification | None = None
+
+
 class Parked:
     """The response to a request that is answered later, exactly once, through `Shard.take_answers`.
 
@@ -66,16 +79,28 @@ class Parked:
         return f"Parked({self.key!r}, v{self.api_version}, {id(self):#x})"
 
 
+class Job(NamedTuple):
+    """Work of a decision that would block the event loop. `run` is called in a thread, after the decision's records are
+    in the log; its result makes the next decision of the shard. If the append fails, neither happens.
+    """
+
+    run: Callable[[], Any]
+    decide: Callable[[Any], Decide]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided(Outcome[Any]):
     """The result of a decision: records with `.key` and `.value` as bytes, and the response, or Parked.
 
     Shape   records may be empty; the response is then valid immediately. refuse makes the response to send if the
             records are not stored; None if the decision answers no request, so that its records may be split into
-            several batches
+            several batches. The runtime sets producer if the records are part of its transaction. jobs follow the
+            append
     """
 
     refuse: Callable[[ErrorCode], Any] | None = field(default=None, repr=False)
+    producer: Producer | None = None
+    jobs: Sequence[Job] = ()
 
     def refused(self, code: ErrorCode) -> Any:
         """The response to send if the records are not stored. A parked request gets its answer from the shard."""
@@ -141,7 +166,7 @@ class Shard(Protocol):
         ...
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a transaction marker while loading."""
+        """Apply a transaction marker that is in the log."""
         ...
 
     def after_loading(self, image: Image) -> Iterable[Decide]:
@@ -183,8 +208,4 @@ class Logs(Protocol):
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
         """Block only the removal of the log."""
-        ...
-
-    async def write_log_starts(self) -> None:
-        """Persist the log start offsets. Errors: KAFKA_STORAGE_ERROR."""
         ...

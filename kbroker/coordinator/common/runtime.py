@@ -17,17 +17,19 @@ Source: decisions 1 and 4 of ARCHITECTURE.md; CoordinatorRuntime of Apache Kafka
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, NamedTuple
 from uuid import UUID
 
 import trio
 
-from kbroker.coordinator.common.led import HISTORY_BYTES, LedPartition, State
+from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.loading import Loading
-from kbroker.coordinator.common.ports import Decide, Decided, Logs, Parked, S, Wait, partition_for
+from kbroker.coordinator.common.ports import Decide, Decided, Job, Logs, Parked, Producer, S, Wait, partition_for
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.replication.replicas import Replicas
@@ -44,6 +46,7 @@ REMEMBERED_KEYS: Final = 10_000
 REMEMBERED_LENGTH: Final = 256
 STALL_MS: Final = 500
 ROUNDS_AFTER_A_STALL: Final = 3
+JOBS_AT_ONCE: Final = 2  # Kafka's group.coordinator.background.threads
 
 logger = get_logger(__name__)
 
@@ -94,12 +97,14 @@ class CoordinatorRuntime(Generic[S]):
         replicas: Replicas,
         purgatory: Purgatory,
         logs: Logs,
+        on_decided: Callable[[LedPartition[S]], None] | None = None,
     ) -> None:
         self.kind = kind
         self.led: dict[int, LedPartition[S]] = {}
         self.partition_count = kind.partition_count
         self._env = env
         self._new_shard = new_shard
+        self._on_decided = on_decided
         self._replicas = replicas
         self._purgatory = purgatory
         self._logs = logs
@@ -112,6 +117,8 @@ class CoordinatorRuntime(Generic[S]):
         self._load_wanted = trio.Event()
         self._sleep = trio.CancelScope()
         self._due_ms: int | None = None
+        # The shards bound the jobs: each key has at most one of a kind.
+        self._jobs_to_do, self._jobs = trio.open_memory_channel[tuple[LedPartition[S], Job]](math.inf)
 
     @property
     def parked_count(self) -> int:
@@ -140,18 +147,25 @@ class CoordinatorRuntime(Generic[S]):
 
     # Decisions
 
-    async def ask(self, key: str, request: Any, caller: Any, *, wait: Wait) -> Any:
-        """The response of a shard to a request, once it is valid. `wait` is used if the request is parked.
+    async def ask(
+        self, key: str, request: Any, caller: Any, *, wait: Wait | None = None, producer: Producer | None = None
+    ) -> Any:
+        """The response of a shard to a request, once it is valid. `wait` is necessary if requests may be parked.
 
-        Whatever the response shows is committed then, so that no later coordinator contradicts it.
+        Whatever the response shows is committed then, so that no later coordinator contradicts it. With a producer the
+        records of the decision are part of its transaction.
 
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         led = self.find(key)
-        decided, response, end_offset = await self._make(led, partial(led.shard.decide, request, caller))
+        decide: Decide = partial(led.shard.decide, request, caller)
+        if producer is not None:
+            decide = partial(_decide_for, producer, decide)
+        decided, response, end_offset = await self._make(led, decide)
         is_refusable = bool(decided.records)
         if type(response) is Parked:
             is_refusable = False
+            assert wait is not None, f"a {self.kind.name} cannot wait"
             response, end_offset = await self._answer(response, wait)
         code = ErrorCode.NONE if end_offset is None else await self._await_outcome(led, end_offset)
         if code is ErrorCode.NONE:
@@ -239,6 +253,9 @@ class CoordinatorRuntime(Generic[S]):
             await self._append_in_parts(led, decided, holds_lock=holds_lock)
         elif decided.records:
             made = await self._append(led, decided, holds_lock=holds_lock)
+        if made.end_offset is not None:
+            for job in decided.jobs:
+                self._jobs_to_do.send_nowait((led, job))
         self._deliver(led)
         return made
 
@@ -250,6 +267,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._parked[parked] = answer, end_offset
                 self._purgatory.wake(parked)
         self._note_deadline(led.shard.next_deadline_ms(), self._env.now_ms())
+        if self._on_decided is not None and led.state is State.ACTIVE:
+            self._on_decided(led)
 
     async def _append_in_parts(self, led: LedPartition[S], decided: Decided, *, holds_lock: bool) -> None:
         """Append records that belong to no request, such as the tombstones of expired offsets, in as many batches as
@@ -275,7 +294,9 @@ class CoordinatorRuntime(Generic[S]):
         """Append the records of a decision. The response is an error if that failed."""
         env, held = self._env, led.partition.log
         try:
-            plan = led.plan(decided.records, codec=self.kind.codec, timestamp_ms=env.timestamp_ms())
+            plan = led.plan(
+                decided.records, codec=self.kind.codec, timestamp_ms=env.timestamp_ms(), producer=decided.producer
+            )
             if not (plan.rolls or plan.syncs or plan.size > INLINE_WRITE_BYTES):
                 held.write(plan)
                 self._commit(led, decided, plan)
@@ -300,6 +321,17 @@ class CoordinatorRuntime(Generic[S]):
             led.shard.on_appended(decided, now_ms=now_ms, timestamp_ms=timestamp_ms, base_offset=plan.first_offset)
         self._purgatory.wake(led.partition.key)
 
+    def on_marker(self, index: int, producer_id: int, *, committed: bool) -> None:
+        """Apply a transaction marker that was just appended to a partition of the topic.
+
+        The caller appends it under the partition's lock or without an await, and calls this before it awaits anything
+        else; the marker and its effects are then atomic, as a decision is. A partition that is being loaded reads the
+        marker from its log.
+        """
+        led = self.led.get(index)
+        if led is not None and led.state is State.ACTIVE:
+            led.shard.replay_marker(producer_id, committed=committed)
+
     # Timers
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -307,7 +339,15 @@ class CoordinatorRuntime(Generic[S]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._load_shards)
             nursery.start_soon(self._keep_time)
+            for _ in range(JOBS_AT_ONCE):
+                nursery.start_soon(self._do_jobs)
             task_status.started()
+
+    async def _do_jobs(self) -> None:
+        async for led, job in self._jobs:
+            result = await self._env.run_blocking(job.run)
+            with suppress(KafkaError):  # the leadership was lost while waiting for the lock
+                await self.decide(led, job.decide(result))
 
     def _note_deadline(self, due_ms: int | None, now_ms: int) -> None:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
@@ -349,7 +389,7 @@ class CoordinatorRuntime(Generic[S]):
         self._has_followed = True
         topic_id = None if topic is None else topic.id
         if topic_id != self._topic_id:
-            # Keep the partition count that the topic had first: a new count would separate groups from their offsets.
+            # Keep the partition count that the topic had first: a new count would separate keys from their records.
             self._topic_id = topic_id
             self.partition_count = self.kind.partition_count if topic is None else len(topic.partitions)
         await self.follow(image)
@@ -373,7 +413,7 @@ class CoordinatorRuntime(Generic[S]):
                 continue
             partition.log.lowest_free_bytes = self.kind.lowest_free_bytes
             shard = self._new_shard(self.partition_count)
-            led = LedPartition(partition, shard, history_bytes=HISTORY_BYTES // self.partition_count)
+            led = LedPartition(partition, shard)
             self.led[index] = led
             if partition.log.log_start_offset == partition.log.log_end_offset:
                 await self._activate(led)
@@ -406,7 +446,6 @@ class CoordinatorRuntime(Generic[S]):
                 led.state = State.FAILED
                 logger.error(f"cannot load {kind}s", partition=name, offset=loading.next_offset, why=str(error))
             return False
-        led.must_keep_history = bool(loading.open_transactions)
         if led.unreadable_records:
             count, first = led.unreadable_records, led.first_unreadable
             logger.warning(f"skipped unreadable {kind} records", partition=name, count=count, first=first)
@@ -430,3 +469,8 @@ class CoordinatorRuntime(Generic[S]):
             led.shard.unload(now_ms=self._env.now_ms(), timestamp_ms=self._env.timestamp_ms())
             self._deliver(led)
         self._purgatory.wake(led.partition.key)
+
+
+def _decide_for(producer: Producer, decide: Decide, *, now_ms: int, timestamp_ms: int) -> Decided:
+    """A decision whose records are part of a transaction."""
+    return replace(decide(now_ms=now_ms, timestamp_ms=timestamp_ms), producer=producer)

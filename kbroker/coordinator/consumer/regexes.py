@@ -1,0 +1,147 @@
+"""Regular expressions of subscriptions, in RE2 syntax.
+
+The group stores which topics each expression matches. A thread matches all topics against all expressions of a group:
+when an expression is new, when there are new topics, and every `group.consumer.regex.refresh.interval.ms`; at most once
+in ten seconds. RE2 matches in linear time and with bounded memory, so no expression can block a thread for long.
+
+Kafka uses RE2/J, with the same syntax; some messages about invalid expressions differ.
+
+Source: TopicRegexResolver and maybeUpdateRegularExpressions of Apache Kafka 4.3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from kbroker.coordinator.consumer.group import UNRESOLVED, ConsumerGroup, ResolvedRegex, drop
+from kbroker.coordinator.consumer.member import ConsumerMember
+from kbroker.coordinator.consumer.records import epoch_record, regex_record
+from kbroker.coordinator.consumer.subscribing import metadata_hash, subscriptions_after
+from kbroker.coordinator.context import Context, Write
+from kbroker.coordinator.timers import nothing
+from kbroker.metadata.image import Image
+from wire.errors import ErrorCode, KafkaError
+
+SHORTEST_REFRESH_INTERVAL_MS: Final = 10_000
+COMPILED_BYTES: Final = 1 << 20
+"""The most memory for one compiled expression. RE2 refuses larger ones; compiling takes less than a millisecond."""
+
+
+class Status(Enum):
+    """What a heartbeat does to the regular expression of its member."""
+
+    UNCHANGED = 0
+    CHANGED = 1
+    RESOLVED = 2
+    """Changed, and its topics are known."""
+
+
+class _Found(NamedTuple):
+    """The result of a thread: the topics of each expression, as of one image."""
+
+    topics: dict[str, frozenset[str]]
+    version: int
+
+
+@cache
+def _re2() -> Any:
+    """The module, loaded when a client first uses a regular expression: it takes a megabyte."""
+    return import_module("re2")
+
+
+@lru_cache(maxsize=256)
+def _compiled(regex: str) -> Any:
+    re2 = _re2()
+    options = re2.Options()
+    options.max_mem = COMPILED_BYTES
+    options.log_errors = False
+    return re2.compile(regex, options)
+
+
+def require_valid(regex: str) -> None:
+    """Raise INVALID_REGULAR_EXPRESSION if the expression does not compile."""
+    try:
+        _compiled(regex)
+    except _re2().error as error:
+        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error.args[0])
+        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {why.partition(':')[0]}."
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from None
+
+
+def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> Status:
+    """Note that a member has changed its expression, and have the expressions of the group matched if it is time."""
+    before, after = old.subscribed_topic_regex or "", new.subscribed_topic_regex or ""
+    status, counts = Status.UNCHANGED, group.subscriptions.regexes
+    is_new = False
+    if before != after or old.subscribed_topic_regex != new.subscribed_topic_regex:
+        status = Status.CHANGED
+        if before and counts[before] == 1:
+            context.records.append(regex_record(group.group_id, before, None))
+        if after and not counts[after]:
+            require_valid(after)
+            is_new = True
+        elif (after and after in group.resolved) or (before and not after):
+            status = Status.RESOLVED
+    if (is_new or counts) and group.group_id not in context.resolving:
+        regexes = subscriptions_after(group, old, new).regexes
+        if regexes and (is_new or _is_stale(context, group, len(regexes))) and _is_time(context, group):
+            _resolve(context, group, tuple(regexes))
+    return status
+
+
+def _is_time(context: Context, group: ConsumerGroup) -> bool:
+    last = next(iter(group.resolved.values()), None)
+    return last is None or context.timestamp_ms > last.timestamp_ms + SHORTEST_REFRESH_INTERVAL_MS
+
+
+def _is_stale(context: Context, group: ConsumerGroup, count: int) -> bool:
+    last = next(iter(group.resolved.values()), UNRESOLVED)
+    if count != len(group.resolved) or last.version < context.new_topics_version:
+        return True
+    return context.timestamp_ms > last.timestamp_ms + context.settings.group_consumer_regex_refresh_interval_ms
+
+
+def _resolve(context: Context, group: ConsumerGroup, regexes: tuple[str, ...]) -> None:
+    group_id = group.group_id
+    context.resolving.add(group_id)
+    finish = partial(_finish, context, group_id, context.timestamp_ms)
+    context.jobs.append((partial(_match, regexes, context.image), finish))
+    context.writes.append(Write(nothing, lambda _: context.resolving.discard(group_id)))
+
+
+def _match(regexes: Iterable[str], image: Image) -> _Found:
+    """Match all topics. Runs in a thread."""
+    topics = {}
+    for regex in regexes:
+        matches = _compiled(regex).fullmatch
+        topics[regex] = frozenset(name for name in image.topics_by_name if matches(name) is not None)
+    return _Found(topics, image.offset)
+
+
+def _finish(context: Context, group_id: str, started_ms: int, found: _Found) -> None:
+    """Store the topics of the expressions; raise the group epoch if they are others than before."""
+    context.resolving.discard(group_id)
+    group = context.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        return
+    subscriptions = group.subscriptions.copy()
+    raises_epoch = False
+    for regex, topics in found.topics.items():
+        if not subscriptions.regexes[regex]:
+            continue
+        before = group.resolved.get(regex, UNRESOLVED).topics
+        if before != topics:
+            raises_epoch = True
+            drop(subscriptions.by_regex, before)
+            subscriptions.by_regex.update(topics)
+        context.records.append(regex_record(group.group_id, regex, ResolvedRegex(topics, found.version, started_ms)))
+    new_hash = metadata_hash(subscriptions.topics(), context.image)
+    if raises_epoch or new_hash != group.metadata_hash:
+        epoch = group.group_epoch + 1
+        context.records.append(epoch_record(group.group_id, epoch, new_hash))
+        context.counts.consumer_rebalances += 1
+        group.refreshed_epoch = epoch

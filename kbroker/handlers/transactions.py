@@ -1,0 +1,119 @@
+"""The APIs of transactions: a handler asks the transaction coordinator.
+
+The decisions are in `kbroker.coordinator.transactions`. Listing and describing read the coordinator's shards directly.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from kbroker.broker import Broker
+from kbroker.broker.portions import PORTION
+from kbroker.coordinator.transactions.describing import STATES, describe, describe_failure, listed
+from kbroker.coordinator.transactions.transitions import Add, End
+from kbroker.handlers import Context, handles
+from kbroker.metadata.names import GROUP_METADATA_TOPIC
+from wire.errors import ErrorCode, KafkaError
+from wire.messages import list_transactions as listing
+from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+FIRST_VERSION_WITH_FENCED = 2  # of EndTxn and AddOffsetsToTxn; older clients do not know PRODUCER_FENCED
+
+
+@handles(AddPartitionsToTxnRequest, versions="0-5")
+async def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, broker: Broker, context: Context
+) -> AddPartitionsToTxnResponse:
+    """Add partitions to a transaction (clients), or add and verify those of several transactions (brokers)."""
+    return await broker.transactions.add_partitions(request, api_version=context.api_version)
+
+
+@handles(AddOffsetsToTxnRequest, versions="0-4")
+async def add_offsets_to_txn(
+    request: AddOffsetsToTxnRequest, broker: Broker, context: Context
+) -> AddOffsetsToTxnResponse:
+    """Add the partition with a group's offsets to a transaction."""
+    partition = GROUP_METADATA_TOPIC, broker.groups.runtime.partition_of(request.group_id)
+    step = await broker.transactions.ask(
+        Add(request.transactional_id, request.producer_id, request.producer_epoch, [partition])
+    )
+    return AddOffsetsToTxnResponse(error_code=_known_to(context, step.code))
+
+
+@handles(EndTxnRequest, versions="0-5")
+async def end_txn(request: EndTxnRequest, broker: Broker, context: Context) -> EndTxnResponse:
+    """Commit or abort a transaction. The reply means that the result is certain; the markers follow."""
+    step = await broker.transactions.ask(
+        End(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.committed,
+            client_version=2 if context.api_version >= 5 else 0,
+        )
+    )
+    return EndTxnResponse(
+        error_code=_known_to(context, step.code), producer_id=step.producer_id, producer_epoch=step.producer_epoch
+    )
+
+
+def _known_to(context: Context, code: ErrorCode) -> ErrorCode:
+    """The code in the words of the request's version."""
+    is_new = context.api_version >= FIRST_VERSION_WITH_FENCED
+    return code if is_new or code is not ErrorCode.PRODUCER_FENCED else ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@handles(DescribeTransactionsRequest, versions="0")
+async def describe_transactions(
+    request: DescribeTransactionsRequest, broker: Broker, context: Context
+) -> DescribeTransactionsResponse:
+    """Describe each transactional id once."""
+    states: list[TransactionState] = []
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        if broker.turns.due():
+            await broker.turns.next()
+        states.append(_describe(broker, transactional_id))
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+    if not transactional_id:
+        return describe_failure(transactional_id, ErrorCode.INVALID_REQUEST)
+    try:
+        shard = broker.transactions.runtime.find(transactional_id).shard
+    except KafkaError as error:
+        return describe_failure(transactional_id, error.code)
+    return describe(transactional_id, shard.transactions.get(transactional_id))
+
+
+@handles(ListTransactionsRequest, versions="0-1")
+async def list_transactions(
+    request: ListTransactionsRequest, broker: Broker, context: Context
+) -> ListTransactionsResponse:
+    """List the transactional ids of all shards that pass the filters; fail while a shard is loading."""
+    names = set(request.state_filters)
+    states = {state for name, state in STATES.items() if name in names} if names else None
+    producer_ids, timestamp_ms = set(request.producer_id_filters), broker.env.timestamp_ms()
+    found: list[listing.TransactionState] = []
+    for shard in list(broker.transactions.shards()):
+        transactions = iter(list(shard.transactions.values()))
+        while portion := list(islice(transactions, PORTION)):
+            if broker.turns.due(len(portion)):
+                await broker.turns.next()
+            found += listed(
+                portion,
+                states=states,
+                producer_ids=producer_ids,
+                longer_than_ms=request.duration_filter,
+                timestamp_ms=timestamp_ms,
+            )
+    unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)

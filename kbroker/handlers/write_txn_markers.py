@@ -1,0 +1,16 @@
+"""WriteTxnMarkers: append the markers that end transactions, for transaction coordinators and kafka-transactions."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+from kbroker.broker.transaction_markers import MarkersAppended
+from kbroker.handlers import Context, Later, handles
+from wire.messages.write_txn_markers import WriteTxnMarkersRequest
+
+
+@handles(WriteTxnMarkersRequest, versions="1-2", authorize="CLUSTER_ACTION cluster:kafka-cluster")
+async def write_txn_markers(request: WriteTxnMarkersRequest, broker: Broker, context: Context) -> Later:
+    """Append at once; the response waits for the in-sync replicas."""
+    markers = MarkersAppended(broker)
+    await markers.append(request)
+    return Later(markers.answer)

@@ -1,0 +1,112 @@
+"""Helpers that send the requests of transactional producers."""
+
+from __future__ import annotations
+
+import trio
+
+from kbroker.testing.broker import Client
+from wire.errors import ErrorCode
+from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from wire.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
+from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+IN_PROGRESS = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+async def init_answer(
+    client: Client,
+    transactional_id: str,
+    *,
+    producer: tuple[int, int] = (-1, -1),
+    timeout_ms: int = 60_000,
+    version: int | None = None,
+) -> InitProducerIdResponse:
+    """The first answer to InitProducerId that is not CONCURRENT_TRANSACTIONS."""
+    found = await client.ask(FindCoordinatorRequest(coordinator_keys=[transactional_id], key_type=1))
+    assert found.coordinators[0].error_code == 0, found
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+    )
+    while True:
+        answer = await client.ask(request, version=version)
+        if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+            assert isinstance(answer, InitProducerIdResponse)
+            return answer
+        await trio.sleep(0.01)
+
+
+async def init(
+    client: Client, transactional_id: str, *, producer: tuple[int, int] = (-1, -1), timeout_ms: int = 60_000
+) -> tuple[int, int]:
+    """The producer id and epoch of a transactional id."""
+    answer = await init_answer(client, transactional_id, producer=producer, timeout_ms=timeout_ms)
+    assert answer.error_code == 0, answer
+    return answer.producer_id, answer.producer_epoch
+
+
+async def add_partitions(
+    client: Client,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    *partitions: tuple[str, int],
+    version: int = 3,
+) -> dict[tuple[str, int], int]:
+    """Add partitions to a transaction as a client does; return the error codes."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=found) for name, found in topics.items()],
+    )
+    answer = await client.ask(request, version=version)
+    return {
+        (topic.name, one.partition_index): one.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+
+
+async def end(
+    client: Client,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    *,
+    is_commit: bool = True,
+    version: int = 4,
+) -> EndTxnResponse:
+    """EndTxn."""
+    answer = await client.ask(
+        EndTxnRequest(
+            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=is_commit
+        ),
+        version=version,
+    )
+    assert isinstance(answer, EndTxnResponse)
+    return answer
+
+
+async def described(client: Client, transactional_id: str) -> TransactionState:
+    """DescribeTransactions of one id."""
+    answer = await client.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]))
+    found = answer.transaction_states[0]
+    assert isinstance(found, TransactionState)
+    return found
+
+
+async def settled(client: Client, transactional_id: str) -> TransactionState:
+    """The description of an id when it has no transaction any more."""
+    while True:
+        found = await described(client, transactional_id)
+        if found.transaction_state not in IN_PROGRESS:
+            return found
+        await trio.sleep(0.01)
