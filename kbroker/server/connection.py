@@ -212,8 +212,10 @@ class Connection:
             finally:
                 if claim is not None:
                     claim.release()
-            if self._context.throttle_ms and not await self._mute():
-                return
+            if self._context.throttle_ms:
+                del frame  # a muted connection must not hold its last request, which may be large
+                if not await self._mute():
+                    return
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
                 await self._send_collected()

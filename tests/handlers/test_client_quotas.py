@@ -8,6 +8,7 @@ import trio
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.image import QuotaEntity
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.disk import SimulatedDisk
 from tests.controller.test_client_quotas import entry
 from tests.handlers.asking import batch, create_topic, fetching, parts, producing, read, values, wanted
 from wire.errors import ErrorCode
@@ -32,7 +33,7 @@ async def limit(client: Client, entity: QuotaEntity, **quotas: float | None) -> 
 
 async def produced(client: Client, size: int) -> int:
     """Produce `size` bytes; returns the throttle time."""
-    answer = await client.ask(producing(("t", 0, batch(bytes(size))), acks=1))
+    answer = await client.ask(producing(("t", 0, batch(bytes(size))), acks=1), version=12)
     assert answer.responses[0].partition_responses[0].error_code == 0
     return int(answer.throttle_time_ms)
 
@@ -136,7 +137,7 @@ async def test_a_pipelined_produce_waits_in_the_muted_connection(broker: MemoryB
     await limit(client, (("client-id", "p"),), producer_byte_rate=1_000)
     producer = await broker.connect(client_id="p")
     for _ in range(2):
-        await producer.send(producing(("t", 0, batch(bytes(20_000))), acks=-1))
+        await producer.send(producing(("t", 0, batch(bytes(20_000))), acks=-1), version=12)
     first = await producer.receive()
     began = trio.current_time()
     await trio.sleep(9)
@@ -150,7 +151,7 @@ async def test_a_produce_without_acks_is_muted_too(broker: MemoryBroker, client:
     await create_topic(client, "t")
     await limit(client, USER, producer_byte_rate=1_000)
     producer = await broker.connect()
-    await producer.send(producing(("t", 0, batch(bytes(30_000))), acks=0), is_answered=False)
+    await producer.send(producing(("t", 0, batch(bytes(30_000))), acks=0), version=12, is_answered=False)
     await producer.ask(ListGroupsRequest(states_filter=[], types_filter=[]))
     assert 20 < trio.current_time() < 21
 
@@ -220,7 +221,7 @@ async def test_requests_before_the_end_of_a_muted_connection_are_handled(broker:
     producer = await broker.connect(client_id="p")
     await produced(producer, 30_000)
     for _ in range(3):
-        await producer.send(producing(("t", 0, batch(b"v")), acks=0), is_answered=False)
+        await producer.send(producing(("t", 0, batch(b"v")), acks=0), version=12, is_answered=False)
     await producer.stream.send([b"\0"])
     producer.close()
     await trio.sleep(10)
@@ -317,3 +318,17 @@ async def test_a_changed_quota_applies_to_what_was_measured(broker: MemoryBroker
     await limit(client, DEFAULT, producer_byte_rate=None)
     unlimited = await broker.connect()
     assert await produced(unlimited, 1_000_000) == 0
+
+
+async def test_quotas_are_in_force_after_a_restart() -> None:
+    disk = SimulatedDisk()
+    async with memory_broker(disk) as broker:
+        client = await broker.connect()
+        await create_topic(client, "t")
+        await limit(client, DEFAULT, producer_byte_rate=1_000)
+        await limit(client, (("ip", None),), connection_creation_rate=5)
+    async with memory_broker(disk) as broker:
+        client = await broker.connect()
+        assert await produced(client, 50_000) > 30_000
+        assert broker.node.broker is not None
+        assert len(broker.node.broker.quotas.addresses) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.config.quotas import QuotaSettings
@@ -14,7 +16,7 @@ from kbroker.runtime.turns import Turns
 from tests.server.serving import HANDLERS, Rig, heart, serving
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from wire.messages.produce import ProduceRequest, ProduceResponse
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 
 @handles(HeartbeatRequest, versions="0-4")
@@ -92,13 +94,34 @@ async def test_a_produce_that_waits_for_replicas_is_muted_after_its_reply(autoju
             assert trio.current_time() == pytest.approx(at_s, abs=0.01)
 
 
+def is_large(view: memoryview) -> bool:
+    try:
+        return view.nbytes > 1_000_000
+    except ValueError:
+        return False  # released
+
+
+async def test_a_muted_connection_does_not_hold_its_last_request(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_produce = lambda *_: 60_000  # type: ignore[method-assign]
+    async with serving(in_memory=True, quotas=quotas) as rig:
+        client = await rig.connect()
+        data = [PartitionProduceData(index=0, records=bytes(4_000_000))]
+        request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=data)])
+        await client.send((request, 7, 1))
+        assert (await client.receive(ProduceResponse, 7))[1].throttle_time_ms == 60_000
+        del request, data
+        await wait_all_tasks_blocked()
+        assert not any(type(one) is memoryview and is_large(one) for one in gc.get_objects())
+
+
 async def test_a_muted_connection_is_neither_idle_nor_stuck(autojump_clock: MockClock) -> None:
     quotas = await limited(100)
-    quotas.charge_request = lambda *_: 3_600_000  # type: ignore[method-assign]
+    quotas.charge_request = lambda *_: 60_000  # type: ignore[method-assign]
     async with serving("connections.max.idle.ms=1000", in_memory=True, quotas=quotas) as rig:
         client = await rig.connect()
         for number in (1, 2):
             await client.send((heart(), 0, number))
         assert await client.receive_heartbeat() == (1, 0)
         assert await client.receive_heartbeat() == (2, 0)
-        assert 3_600 <= trio.current_time() < 3_610
+        assert 60 <= trio.current_time() < 63
