@@ -43,6 +43,7 @@ PERCENT_SECONDS: Final = 100 / 1e9
 """A nanosecond, in the unit of request_percentage."""
 PARTITION_BYTES: Final = 40
 _LOGGED_AT_ONCE: Final = 20
+_ENTITIES_AT_ONCE: Final = 50
 
 logger = get_logger(__name__)
 
@@ -86,13 +87,13 @@ class ClientQuotas:
     async def follow(self, image: Image, turns: Turns) -> None:
         """Use the quotas of a newer image."""
         changes = 0
-        for entity in self.limits.update_in_steps(image.client_quotas):
-            changes += 1
-            if changes <= _LOGGED_AT_ONCE:
+        for step, entity in enumerate(self.limits.update_in_steps(image.client_quotas)):
+            changes += entity is not None
+            if entity is not None and changes <= _LOGGED_AT_ONCE:
                 quotas = image.client_quotas.get(entity, {})
                 values = " ".join(f"{key}={value:.15g}" for key, value in quotas.items())
                 logger.info("client quotas changed", entity=_shown(entity), quotas=values or "none")
-            if turns.due():
+            if step % _ENTITIES_AT_ONCE == 0 and turns.due():
                 await turns.next()
         if changes > _LOGGED_AT_ONCE:
             logger.info("client quotas of more entities changed", entities=changes - _LOGGED_AT_ONCE)
