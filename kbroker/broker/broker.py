@@ -14,6 +14,7 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
+from kbroker.broker.change_log import ChangeLog
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
 from kbroker.broker.coordinators import group_coordinator, transaction_coordinator
@@ -106,6 +107,7 @@ class Broker:
         self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
+        self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
         self.quotas = ClientQuotas(settings.quotas)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
@@ -271,7 +273,10 @@ class Broker:
             if left_out is not None:
                 first, count = names[0], len(names)
                 logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
-        elif failed := [one for one in answer.topics if one.error_code not in _CREATED]:
+            return
+        asked_by = sender or Sender()
+        await self.change_log.write(request, answer, client_id=asked_by.client_id, peer=asked_by.host)
+        if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
             # One log line, because a request can name thousands of topics.
             codes = sorted({code_of(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)

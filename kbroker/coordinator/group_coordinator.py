@@ -98,6 +98,11 @@ class GroupCoordinator:
         """
         return self.runtime.find(group_id).shard
 
+    def knows(self, group_id: str) -> bool:
+        """Whether a shard of this broker has a group of this id."""
+        led = self.runtime.led.get(self.runtime.partition_of(group_id))
+        return led is not None and led.shard.group(group_id) is not None
+
     def shards(self) -> Iterator[GroupShard]:
         """The shards of this broker, for operations on all groups. Failed shards are skipped, as in Kafka.
 

@@ -30,6 +30,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
+from kbroker.broker.change_log import ChangeLog
 from kbroker.broker.remote_fetching import Room
 from kbroker.controller.port import Sender
 from kbroker.coordinator.context import Caller
@@ -116,6 +117,10 @@ class Context:
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
         return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+
+    async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
+        """Log what the current request has changed."""
+        await change_log.write(request, answer, client_id=self.client_id, peer=self.stream.peer_host)
 
     @property
     def sender(self) -> Sender:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
+from kbroker.coordinator.consumer.regexes import require_valid
 from kbroker.coordinator.transactions.describing import STATES, describe, describe_failure, listed
 from kbroker.coordinator.transactions.transitions import Add, End
 from kbroker.handlers import Context, handles
@@ -94,11 +95,14 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     return describe(transactional_id, shard.transactions.get(transactional_id))
 
 
-@handles(ListTransactionsRequest, versions="0-1")
+@handles(ListTransactionsRequest, versions="0-2")
 async def list_transactions(
     request: ListTransactionsRequest, broker: Broker, context: Context
 ) -> ListTransactionsResponse:
     """List the transactional ids of all shards that pass the filters; fail while a shard is loading."""
+    pattern, matches = request.transactional_id_pattern, None
+    if pattern:
+        matches = require_valid(pattern, "TransactionalIdPattern").fullmatch
     names = set(request.state_filters)
     states = {state for name, state in STATES.items() if name in names} if names else None
     producer_ids, timestamp_ms = set(request.producer_id_filters), broker.env.timestamp_ms()
@@ -114,6 +118,7 @@ async def list_transactions(
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
                 timestamp_ms=timestamp_ms,
+                matches=matches,
             )
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)

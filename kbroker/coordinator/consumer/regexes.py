@@ -54,7 +54,8 @@ def _re2() -> Any:
 
 
 @lru_cache(maxsize=256)
-def _compiled(regex: str) -> Any:
+def compiled(regex: str) -> Any:
+    """The compiled expression. Raises re2.error."""
     re2 = _re2()
     options = re2.Options()
     options.max_mem = COMPILED_BYTES
@@ -62,13 +63,13 @@ def _compiled(regex: str) -> Any:
     return re2.compile(regex, options)
 
 
-def require_valid(regex: str) -> None:
-    """Raise INVALID_REGULAR_EXPRESSION if the expression does not compile."""
+def require_valid(regex: str, name: str = "SubscribedTopicRegex") -> Any:
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION if it does not compile."""
     try:
-        _compiled(regex)
+        return compiled(regex)
     except _re2().error as error:
         why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error.args[0])
-        text = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {why.partition(':')[0]}."
+        text = f"{name} `{regex}` is not a valid regular expression: {why.partition(':')[0]}."
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from None
 
 
@@ -117,7 +118,7 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
     """Match all topics. Runs in a thread."""
     topics = {}
     for regex in regexes:
-        matches = _compiled(regex).fullmatch
+        matches = compiled(regex).fullmatch
         topics[regex] = frozenset(name for name in image.topics_by_name if matches(name) is not None)
     return _Found(topics, image.offset)
 

@@ -51,9 +51,6 @@ from wire.errors import ErrorCode
 MOST_AT_ONCE: Final = 500
 """Transactions that one decision of a timer changes; the rest follows in the next one."""
 
-MAX_ID_BYTES: Final = 32_767
-"""The longest transactional id that a record can hold."""
-
 
 class TransactionShard:
     """The transactional ids of one partition.
@@ -127,8 +124,6 @@ class TransactionShard:
         if type(request) is Init:
             if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
                 return Step(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-            if known is None and len(request.transactional_id.encode()) > MAX_ID_BYTES:
-                return Step(ErrorCode.INVALID_REQUEST)
         elif type(request) is Add:
             most = self._settings.kbroker_max_partitions_per_transaction
             has = () if known is None or known.state is not ONGOING else known.partitions

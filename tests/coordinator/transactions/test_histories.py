@@ -198,4 +198,4 @@ def stored(known: Transaction, version: int) -> Transaction:
 
 
 TestHistories = History.TestCase
-TestHistories.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)

@@ -249,7 +249,7 @@ def test_r7_a_delayed_end_does_not_complete_the_next_transaction() -> None:
 
 @pytest.mark.parametrize("epoch", [EPOCH, LAST_EPOCH_OF_CLIENTS])
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_r11_an_end_whose_reply_was_lost_is_answered_again(epoch: int, is_commit: bool) -> None:
+def test_r6_an_end_whose_reply_was_lost_is_answered_again(epoch: int, is_commit: bool) -> None:
     event = ending(is_commit=is_commit, version=2, producer=(ID, epoch))
     first = event(transaction(ONGOING, epoch=epoch))
     assert first.after is not None
