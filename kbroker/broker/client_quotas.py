@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.config.quotas import QuotaSettings
-from kbroker.metadata.image import Image, QuotaEntity
+from kbroker.metadata.image import Image
 from kbroker.metadata.principal import Principal
 from kbroker.quotas.limits import (
     CONSUMER_BYTE_RATE,
@@ -42,7 +42,6 @@ from kbroker.runtime.turns import Turns
 PERCENT_SECONDS: Final = 100 / 1e9
 """A nanosecond, in the unit of request_percentage."""
 PARTITION_BYTES: Final = 40
-_LOGGED_AT_ONCE: Final = 20
 _ENTITIES_AT_ONCE: Final = 50
 
 logger = get_logger(__name__)
@@ -89,14 +88,10 @@ class ClientQuotas:
         changes = 0
         for step, entity in enumerate(self.limits.update_in_steps(image.client_quotas)):
             changes += entity is not None
-            if entity is not None and changes <= _LOGGED_AT_ONCE:
-                quotas = image.client_quotas.get(entity, {})
-                values = " ".join(f"{key}={value:.15g}" for key, value in quotas.items())
-                logger.info("client quotas changed", entity=_shown(entity), quotas=values or "none")
             if step % _ENTITIES_AT_ONCE == 0 and turns.due():
                 await turns.next()
-        if changes > _LOGGED_AT_ONCE:
-            logger.info("client quotas of more entities changed", entities=changes - _LOGGED_AT_ONCE)
+        if changes:
+            logger.info("client quotas have changed", entities=changes)
         usages = (self.producers, self.consumers, self.requests)
         for usage in usages:
             if not usage.is_limited:
@@ -163,7 +158,3 @@ class ClientQuotas:
         if wait_ms:
             used.note_throttled(wait_ms, now_ms, self.windows)
         return wait_ms
-
-
-def _shown(entity: QuotaEntity) -> str:
-    return " ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in entity)
