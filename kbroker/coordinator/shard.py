@@ -17,7 +17,7 @@ Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -49,6 +49,7 @@ from kbroker.metadata.image import Image
 from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from wire.messages.consumer_group_describe import Member
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroup
@@ -111,6 +112,10 @@ class GroupShard:
         for group in context.groups.values() if changed_topics else ():
             if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, changed_topics)):
                 group.refreshed_epoch = None
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use these settings from now on."""
+        self._context.settings = settings
 
     # Deciding
 
@@ -213,8 +218,8 @@ class GroupShard:
         """The ids of all groups."""
         return list(self._context.groups)
 
-    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
-        """Describe a consumer group. The caller fills in authorized_operations."""
+    def describe_consumer_group(self, group_id: str) -> tuple[DescribedConsumerGroup, Iterator[Member]]:
+        """Describe a consumer group. The caller adds the members, which follow, and authorized_operations."""
         return describe_consumer_group(self._context, group_id)
 
     def group(self, group_id: str) -> Group | ConsumerGroup | None:

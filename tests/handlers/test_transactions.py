@@ -252,7 +252,7 @@ async def test_idle_ids_expire_with_tombstones() -> None:
 
 async def test_the_id_that_was_idle_longest_makes_room() -> None:
     own = {
-        "kbroker.max.transactional.ids.per.partition": 3,
+        "kbroker.max.transactional.ids": 3,
         "transaction.state.log.num.partitions": 1,
         "kbroker.max.partitions.per.transaction": 2,
     }

@@ -100,13 +100,17 @@ class TransactionCoordinator:
         self.runtime = CoordinatorRuntime(
             env,
             kind,
-            lambda _: TransactionShard(settings, server_version=lambda: self.version),
+            self._new_shard,
             replicas=replicas,
             purgatory=purgatory,
             logs=logs,
             on_decided=self._on_decided,
         )
         self.led = self.runtime.led
+
+    def _new_shard(self, partition_count: int) -> TransactionShard:
+        max_ids = max(1, self.settings.kbroker_max_transactional_ids // partition_count)
+        return TransactionShard(self.settings, server_version=lambda: self.version, max_ids=max_ids)
 
     @property
     def version(self) -> int:
