@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Buffer
 from kbroker.storage.cleaning_map import OffsetMap
-from kbroker.storage.cleaning_records import ScannedRecords, scan_records, timestamp_delta, with_timestamp_delta
+from kbroker.storage.cleaning_records import ScannedRecords, scan_records, timestamp_deltas, with_timestamp_delta
 from kbroker.storage.cleaning_transactions import CleanedTransactions
 from wire.batch_header import (
     CODEC_MASK,
@@ -146,7 +146,7 @@ class BatchCleaner:
         deltas: list[int] = []
         sets_horizon = needs_horizon and not batch.has_delete_horizon
         if sets_horizon or not batch.is_log_append_time:
-            deltas = [timestamp_delta(data, start) for start in starts]
+            deltas = timestamp_deltas(data, starts)
         if not batch.is_log_append_time:
             max_timestamp = base_timestamp + max(deltas)
         if sets_horizon:

@@ -63,10 +63,17 @@ def scan_records(data: bytes, count: int) -> ScannedRecords:
     return found
 
 
-def timestamp_delta(data: bytes, start: int) -> int:
-    """The timestamp delta of the record that starts there, in ms."""
-    zigzag, _ = read_zigzag(data, _timestamp_position(data, start), 64)
-    return (zigzag >> 1) ^ -(zigzag & 1)
+def timestamp_deltas(data: bytes, starts: list[int]) -> list[int]:
+    """The timestamp deltas of the records that start there, in ms."""
+    deltas = []
+    for start in starts:
+        # Length and delta mostly take one or two bytes, and one.
+        at = start + (2 if data[start] < 0x80 else 3)
+        zigzag = data[at]
+        if zigzag > 0x7F or (data[start] > 0x7F and data[start + 1] > 0x7F):
+            zigzag, _ = read_zigzag(data, _timestamp_position(data, start), 64)
+        deltas.append((zigzag >> 1) ^ -(zigzag & 1))
+    return deltas
 
 
 def with_timestamp_delta(data: bytes, start: int, end: int, delta: int) -> bytes:
@@ -116,7 +123,12 @@ def _scan_each(d: bytes, p: int, count: int, found: ScannedRecords) -> int:
         b = d[p]
         p += 1
         if b > 0x7F:
-            b, p = read_zigzag(d, p - 1)
+            c = d[p]
+            if c > 0x7F:
+                b, p = read_zigzag(d, p - 1)
+            else:
+                b += (c - 1) << 7
+                p += 1
         add_delta(b >> 1)
         b = d[p]
         p += 1
@@ -128,8 +140,7 @@ def _scan_each(d: bytes, p: int, count: int, found: ScannedRecords) -> int:
             key_end = p + (b >> 1)
             if b & 1 or key_end >= end:
                 raise IndexError
-            key = d[p:key_end]
-            add_key(key if len(key) <= SHORT_KEY_BYTES else blake2s(key).digest())
+            add_key(d[p:key_end] if key_end - p <= SHORT_KEY_BYTES else blake2s(d[p:key_end]).digest())
             p = key_end
         b = d[p]
         # No other length is odd, so only a null's first byte has the low bit.

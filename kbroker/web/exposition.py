@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from kbroker.runtime.metrics import Histogram
 from kbroker.web import (  # noqa: F401  (they declare the metrics)
     broker_metrics,
+    cleaner_metrics,
     quota_metrics,
     server_metrics,
     tier_metrics,

@@ -87,6 +87,9 @@ def _warnings(broker: Broker) -> list[str]:
                 f"{count_of_all} records of {coordinator.runtime.kind.topic} cannot be read and were skipped,"
                 f" the first in {first.partition.name} at offset {first.first_unreadable}"
             )
+    if uncleanable := broker.cleaner.uncleanable:
+        log, why = next(iter(uncleanable.items()))
+        found.append(f"{len(uncleanable)} logs cannot be compacted, such as {log.topic}-{log.partition}: {why}")
     if broker.controller.active_id < 0:
         found.append("no controller answers: requests that change the cluster fail")
     if replicas.directory.state.is_short_of_space:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.storage.log import Log
 from kbroker.testing.broker import Client, MemoryBroker, memory_broker
-from tests.handlers.asking import TOPIC, create_topic, produce
+from kbroker.web import cleaner_metrics  # noqa: F401  (declares the metrics)
+from kbroker.web.health import ready
+from kbroker.web.metrics import DECLARED
+from tests.handlers.asking import TOPIC, create_topic, delete_topic, produce
 from tests.handlers.test_configs import alter
 from tests.storage.cleaning import contents, final_map
 from wire.record_batch import Record, build_batch
@@ -49,6 +53,14 @@ async def put(
         assert (await produce(client, "t", records)).error_code == 0
 
 
+def metric(running: MemoryBroker, name: str) -> float:
+    """The value of a metric of the cleaner that has no labels."""
+    (found,) = [one for one in DECLARED if one.name.endswith(f"_{name}") and "logcleaner" in one.name]
+    ((_, value),) = found.read(running.node)
+    assert isinstance(value, int | float)
+    return value
+
+
 def dirty(log: Log) -> bool:
     return log.cleaned_offset != log.segments.active.base_offset
 
@@ -68,10 +80,55 @@ async def test_a_compacted_topic_is_cleaned() -> None:
         assert final_map(log) == before
         assert log.size < size / 2
         assert len(contents(log)) < 20
-        assert [one.bytes_read for one in broker.cleaner.last_results]
+        assert 0 < metric(running, "cleaner_recopy_percent") < 50
+        assert 0 < metric(running, "max_buffer_utilization_percent") < 1
         checkpoint = "cleaner-offset-checkpoint"
         assert any(path.endswith(checkpoint) for path in running.files())
         assert not [path for path in running.files() if ".cleaned" in path or ".swap" in path]
+
+
+async def test_a_damaged_log_is_reported_once_and_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async with compacting() as (running, client, broker):
+        await put(running, client, 60)
+        log = broker.find("t", 0).log
+        running.disk.open(f"{log.directory}/00000000000000000000.log").pwrite(b"\xff", 100)
+        await trio.sleep(100)
+        assert len(log.segments) > 3
+        assert log.cleaned_offset is None
+        why = broker.cleaner.uncleanable[log]
+        assert "CRC" in why
+        assert sum("cannot clean a log" in record.getMessage() for record in caplog.records) == 1
+        assert broker.cleaner.uncleanable_bytes == log.size - log.segments.active.size
+        page = b"".join(ready(running.node).pieces).decode()
+        assert "1 logs cannot be compacted, such as t-0" in page
+        assert metric(running, "uncleanable_partitions_count") == 1
+        assert metric(running, "uncleanable_bytes") == broker.cleaner.uncleanable_bytes
+
+
+async def test_a_log_that_is_truncated_during_a_pass_stays_whole() -> None:
+    async with compacting({"log.cleaner.io.max.bytes.per.second": 100.0}) as (running, client, broker):
+        await put(running, client, 60)
+        log = broker.find("t", 0).log
+        await trio.sleep(3)  # the pass waits for its throttle
+        before = contents(log)[:4]
+        async with broker.locked(log):
+            log.truncate_to(4)  # as a follower does after an unclean election
+        await trio.sleep(1_000)
+        assert contents(log) == before
+        assert not [path for path in running.files() if path.endswith(".cleaned")]
+
+
+async def test_a_topic_can_be_deleted_and_made_again_during_a_pass() -> None:
+    async with compacting({"log.cleaner.io.max.bytes.per.second": 100.0}) as (running, client, broker):
+        await put(running, client, 60)
+        await trio.sleep(3)
+        await delete_topic(client, "t")
+        await create_topic(client, "t", settings=POLICY)
+        await put(running, client, 10, first=50)
+        await trio.sleep(500)
+        log = broker.find("t", 0).log
+        assert {key for _, key, _ in contents(log)} == {b"key-50", b"key-51", b"key-52"}
+        assert not broker.cleaner.uncleanable
 
 
 async def test_another_policy_ends_the_cleaning() -> None:
