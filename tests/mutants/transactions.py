@@ -106,7 +106,13 @@ TRANSACTIONS: Final = (
         "timed-out-transactions-stay-open",
         "A coordinator does not abort transactions that have timed out.",
         ("K11",),
-        (Patch(_SHARD, "            if has_timed_out(known, timestamp_ms):\n", "            if False:\n"),),
+        (
+            Patch(
+                _SHARD,
+                "            if known is not None and has_timed_out(known, timestamp_ms):\n",
+                "            if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "markers-before-replication",
