@@ -97,8 +97,8 @@ TRANSACTIONS: Final = (
         (
             Patch(
                 _SHARD,
-                "        for known in self.transactions.values():\n            ending = self._ending(known)\n",
-                "        for known in ():\n            ending = self._ending(known)\n",
+                "        self._endings = list(self._prepared.values())\n",
+                "        self._endings = []\n",
             ),
         ),
     ),
@@ -112,7 +112,7 @@ TRANSACTIONS: Final = (
         "timed-out-transactions-stay-open",
         "A coordinator does not abort transactions that have timed out.",
         ("K11",),
-        (Patch(_SHARD, "            if has_timed_out(known, timestamp_ms):\n", "            if False:\n"),),
+        (Patch(_SHARD, "known is not None and has_timed_out(known, timestamp_ms)", "False"),),
     ),
     Mutant(
         "markers-before-replication",
