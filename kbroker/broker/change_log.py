@@ -14,6 +14,7 @@ from kbroker.config.catalogue import broker_setting
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.turns import Turns
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
@@ -129,6 +130,19 @@ def _is_secret(resource_type: int, name: str) -> bool:
     return declared is None or declared.sensitive
 
 
+def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[Change]:
+    accepted = {_shown(entry.entity) for entry in _done(answer.entries)}
+    for entry in request.entries:
+        if (entity := _shown(entry.entity)) in accepted:
+            for op in entry.ops:
+                yield "quota changed", {"entity": entity, "name": op.key, "value": None if op.remove else op.value}
+
+
+def _shown(entity: Iterable[Any]) -> str:
+    names = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entity}
+    return " ".join(f"{kind}={name}" for kind, name in sorted(names.items()))
+
+
 def _reassigned(request: AlterPartitionReassignmentsRequest, answer: Any) -> Iterator[Change]:
     wanted = {
         (topic.name, part.partition_index): part.replicas for topic in request.topics for part in topic.partitions
@@ -173,6 +187,7 @@ def _unregistered(request: UnregisterBrokerRequest, _answer: Any) -> Iterator[Ch
 _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
     CreateTopicsRequest: _created_topics,
     CreatePartitionsRequest: _created_partitions,
+    AlterClientQuotasRequest: _changed_quotas,
     DeleteTopicsRequest: _deleted_topics,
     AlterConfigsRequest: _changed_settings,
     IncrementalAlterConfigsRequest: _changed_settings,

@@ -11,8 +11,9 @@ request_percentage limits the time that requests keep the event loop busy: 100 i
 all requests. Time in other threads, such as the decompression of large batches, does not count. It is throttled for one
 window at most, as in Kafka. The fetches of followers have neither quota.
 
-A connection from an address above its connection_creation_rate is served later, and reads nothing before. If that
-would take longer than all windows, it is closed after one window and does not count, as in Kafka.
+A connection from an address above its connection_creation_rate is served later, and nothing is read from it before.
+Connections take tokens from a bucket, so that those that wait keep to the rate too. One that would wait longer than all
+windows is closed after one window and takes no token, as in Kafka.
 
 With no quota the broker pays two tests of a flag for each request.
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.config.quotas import QuotaSettings
-from kbroker.metadata.image import Image, QuotaEntity
+from kbroker.metadata.image import Image
 from kbroker.metadata.principal import Principal
 from kbroker.quotas.limits import (
     CONSUMER_BYTE_RATE,
@@ -33,7 +34,7 @@ from kbroker.quotas.limits import (
     QuotaLimits,
     canonical_address,
 )
-from kbroker.quotas.rates import MAX_INT32, SampledRate, Windows
+from kbroker.quotas.rates import MAX_INT32, Bucket, SampledRate, Windows
 from kbroker.quotas.tracking import ClientUsage, UsageTable
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.turns import Turns
@@ -41,7 +42,7 @@ from kbroker.runtime.turns import Turns
 PERCENT_SECONDS: Final = 100 / 1e9
 """A nanosecond, in the unit of request_percentage."""
 PARTITION_BYTES: Final = 40
-_LOGGED_AT_ONCE: Final = 20
+_ENTITIES_AT_ONCE: Final = 50
 
 logger = get_logger(__name__)
 
@@ -80,21 +81,17 @@ class ClientQuotas:
             ClientUsage(key, limits, SampledRate, windows, max_tags=most)
             for key in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
         )
-        self.addresses: UsageTable[str, SampledRate] = UsageTable(SampledRate, windows, max_tags=most)
+        self.addresses: UsageTable[str, Bucket] = UsageTable(Bucket, windows, max_tags=most)
 
     async def follow(self, image: Image, turns: Turns) -> None:
         """Use the quotas of a newer image."""
         changes = 0
-        for entity in self.limits.update_in_steps(image.client_quotas):
-            changes += 1
-            if changes <= _LOGGED_AT_ONCE:
-                quotas = image.client_quotas.get(entity, {})
-                values = " ".join(f"{key}={value:.15g}" for key, value in quotas.items())
-                logger.info("client quotas changed", entity=_shown(entity), quotas=values or "none")
-            if turns.due():
+        for step, entity in enumerate(self.limits.update_in_steps(image.client_quotas)):
+            changes += entity is not None
+            if step % _ENTITIES_AT_ONCE == 0 and turns.due():
                 await turns.next()
-        if changes > _LOGGED_AT_ONCE:
-            logger.info("client quotas of more entities changed", entities=changes - _LOGGED_AT_ONCE)
+        if changes:
+            logger.info("client quotas have changed", entities=changes)
         usages = (self.producers, self.consumers, self.requests)
         for usage in usages:
             if not usage.is_limited:
@@ -141,13 +138,13 @@ class ClientQuotas:
         if limit is None:
             return AT_ONCE
         used = self.addresses.use(address, limit, now_ms)
-        used.measure.record(1, now_ms)
+        used.measure.record(1, limit, now_ms)
         delay_ms = used.measure.wait_ms(limit, now_ms)
         if delay_ms:
             used.note_throttled(delay_ms, now_ms, self.windows)
         if delay_ms <= self.windows.number * self.windows.size_ms:
             return Admission(delay_ms)
-        used.measure.record(-1, now_ms)
+        used.measure.record(-1, limit, now_ms)
         return Admission(self.windows.size_ms, is_refused=True)
 
     def _charge(
@@ -161,7 +158,3 @@ class ClientQuotas:
         if wait_ms:
             used.note_throttled(wait_ms, now_ms, self.windows)
         return wait_ms
-
-
-def _shown(entity: QuotaEntity) -> str:
-    return " ".join(f"{kind}={'<default>' if name is None else name}" for kind, name in entity)

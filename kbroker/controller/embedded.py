@@ -77,6 +77,7 @@ class EmbeddedController:
     log        the metadata log; it may be read at any time below the end of the published image
     sessions   which brokers are alive
     observers  which nodes follow the metadata log
+    mutation_quota  what clients have used of controller_mutation_rate
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class EmbeddedController:
         self.publisher = MetadataPublisher(controller.image)
         self.sessions = controller.sessions
         self.observers = controller.observers
+        self.mutation_quota = controller.mutation_quota
         self._env = env
         self._controller = controller
         self.decisions = controller.decisions

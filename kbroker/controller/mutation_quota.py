@@ -13,6 +13,8 @@ Source: KIP-599; ControllerMutationQuotaManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kbroker.controller.port import Sender
 from kbroker.quotas.limits import CONTROLLER_MUTATION_RATE, QuotaLimits, Quotas
 from kbroker.quotas.rates import Bucket, Windows
@@ -21,12 +23,13 @@ from wire.errors import ErrorCode, KafkaError
 
 
 class Mutations:
-    """The changes of one request; its client has no quota if `used` is None."""
+    """The changes of one request. Its quota is found at the first change, because most requests have none."""
 
-    __slots__ = ("_now_ms", "_used", "_windows", "throttle_time_ms")
+    __slots__ = ("_find", "_now_ms", "_used", "_windows", "throttle_time_ms")
 
-    def __init__(self, used: Used[Bucket] | None, windows: Windows, now_ms: int) -> None:
-        self._used = used
+    def __init__(self, find: Callable[[], Used[Bucket] | None], windows: Windows, now_ms: int) -> None:
+        self._find = find
+        self._used: Used[Bucket] | None = None
         self._windows = windows
         self._now_ms = now_ms
         self.throttle_time_ms = 0
@@ -36,7 +39,7 @@ class Mutations:
 
         Errors  THROTTLING_QUOTA_EXCEEDED if `strict` and the tokens were used up before
         """
-        used = self._used
+        used = self._used = self._used or self._find()
         if used is None:
             return
         bucket, limit, now_ms = used.measure, used.limit, self._now_ms
@@ -64,8 +67,11 @@ class MutationQuota:
 
     def of(self, sender: Sender | None, quotas: Quotas, now_ms: int) -> Mutations:
         """What one request may use, by the quotas of the controller's image."""
-        self._limits.update(quotas)
-        used = None
-        if sender is not None and self.usage.is_limited:
-            used = self.usage.of(sender.principal.name, sender.client_id, now_ms)
-        return Mutations(used, self.usage.windows, now_ms)
+
+        def find() -> Used[Bucket] | None:
+            if sender is None:
+                return None
+            self._limits.update(quotas)
+            return self.usage.of(sender.principal.name, sender.client_id, now_ms)
+
+        return Mutations(find, self.usage.windows, now_ms)

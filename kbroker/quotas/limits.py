@@ -55,6 +55,7 @@ _LEVEL_OF: Final = {
     tuple((kind, name is not None) for kind, name in entity_of("", "")): level
     for level, entity_of in enumerate(_LEVELS)
 }
+_NONE: Final[Mapping[str, float]] = {}
 _OF_USERS: Final = (2, 5)
 _OF_CLIENT_IDS: Final = (6, 7)
 
@@ -87,25 +88,34 @@ class QuotaLimits:
         for _ in self.update_in_steps(quotas):
             pass
 
-    def update_in_steps(self, quotas: Quotas) -> Iterator[QuotaEntity]:
-        """As `update`, in small steps; yields the entities that have changed."""
+    def update_in_steps(self, quotas: Quotas) -> Iterator[QuotaEntity | None]:
+        """As `update`, in small steps, one for each entity: yields those that have changed, and None for the others."""
         before, self._quotas = self._quotas, quotas
         if before is quotas:
             return
-        for entity in (*before, *(new for new in quotas if new not in before)):
-            old, new = before.get(entity), quotas.get(entity)
-            if old is new:
-                continue
-            level = _LEVEL_OF.get(tuple((kind, name is not None) for kind, name in entity))
-            if level is None:
-                self._set_address(entity, None if new is None else new.get(CONNECTION_CREATION_RATE))
-            else:
-                self._counts.subtract((key, level) for key in old or ())
-                self._counts.update((key, level) for key in new or ())
-            yield entity
+        for entity, old in before.items():
+            is_gone = entity not in quotas
+            if is_gone:
+                self._change(entity, old, {})
+            yield entity if is_gone else None
+        for entity, new in quotas.items():
+            old = before.get(entity, _NONE)
+            if old is not new:
+                self._change(entity, old, new)
+            yield None if old is new else entity
         used = sorted(pair for pair, count in self._counts.items() if count > 0)
         self._counts = Counter({pair: self._counts[pair] for pair in used})
         self._levels = {key: tuple(level for _, level in pairs) for key, pairs in groupby(used, lambda pair: pair[0])}
+
+    def _change(self, entity: QuotaEntity, old: Mapping[str, float], new: Mapping[str, float]) -> None:
+        level = _LEVEL_OF.get(tuple((kind, name is not None) for kind, name in entity))
+        if level is None:
+            self._set_address(entity, new.get(CONNECTION_CREATION_RATE))
+            return
+        for key in old:
+            self._counts[key, level] -= 1
+        for key in new:
+            self._counts[key, level] += 1
 
     def _set_address(self, entity: QuotaEntity, limit: float | None) -> None:
         """Entities of unknown kinds and names that are no addresses have no effect."""

@@ -11,7 +11,6 @@ Source: Rate, SampledStat and TokenBucket of Apache Kafka 4.3.1; KIP-13, KIP-599
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, NamedTuple
 
 MAX_INT32: Final = 2**31 - 1
@@ -41,7 +40,7 @@ class SampledRate:
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._samples: deque[list[float]] = deque()  # [start in ms, last in ms, sum], oldest first
+        self._samples: list[list[float]] = []  # [start in ms, last in ms, sum], oldest first
         self.total = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
@@ -50,7 +49,7 @@ class SampledRate:
         if not samples or now_ms - samples[-1][0] >= self._windows.size_ms:
             samples.append([now_ms, now_ms, 0.0])
             if len(samples) > self._windows.number + 1:
-                self.total -= samples.popleft()[2]
+                self.total -= samples.pop(0)[2]
         latest = samples[-1]
         latest[1] = now_ms
         latest[2] += value
@@ -74,7 +73,7 @@ class SampledRate:
         """The time that the samples cover; removes those that are over."""
         samples, (number, size_ms) = self._samples, self._windows
         while samples and now_ms - samples[0][1] >= number * size_ms:
-            self.total -= samples.popleft()[2]
+            self.total -= samples.pop(0)[2]
         if not samples:
             self.total = 0.0
             return max(1, (number - 1) * size_ms)
@@ -98,14 +97,14 @@ class Bucket:
 
     def record(self, value: float, limit: float, now_ms: int) -> None:
         """Take tokens, even if too few are left."""
-        self._tokens = self.tokens(limit, now_ms) - value
+        self._tokens, self._updated_ms = self.tokens(limit, now_ms) - value, now_ms
 
     def tokens(self, limit: float, now_ms: int) -> float:
         """The tokens that are left; below zero if too many were taken."""
         full = self._windows.number * self._windows.size_ms / 1000 * limit
-        tokens = full if self._tokens is None else self._tokens + limit * (now_ms - self._updated_ms) / 1000
-        self._tokens, self._updated_ms = min(full, tokens), now_ms
-        return self._tokens
+        if self._tokens is None:
+            return full
+        return min(full, self._tokens + limit * (now_ms - self._updated_ms) / 1000)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
         """Milliseconds until no tokens are missing, at most MAX_INT32."""

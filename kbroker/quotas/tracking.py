@@ -7,6 +7,7 @@ starts again with an unused quota, as it also would with a new client id.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -54,18 +55,19 @@ class UsageTable(Generic[Key, Measure]):
         self.windows = windows
         self._new = new
         self._max_tags = max_tags
-        self._used: dict[Key, Used[Measure]] = {}  # least recently used first
+        self._used: OrderedDict[Key, Used[Measure]] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         return len(self._used)
 
     def use(self, key: Key, limit: float, now_ms: int) -> Used[Measure]:
         """The entry of a key, with its limit as it is now."""
-        used = self._used.pop(key, None)
+        used = self._used.get(key)
         if used is None:
-            used = Used(self._new(self.windows))
             self._forget(now_ms)
-        self._used[key] = used
+            used = self._used[key] = Used(self._new(self.windows))
+        else:
+            self._used.move_to_end(key)
         used.limit, used.last_ms = limit, now_ms
         return used
 

@@ -212,8 +212,10 @@ class Connection:
             finally:
                 if claim is not None:
                     claim.release()
-            if self._context.throttle_ms and not await self._mute():
-                return
+            if self._context.throttle_ms:
+                del frame  # a muted connection must not hold its last request, which may be large
+                if not await self._mute():
+                    return
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
                 await self._send_collected()
@@ -331,8 +333,9 @@ class Connection:
 
     async def _mute(self) -> bool:
         """Send all replies, and read nothing for the throttle time; False if the client has closed its connection."""
-        until_ms, self._context.throttle_ms = self._env.now_ms() + self._context.throttle_ms, 0
+        throttle_ms, self._context.throttle_ms = self._context.throttle_ms, 0
         await self._finish()
+        until_ms = self._env.now_ms() + throttle_ms
         await self._send_collected()
         return await self._stay_muted(until_ms)
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from kbroker.broker import Broker
 from kbroker.broker.client_quotas import ClientQuotas
-from kbroker.quotas.rates import SampledRate
-from kbroker.quotas.tracking import ClientUsage
+from kbroker.controller.embedded import EmbeddedController
+from kbroker.quotas.limits import Tag
+from kbroker.quotas.rates import Bucket, SampledRate
+from kbroker.quotas.tracking import ClientUsage, Used
 from kbroker.web.metrics import GAUGE, Samples, of_broker
 
 _LABELS = ("user", "client_id")
@@ -34,9 +36,30 @@ _usage(
 )
 
 
-@of_broker(GAUGE, "kafka_server_socket_server_metrics_connection_accept_rate", "ip")
-def _connection_rate(broker: Broker) -> Samples:
-    """Connections per second from an address that has a quota."""
+def _mutations(broker: Broker) -> list[tuple[Tag, Used[Bucket]]]:
+    controller = broker.controller
+    return controller.mutation_quota.usage.items() if isinstance(controller, EmbeddedController) else []
+
+
+@of_broker(GAUGE, "kafka_server_controllermutation_tokens", *_LABELS)
+def _tokens(broker: Broker) -> Samples:
+    """Partitions that a client may still create or delete at once; below zero if it is throttled."""
+    now_ms = broker.env.now_ms()
+    for tag, used in _mutations(broker):
+        yield tag, used.measure.tokens(used.limit, now_ms)
+
+
+@of_broker(GAUGE, "kafka_server_controllermutation_throttle_time", *_LABELS)
+def _mutation_throttle_time(broker: Broker) -> Samples:
+    """Milliseconds: the average of the throttle times of the last windows."""
+    now_ms = broker.env.now_ms()
+    for tag, used in _mutations(broker):
+        yield tag, used.throttle_time_ms(now_ms)
+
+
+@of_broker(GAUGE, "kbroker_connection_tokens", "ip")
+def _connection_tokens(broker: Broker) -> Samples:
+    """Connections that an address with a quota may still open at once; below zero if some wait."""
     now_ms = broker.env.now_ms()
     for address, used in broker.quotas.addresses.items():
-        yield (address,), used.measure.rate(now_ms)
+        yield (address,), used.measure.tokens(used.limit, now_ms)

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog
+from kbroker.metadata.image import QuotaEntity
 from kbroker.runtime.turns import Turns
 from kbroker.testing.broker import Client, MemoryBroker
+from tests.controller.test_client_quotas import entry
 from tests.handlers.asking import BROKER, TOPIC, alter_configs, create_topic, delete_topic
 from tests.handlers.conftest import broker as broker  # noqa: PLC0414  (a fixture)
 from tests.handlers.conftest import client as client  # noqa: PLC0414
 from tests.handlers.groups import find
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -53,6 +56,20 @@ async def test_each_changed_setting_has_a_line(client: Client, caplog: pytest.Lo
     assert lines(caplog, "setting changed") == [
         {"topic": "orders", "name": "retention.ms", "value": "1000"},
         {"topic": "orders", "name": "segment.ms", "value": "(default)"},
+    ]
+
+
+async def test_each_changed_quota_has_a_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    pair: QuotaEntity = (("user", "alice"), ("client-id", None))
+    entries = [
+        entry(pair, ("producer_byte_rate", 5), ("request_percentage", None)),
+        entry((("user", ""),), ("producer_byte_rate", 1)),
+    ]
+    await client.ask(AlterClientQuotasRequest(entries=entries, validate_only=False))
+    name = "client-id=(default) user=alice"
+    assert lines(caplog, "quota changed") == [
+        {"entity": name, "name": "producer_byte_rate", "value": 5.0},
+        {"entity": name, "name": "request_percentage", "value": None},
     ]
 
 

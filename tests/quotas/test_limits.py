@@ -81,7 +81,7 @@ def usage(quotas: dict[QuotaEntity, dict[str, float]], *, max_tags: int) -> Clie
     return ClientUsage(KEY, limits, SampledRate, Windows(), max_tags=max_tags)
 
 
-def test_ever_new_client_ids_use_bounded_memory() -> None:
+def test_w13_ever_new_client_ids_use_bounded_memory() -> None:
     measured = usage({(("client-id", None),): {KEY: 1.0}}, max_tags=10)
     for number in range(1_000):
         assert measured.of("u", f"{number}" + "x" * 30_000, now_ms=number) is not None
