@@ -38,8 +38,6 @@ COMMON: Final = {
 
 QUICK_SESSIONS: Final = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """A dead broker is noticed after 3 s, so that tests with many deaths take less time."""
-WITHOUT_TRANSACTIONS: Final = ("transaction.version=0", "group.version=0", "share.version=0", "streams.version=0")
-"""Features of Apache Kafka's newest release that kbroker does not have, as `features` of a node."""
 METADATA_PARTITION: Final = {"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}
 """For DescribeQuorum."""
 

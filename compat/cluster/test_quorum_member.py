@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.java_clients import RECORDS, create, produce_and_consume
-from compat.cluster.nodes import WITHOUT_TRANSACTIONS, Node
+from compat.cluster.nodes import Node
 from compat.kafka import libraries
 from compat.kafka.tools import run_tool, tool
 from compat.oracle.raw import connected
@@ -98,23 +99,67 @@ def _controllers(cluster: ProcessCluster) -> str:
     return ",".join(node.address for node in cluster.controllers.values())
 
 
-def test_a_cluster_with_unsupported_features_is_refused_by_name(tmp_path: Path) -> None:
-    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None) as cluster:
+def test_a_cluster_with_an_older_metadata_version_is_refused_by_name(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER], release="3.8") as cluster:
         for node in cluster.nodes:
             node.start()
-        log = await_end(cluster.brokers[1])
-        assert "the cluster has finalized group.version=1, share.version=1, streams.version=1" in log
-        assert "--release-version 3.9" in log
-        assert "--feature transaction.version=0" in log
+        assert "the cluster has finalized metadata.version=20, which kbroker does not support" in await_end(
+            cluster.brokers[1]
+        )
 
 
-def test_the_newest_metadata_version_works_without_these_features(tmp_path: Path) -> None:
-    with ProcessCluster(
-        tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None, features=WITHOUT_TRANSACTIONS
-    ) as cluster:
+def test_a_cluster_with_kafkas_own_defaults_is_joined(tmp_path: Path) -> None:
+    """All features of Apache Kafka 4.3 are finalized; share and streams groups are refused, and Kafka keeps theirs."""
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER, KAFKA], release=None) as cluster:
         cluster.start()
-        create(cluster, "new", "--partitions", "2", "--replication-factor", "1")
+        create(cluster, "new", "--partitions", "4", "--replication-factor", "2")
         produce_and_consume(cluster, "new", "readers")
+        described = tool("FeatureCommand", "--bootstrap-server", cluster.bootstrap_servers, "describe")
+        finalized = dict(re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (\S+)", described))
+        assert finalized == {
+            "eligible.leader.replicas.version": "1",
+            "group.version": "1",
+            "kraft.version": "0",
+            "metadata.version": "4.3-IV0",
+            "share.version": "1",
+            "streams.version": "1",
+            "transaction.version": "2",
+        }
+
+
+def test_share_and_streams_groups_are_refused_by_name(tmp_path: Path) -> None:
+    """The features are finalized, but the only broker serves no such groups: clients end with the reason."""
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None) as cluster:
+        cluster.start()
+        create(cluster, "new", "--partitions", "1", "--replication-factor", "1")
+        servers = ("--bootstrap-server", cluster.bootstrap_servers)
+        consumer, groups = "org.apache.kafka.tools.consumer", ("--describe", "--group", "g")
+        for arguments, reason in (
+            (
+                (
+                    f"{consumer}.ConsoleShareConsumer",
+                    *servers,
+                    "--topic",
+                    "new",
+                    "--group",
+                    "g",
+                    "--timeout-ms",
+                    "3000",
+                ),
+                "The cluster does not support the share group protocol",
+            ),
+            (
+                (f"{consumer}.group.ShareGroupCommand", *servers, *groups),
+                "The node does not support SHARE_GROUP_DESCRIBE",
+            ),
+            (
+                ("org.apache.kafka.tools.streams.StreamsGroupCommand", *servers, *groups),
+                "The node does not support STREAMS_GROUP_DESCRIBE",
+            ),
+        ):
+            done = run_tool(*arguments)
+            assert reason in done.stdout + done.stderr
+        produce_and_consume(cluster, "new", "g")  # no such group was made
 
 
 def test_the_metadata_version_rises_while_brokers_run(tmp_path: Path) -> None:
@@ -122,12 +167,8 @@ def test_the_metadata_version_rises_while_brokers_run(tmp_path: Path) -> None:
         cluster.start()
         create(cluster, "before", "--partitions", "1", "--replication-factor", "3")
         servers = ("--bootstrap-server", cluster.bootstrap_servers)
-        for feature in ("metadata.version=30", "eligible.leader.replicas.version=1"):
+        for feature in ("metadata.version=30", "eligible.leader.replicas.version=1", "transaction.version=2"):
             tool("FeatureCommand", *servers, "upgrade", "--feature", feature)
-        refused = run_tool(
-            "org.apache.kafka.tools.FeatureCommand", *servers, "upgrade", "--feature", "transaction.version=2"
-        )
-        assert "does not support this feature" in refused.stdout
         create(cluster, "after", "--partitions", "1", "--replication-factor", "3")
         for topic in ("before", "after"):
             produce_and_consume(cluster, topic, f"of-{topic}")

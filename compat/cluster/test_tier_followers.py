@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
-from compat.cluster.nodes import WITHOUT_TRANSACTIONS
 from compat.cluster.tiered_load import BUILT, PATIENCE_S, TIERED, TOPIC, Load, local_start, reassign, tier_settings
 from compat.kafka import libraries
 from compat.waiting import until
@@ -62,7 +61,6 @@ def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
     libraries()
     with ProcessCluster(
         tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=tier_settings(tmp_path), release=None,
-        features=WITHOUT_TRANSACTIONS,
     ) as cluster:  # fmt: skip
         cluster.start()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -93,7 +91,6 @@ def test_a_new_replica_starts_at_the_log_start_if_the_tier_has_nothing_after_it(
     settings = {**tier_settings(tmp_path), "follower.fetch.last.tiered.offset.enable": "true"}
     with ProcessCluster(
         tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3, settings=settings, release=None,
-        features=WITHOUT_TRANSACTIONS,
     ) as cluster:  # fmt: skip
         cluster.start()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})

@@ -108,3 +108,29 @@ def test_offsets_are_found_and_records_deleted(
         found = set(kafka_tool("GetOffsetShell", *at, "--topic", name, "--time", time).stdout.split())
         reported = {each for each in expected if not each.endswith(":")}
         assert reported <= found <= expected, f"--time {time}: {found}"
+
+
+def test_client_quotas_are_set_described_and_removed(broker: Broker, kafka_tool: KafkaTool) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    user, client = ("--entity-type", "users", "--entity-name", "quota-user"), ("--entity-type", "clients")
+    pair = (*user, *client, "--entity-name", "quota-client")
+    quotas = "producer_byte_rate=1048576,controller_mutation_rate=0.5"
+    kafka_tool("ConfigCommand", *at, "--alter", *pair, "--add-config", quotas)
+    kafka_tool("ConfigCommand", *at, "--alter", *user, "--add-config", "request_percentage=150")
+    kafka_tool("ConfigCommand", *at, "--alter", "--entity-type", "ips", "--entity-name", "192.0.2.1", "--add-config",
+               "connection_creation_rate=20")  # fmt: skip
+    described = kafka_tool("ConfigCommand", *at, "--describe", *pair).stdout
+    head, _, values = described.strip().partition(" are ")
+    assert head == "Quota configs for user-principal 'quota-user', client-id 'quota-client'"
+    assert {"producer_byte_rate=1048576.0", "controller_mutation_rate=0.5"} == set(values.split(", "))
+    described = kafka_tool("ConfigCommand", *at, "--describe", "--entity-type", "users").stdout
+    assert "Quota configs for user-principal 'quota-user' are request_percentage=150.0" in described.splitlines()
+    described = kafka_tool("ConfigCommand", *at, "--describe", "--entity-type", "ips").stdout
+    assert "Quota configs for ip '192.0.2.1' are connection_creation_rate=20.0" in described.splitlines()
+    refused = kafka_tool("ConfigCommand", *at, "--alter", *user, "--add-config", "producer_byte_rate=-1", status=1)
+    assert "must be greater than 0" in refused.stdout + refused.stderr
+    kafka_tool("ConfigCommand", *at, "--alter", *pair, "--delete-config", "producer_byte_rate,controller_mutation_rate")
+    kafka_tool("ConfigCommand", *at, "--alter", *user, "--delete-config", "request_percentage")
+    kafka_tool("ConfigCommand", *at, "--alter", "--entity-type", "ips", "--entity-name", "192.0.2.1",
+               "--delete-config", "connection_creation_rate")  # fmt: skip
+    assert "quota-user" not in kafka_tool("ConfigCommand", *at, "--describe", "--entity-type", "users").stdout

@@ -322,6 +322,15 @@ def decode_tier_record(value: bytes) -> tuple[str, Message]:
     return declared.name, message
 
 
+def decode_transaction(value: bytes) -> Message:
+    """A value of `__transaction_state`, with its version; every byte must be used."""
+    version, reader = struct.unpack_from(">h", value)[0], _Reader(value[2:])
+    declared = _schemas("kafka-transaction-coordinator-*.jar", "TransactionLogValue")["TransactionLogValue"]
+    message = _decode_fields(reader, declared.fields, version, flexible=version in declared.flexible)
+    assert reader.position == len(value) - 2, f"{len(value) - 2 - reader.position} bytes left"
+    return {"?version": version, **message}
+
+
 def decode_response(api: str, version: int, payload: bytes, *, correlation_id: int = 1) -> Message:
     """Decode a response frame's payload: its header (with the expected correlation id), then its body."""
     assert struct.unpack(">i", payload[:4])[0] == correlation_id

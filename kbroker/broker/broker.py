@@ -14,6 +14,8 @@ import trio
 
 from kbroker.broker.appending import Appended, Appender
 from kbroker.broker.auto_creation import auto_creation_request, may_create
+from kbroker.broker.change_log import ChangeLog
+from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
 from kbroker.broker.coordinators import group_coordinator, transaction_coordinator
 from kbroker.broker.fetchers import Fetchers
@@ -28,7 +30,7 @@ from kbroker.broker.tier_lifecycle import Tier
 from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
-from kbroker.controller.port import ControllerPort
+from kbroker.controller.port import ControllerPort, Sender
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -105,7 +107,9 @@ class Broker:
         self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
+        self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
+        self.quotas = ClientQuotas(settings.quotas)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
@@ -168,6 +172,7 @@ class Broker:
             self.purgatory.wake_many(changed)
             await self.groups.on_image(image, delta)
             await self.transactions.on_image(image, delta)
+        await self.quotas.follow(image, self.turns)
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
@@ -200,6 +205,7 @@ class Broker:
         self._take_rates(settings)
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
         self.tier.reconfigure(settings.tier)
+        self.groups.reconfigure(settings.groups)
 
     def _take_rates(self, settings: Settings) -> None:
         for name, throttle in ((LEADER_RATE, self.leaders_throttle), (FOLLOWER_RATE, self.followers_throttle)):
@@ -246,7 +252,7 @@ class Broker:
         """Whether a client that names this unknown topic causes its automatic creation."""
         return may_create(name, self.settings)
 
-    async def create_automatically(self, names: list[str]) -> None:
+    async def create_automatically(self, names: list[str], sender: Sender | None = None) -> None:
         """Create topics that a client named, with the defaults. Failures are logged; the client asks again.
 
         The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
@@ -258,7 +264,9 @@ class Broker:
             why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
             with trio.move_on_after(CREATION_PATIENCE_S):
                 try:
-                    answer = await self.controller.ask(request, CreateTopicsResponse, is_needed=is_needed)
+                    answer = await self.controller.ask(
+                        request, CreateTopicsResponse, is_needed=is_needed, sender=sender
+                    )
                 except KafkaError as error:
                     why = str(error)
         if answer is None:
@@ -266,7 +274,10 @@ class Broker:
             if left_out is not None:
                 first, count = names[0], len(names)
                 logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
-        elif failed := [one for one in answer.topics if one.error_code not in _CREATED]:
+            return
+        asked_by = sender or Sender()
+        await self.change_log.write(request, answer, client_id=asked_by.client_id, peer=asked_by.host)
+        if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
             # One log line, because a request can name thousands of topics.
             codes = sorted({code_of(one.error_code).name for one in failed})
             logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)

@@ -36,11 +36,13 @@ SHUTDOWN_PATIENCE_MS: Final = 8_000
 """The broker stops without the controller's consent if no heartbeat was answered for this long: service managers and
 containers kill a process about 10 s after they have asked it to stop."""
 
+LOWEST_IN_A_QUORUM: Final = 21
+
 FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     **SUPPORTED_FEATURES,
     "eligible.leader.replicas.version": (0, 1),
     "kraft.version": (0, 1),
-    METADATA_VERSION_FEATURE: (21, 30),
+    METADATA_VERSION_FEATURE: (LOWEST_IN_A_QUORUM, 30),
     "share.version": (0, 1),
     "streams.version": (0, 1),
 }
@@ -64,22 +66,20 @@ logger = get_logger(__name__)
 
 def refuse_unsupported(finalized: Mapping[str, int]) -> None:
     """Raise UNSUPPORTED_VERSION, with a message for the operator, if a cluster has finalized an unsupported level."""
-    unsupported = {}
-    for name, level in finalized.items():
+    unsupported, remedies = [], []
+    for name, level in sorted(finalized.items()):
         lowest, highest = FEATURES_IN_A_QUORUM.get(name, (0, 0))
         if not lowest <= level <= highest:
-            unsupported[name] = level
+            unsupported.append(f"{name}={level}")
+            remedies.append(f"--feature {name}={highest}")
     if not unsupported:
         return
-    found = ", ".join(f"{name}={level}" for name, level in sorted(unsupported.items()))
-    if METADATA_VERSION_FEATURE in unsupported:
-        remedy = "kbroker works with metadata.version 3.9-IV0 (21) to 4.3-IV0 (30)"
+    if finalized.get(METADATA_VERSION_FEATURE, LOWEST_IN_A_QUORUM) < LOWEST_IN_A_QUORUM:
+        remedy = "raise metadata.version to 3.9-IV0 (21) or higher with `kafka-features.sh upgrade`"
     else:
-        flags = " ".join(f"--feature {name}=0" for name in sorted(unsupported))
-        remedy = (
-            "format the controllers of a new cluster with `kafka-storage.sh format --release-version 3.9`, or with "
-            f"`{flags}`; or lower the features of this one with `kafka-features.sh downgrade {flags}`"
-        )
+        flags = " ".join(remedies)
+        remedy = f"format a new cluster with `{flags}`, or lower this one with `kafka-features.sh downgrade {flags}`"
+    found = ", ".join(unsupported)
     raise KafkaError(
         ErrorCode.UNSUPPORTED_VERSION, f"the cluster has finalized {found}, which kbroker does not support: {remedy}"
     )

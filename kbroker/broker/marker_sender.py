@@ -11,7 +11,7 @@ Source: TransactionMarkerChannelManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 RETRY_MS: Final = 100
+WAITING_IN_MS: Final = 50
+ROUTED_AT_ONCE: Final = 200
+COMPLETED_AT_ONCE: Final = 50
+"""Partitions whose leader is found, and transactions that are completed, before other tasks may run."""
+
 IDLE_MS: Final = 60_000
 """A connection without markers is closed after this time."""
 
@@ -48,19 +53,23 @@ class MarkerSender:
         self._broker = broker
         self._nursery: trio.Nursery | None = None
         self._destinations: dict[int, trio.Event] = {}
-        self._completing: list[Ending] = []
+        self._to_route: dict[Ending, list[TopicPartition]] = {}
+        self._incomplete: list[Ending] = []
         self._news = trio.Event()
         self._has_failed = trio.Event()
 
     @property
-    def pending_count(self) -> int:
-        """The number of partitions that wait for a marker, except those in a request."""
-        return len(self.markers)
+    def waiting_count(self) -> int:
+        """The number of partitions whose marker could not be written yet."""
+        return sum(len(partitions) for partitions in self.markers.waiting.values())
 
     def submit(self, endings: Sequence[Ending]) -> None:
         """Have the markers of these prepared transactions written."""
         for ending in endings:
-            self.markers.add(ending)
+            if len(ending.remaining) <= ROUTED_AT_ONCE:
+                self.markers.add(ending, list(ending.remaining))
+            else:
+                self._to_route[ending] = list(ending.remaining)
         self._wake()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -72,6 +81,7 @@ class MarkerSender:
             while True:
                 await self._news.wait()
                 self._news = trio.Event()
+                await self._route()
                 await self._complete()
 
     def _leader_of(self, topic: str, index: int) -> int | None:
@@ -86,7 +96,7 @@ class MarkerSender:
         """Start or wake the tasks that have something to do."""
         if self.markers.waiting:
             self._has_failed.set()
-        if self.markers.ready:
+        if self.markers.ready or self._to_route:
             self._news.set()
         if self._nursery is None:
             return
@@ -97,23 +107,40 @@ class MarkerSender:
                 self._destinations[broker_id] = trio.Event()
                 self._nursery.start_soon(self._serve, broker_id)
 
+    async def _route(self) -> None:
+        """Find the leaders of many partitions, in turns."""
+        turns = self._broker.turns
+        to_route, self._to_route = self._to_route, {}
+        for ending, partitions in to_route.items():
+            for start in range(0, len(partitions), ROUTED_AT_ONCE):
+                portion = partitions[start : start + ROUTED_AT_ONCE]
+                if turns.due(len(portion)):
+                    await turns.next()
+                self.markers.add(ending, portion)
+        self._wake()
+
     async def _complete(self) -> None:
-        """Store that transactions are complete."""
-        ready = [*self._completing, *self.markers.take_ready()]
-        if ready:
-            self._completing = await self._broker.transactions.complete(ready)
-            if self._completing:
-                self._has_failed.set()
+        """Store that transactions are complete. Those for which that fails are tried again after a pause."""
+        ready = self.markers.take_ready()
+        for start in range(0, len(ready), COMPLETED_AT_ONCE):
+            portion = ready[start : start + COMPLETED_AT_ONCE]
+            if self._broker.turns.due(len(portion)):
+                await self._broker.turns.next()
+            self._incomplete += await self._broker.transactions.complete(portion)
+        if self._incomplete:
+            self._has_failed.set()
 
     async def _retry(self) -> None:
         """Route again what failed, after a pause."""
         while True:
             await self._has_failed.wait()
+            # With very many partitions without a leader, looking for their leaders must not keep the broker busy.
+            await self._broker.env.sleep_ms(max(RETRY_MS, self.waiting_count // WAITING_IN_MS))
             self._has_failed = trio.Event()
-            await self._broker.env.sleep_ms(RETRY_MS)
-            self.markers.route_waiting()
-            if self._completing:
-                self._news.set()
+            for ending, partitions in self.markers.take_waiting().items():
+                self._to_route.setdefault(ending, []).extend(partitions)
+            self.markers.ready += self._incomplete
+            self._incomplete = []
             self._wake()
 
     async def _serve(self, broker_id: int) -> None:
@@ -140,21 +167,16 @@ class MarkerSender:
                         connection.close()
                         connection = None
                     self.markers.on_failure(sent)
-                    self._report(broker_id, str(error) or "the connection was closed", sent)
+                    why = str(error) or "the connection was closed"
+                    self._report(broker_id, why, sum(map(len, sent.values())))
                 else:
-                    self._take(broker_id, sent, response)
+                    for code, partitions in self.markers.on_response(sent, response).items():
+                        self._report(broker_id, code_of(code).name, len(partitions))
                 self._wake()
         finally:
             del self._destinations[broker_id]
             if connection is not None:
                 connection.close()
-
-    def _take(
-        self, broker_id: int, sent: Mapping[Ending, list[TopicPartition]], response: WriteTxnMarkersResponse
-    ) -> None:
-        failed = self.markers.on_response(sent, response)
-        for code, partitions in failed.items():
-            self._report(broker_id, code_of(code).name, partitions)
 
     async def _connect(self, broker_id: int) -> Connection:
         broker = self._broker
@@ -176,15 +198,9 @@ class MarkerSender:
             return response
         raise TimeoutError(f"no answer in {timeout_ms} ms")
 
-    def _report(self, broker_id: int, why: str, partitions: object) -> None:
+    def _report(self, broker_id: int, why: str, partitions: int) -> None:
         left_out = self._broker.log_limit.admit(("markers", broker_id, why), now_ms=self._broker.env.now_ms())
-        if left_out is None:
-            return
-        count = len(partitions) if isinstance(partitions, list) else None
-        logger.warning(
-            "cannot write transaction markers; will retry",
-            leader=broker_id,
-            why=why,
-            partitions=count,
-            left_out=left_out,
-        )
+        if left_out is not None:
+            logger.warning(
+                "cannot write transaction markers", leader=broker_id, why=why, partitions=partitions, left_out=left_out
+            )

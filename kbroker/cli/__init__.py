@@ -15,16 +15,44 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from kbroker import __version__, build
 from kbroker.cli._say import say
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 EXIT_FAILED = 1
 EXIT_FOUND = 3  # damage, or records that could not be decoded
 EXIT_INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Names an unknown flag, and the flag that it may stand for, before any other complaint."""
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in argparse, but a subcommand complains about unknown flags itself, with its own usage."""
+        self._words = sys.argv[1:] if args is None else args
+        found, rest = super().parse_known_args(args, namespace)
+        if any(word.startswith("-") for word in rest):
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        """End with usage and message."""
+        from difflib import get_close_matches  # noqa: PLC0415  (only for a mistake)
+
+        known = [flag for action in self._actions for flag in action.option_strings]
+        for word in self._words:
+            flag = word.partition("=")[0]
+            if word == "--":
+                break
+            if flag.startswith("--") and not any(each.startswith(flag) for each in known):
+                nearest = get_close_matches(flag, known, n=1)
+                super().error(f"unknown flag {flag}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+        super().error(message)
 
 
 class CommandFailed(Exception):
@@ -74,11 +102,11 @@ def _run_part(
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kbroker", description="A Kafka-compatible broker, and command line tools for it and for Apache Kafka."
     )
     parser.add_argument("--version", action="version", version=f"kbroker {__version__} ({build()})")
-    commands: Commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     if words == ["--version"]:
         return parser  # needs no command
     stems = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]

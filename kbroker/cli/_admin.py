@@ -100,7 +100,10 @@ def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | N
         raise CommandFailed(str(error)) from error
     for key in ignored:
         note(f"kbroker: ignoring the client setting {key}, which has no effect here")
-    return {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
+    # Only with default.api.timeout.ms does a command wait until a broker answers.
+    waits = "bootstrap_timeout_ms" in settings
+    found = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
+    return found | {"waits_for_broker": waits}
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker import __version__, build
 from kbroker.cli import CommandFailed, Commands
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def serve(options: argparse.Namespace) -> int:
             settings,
             log_format=options.log_format,
             log_level=options.log_level or (container.log_level if container is not None else "info"),
-            on_ready=partial(announce, ready_file=options.ready_file, as_kafka=in_container),
+            on_ready=partial(announce, ready_file=options.ready_file, as_kafka=in_container, settings=settings),
             container=container,
             cluster_id=options.cluster_id or (container.cluster_id if container is not None else None),
         )
@@ -156,9 +157,16 @@ def _mounted_config() -> Path | None:
     return path
 
 
-def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_kafka: bool) -> None:
-    """Announce that the broker is ready: on stdout, in the ready file, and with the lines of Kafka's log for tools."""
+def announce(
+    node_id: int, host: str, port: int, *, ready_file: Path | None, as_kafka: bool, settings: Settings | None = None
+) -> None:
+    """Announce that the broker is ready: on stdout, in the ready file, and with the lines of Kafka's log for tools.
+
+    With `settings` a terminal also gets a first screen.
+    """
     lines = [f"kbroker ready on {host}:{port}"]
+    if settings is not None and sys.stdout.isatty():
+        lines += first_screen(f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}", settings)
     if as_kafka:
         # The Testcontainers modules for Java and Python wait for one of these lines.
         lines += [
@@ -176,6 +184,24 @@ def announce(node_id: int, host: str, port: int, *, ready_file: Path | None, as_
     with suppress(OSError):  # the output may be a file on a full disk
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
+
+
+def first_screen(address: str, settings: Settings) -> list[str]:
+    """What a person wants to know about a broker that has just started."""
+    pages = settings.observability.kbroker_http_listener
+    return [
+        "",
+        f"  version  {__version__} ({build()})",
+        f"  data     {settings.data_directory}",
+        f"  pages    http://{pages}/"
+        if pages
+        else "  pages    off; --http 127.0.0.1:9644 serves /metrics, /health and /state",
+        f"  try      echo hello | kbroker produce -b {address} -t greetings",
+        f"           kbroker consume -b {address} -t greetings --exit-at-end",
+        f"           kcat -b {address} -L",
+        "  stop     Ctrl-C",
+        "",
+    ]
 
 
 def _in_brackets(host: str) -> str:

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
 # Every broker answers version 0, including those that know no newer one.
 _NEGOTIATING_VERSION = 0
+_LOOKED_AT = 4
+_TLS_RECORDS = (b"\x15", b"\x16")  # an alert, a handshake
+
+
+def _refuse_other_protocols(begin: bytes) -> None:
+    """Recognize other protocols by the first bytes of an answer. Errors: ConnectionError."""
+    if begin.startswith(b"HTTP"):
+        raise ConnectionError("an HTTP server answers there, such as the pages of a broker, and no broker")
+    if begin[:1] in _TLS_RECORDS and begin[1:2] == b"\3":
+        raise ConnectionError("the server uses TLS on this port, and the client does not (security.protocol=SSL)")
+    if not begin:
+        raise ConnectionError("the server closed the connection; maybe it uses TLS on this port (security.protocol)")
 
 
 class Connection:
@@ -52,7 +64,10 @@ class Connection:
     def negotiate(self) -> None:
         """Ask which versions the broker serves. Errors: UnsupportedApi if it does not say."""
         try:
-            answer = self.ask(ApiVersionsRequest(), version=_NEGOTIATING_VERSION)
+            self.send(ApiVersionsRequest(), version=_NEGOTIATING_VERSION)
+            if not hasattr(self.socket, "context"):  # TLS cannot look ahead
+                _refuse_other_protocols(self.socket.recv(_LOOKED_AT, socket.MSG_PEEK))
+            answer = self.receive()
         except Malformed as error:
             raise Malformed(f"the server does not use Kafka's protocol ({error})") from error
         if answer.error_code:

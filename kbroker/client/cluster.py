@@ -28,6 +28,8 @@ T = TypeVar("T")
 Partition = tuple[str, int]
 
 BOOTSTRAP_TIMEOUT_MS: Final = 30_000
+NOT_TLS: Final = "the server does not use TLS on this port; security.protocol is for a port with TLS"
+_SPEAKS_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING"})
 REQUEST_TIMEOUT_MS: Final = 30_000
 RETRY_MS: Final = 100
 ANY: Final = None
@@ -64,8 +66,9 @@ class Cluster:
         """Host and port of the known brokers."""
         self._connections: dict[int, Connection] = {}
         bootstrap_ms = int(settings.get("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS))
+        waits = settings.get("waits_for_broker", True)
         try:
-            self.retry(lambda: self._bootstrap(bootstrap_ms), timeout_ms=bootstrap_ms)
+            self.retry(lambda: self._bootstrap(bootstrap_ms), timeout_ms=bootstrap_ms if waits else 0)
         except KafkaError as error:
             self.close()
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
@@ -290,8 +293,7 @@ class Cluster:
             self._connections[node_id] = self._connections.pop(UNKNOWN_NODE)
             return node_id
         why = failure.message if failure is not None else "no address"
-        said = f"no broker answers at {self.servers} within {timeout_ms} ms: {why}"
-        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, said) from failure
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answers at {self.servers}: {why}") from failure
 
     def _connected(self, node_id: int) -> Connection:
         if node_id not in self._connections:
@@ -318,7 +320,9 @@ class Cluster:
         except (OSError, Malformed) as error:
             self._drop(node_id)
             code = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, TimeoutError) else ErrorCode.NETWORK_EXCEPTION
-            raise KafkaError(code, getattr(error, "strerror", None) or str(error)) from error
+            is_not_tls = getattr(error, "reason", None) in _SPEAKS_NO_TLS
+            why = NOT_TLS if is_not_tls else getattr(error, "strerror", None) or str(error)
+            raise KafkaError(code, why) from error
         except BaseException:
             self._drop(node_id)
             raise

@@ -25,6 +25,7 @@ from kbroker.config.observability import ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
+from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
@@ -69,6 +70,7 @@ class Settings:
     groups: GroupSettings
     transactions: TransactionSettings
     limits: LimitSettings
+    quotas: QuotaSettings
     tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
@@ -128,6 +130,7 @@ class Settings:
             groups=_area(GroupSettings, layers),
             transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
+            quotas=_area(QuotaSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),

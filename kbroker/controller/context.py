@@ -12,10 +12,12 @@ from uuid import UUID
 
 from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
+from kbroker.controller.mutation_quota import Mutations
 from kbroker.controller.observers import QuorumObservers
 from kbroker.controller.sessions import BrokerSessions
 from kbroker.metadata.image import BrokerImage, Image
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.quotas.rates import Windows
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_registration import Endpoint
 
@@ -41,7 +43,8 @@ class ControllerSettings(NamedTuple):
 
     Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
     Shape  undeletable_topics maps topics that the broker depends on to the error message for requests to delete them,
-           change their partitions, or compact them; listeners are the controller's own
+           change their partitions, or compact them; listeners are the controller's own; quota_windows are those of
+           controller_mutation_rate
     """
 
     cluster_id: str
@@ -53,12 +56,14 @@ class ControllerSettings(NamedTuple):
     broker_session_timeout_ms: int = 9_000
     max_records_per_decision: int = MAX_RECORDS_PER_DECISION
     listeners: Sequence[Endpoint] = ()
+    quota_windows: Windows = Windows()
+    max_quota_clients: int = 10_000
     undeletable_topics: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, settings: Settings, cluster_id: str, *, listeners: Sequence[Endpoint] = ()) -> ControllerSettings:
         """The settings of a node's controller, with its advertised addresses."""
-        undeletable_topics = {}
+        quotas, undeletable_topics = settings.quotas, {}
         if settings.tier.remote_log_storage_system_enable:
             undeletable_topics[REMOTE_LOG_METADATA_TOPIC] = (
                 f"{REMOTE_LOG_METADATA_TOPIC} lists what is in the tier: while remote.log.storage.system.enable is "
@@ -73,6 +78,11 @@ class ControllerSettings(NamedTuple):
             unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
             broker_session_timeout_ms=settings.metadata.broker_session_timeout_ms,
             listeners=listeners,
+            quota_windows=Windows(
+                quotas.controller_quota_window_num,
+                1_000 * quotas.controller_quota_window_size_seconds,
+            ),
+            max_quota_clients=quotas.kbroker_max_quota_clients,
             undeletable_topics=undeletable_topics,
         )
 
@@ -83,6 +93,7 @@ class Context(NamedTuple):
     image         the state after all earlier decisions
     sessions      the only state that a decision may change: it is not in the log
     observers     the nodes that follow the metadata log; not in the log either
+    mutations     the partitions that the client may create and delete; not in the log either
     now_ms        monotonic
     timestamp_ms  wall time
     version       the version in which the request was sent
@@ -94,6 +105,7 @@ class Context(NamedTuple):
     new_uuid: Callable[[], UUID]
     sessions: BrokerSessions
     observers: QuorumObservers
+    mutations: Mutations
     now_ms: int
     timestamp_ms: int
     version: int

@@ -63,6 +63,7 @@ class _Waiting:
     request: Any
     decision: Decision[Any, Any]
     version: int
+    sender: Sender | None
     done: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
     response: Any = None
@@ -76,6 +77,7 @@ class EmbeddedController:
     log        the metadata log; it may be read at any time below the end of the published image
     sessions   which brokers are alive
     observers  which nodes follow the metadata log
+    mutation_quota  what clients have used of controller_mutation_rate
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class EmbeddedController:
         self.publisher = MetadataPublisher(controller.image)
         self.sessions = controller.sessions
         self.observers = controller.observers
+        self.mutation_quota = controller.mutation_quota
         self._env = env
         self._controller = controller
         self.decisions = controller.decisions
@@ -161,6 +164,7 @@ class EmbeddedController:
             now_ms=now_ms,
             timestamp_ms=self._env.timestamp_ms(),
             version=waiting.version,
+            sender=waiting.sender,
         )
         metadata_version = self._controller.image.metadata_version
         return outcome, [encode_value(record, metadata_version) for record in outcome.records]
@@ -184,7 +188,7 @@ class EmbeddedController:
         *,
         version: int = NEWEST_VERSION,
         is_needed: bool = False,
-        sender: Sender | None = None,  # noqa: ARG002  (authorization is not implemented yet)
+        sender: Sender | None = None,
     ) -> R:
         """See ControllerPort.
 
@@ -197,7 +201,7 @@ class EmbeddedController:
         changes = decision.changes or is_needed
         if (adds and self._is_short_of_space()) or (changes and self.log.reserve.is_half_spent):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is nearly full")
-        waiting = _Waiting(request, decision, version)
+        waiting = _Waiting(request, decision, version, sender)
         self._waiting.append(waiting)
         self._arrived.set()
         try:

@@ -6,7 +6,7 @@ Source: Kafka's ControllerApis (duplicates) and ReplicationControlManager.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from kbroker.controller import placement
 from kbroker.controller.context import Context, TooManyRecords
@@ -20,14 +20,16 @@ from wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+FIRST_VERSION_WITH_STRICT_QUOTA: Final = 3
+
 
 @decides(CreatePartitionsRequest, adds=True, may_be_long=True)
 def create_partitions(context: Context, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]:
     """Decide the new partitions of each topic.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (not more than now), INVALID_REPLICA_ASSIGNMENT,
-    INVALID_REPLICATION_FACTOR, INVALID_REQUEST (duplicate topic). POLICY_VIOLATION for every topic if the whole request
-    needs too many records (W11).
+    INVALID_REPLICATION_FACTOR, INVALID_REQUEST (duplicate topic), THROTTLING_QUOTA_EXCEEDED (from version 3).
+    POLICY_VIOLATION for every topic if the whole request needs too many records (W11).
     """
     times = Counter(topic.name for topic in request.topics)
     results = [
@@ -96,4 +98,5 @@ def _grow(context: Context, request: CreatePartitionsTopic, records: list[Any]) 
     partitions = [
         placement.new_partition(context.image, index, replicas) for index, replicas in enumerate(placed, present)
     ]
+    context.mutations.take(more, strict=context.version >= FIRST_VERSION_WITH_STRICT_QUOTA)
     return list(placement.partition_records(topic.id, present, partitions))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from kbroker.controller import placement
@@ -32,14 +32,17 @@ from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsReques
 from wire.stored.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.types import ZERO_UUID
 
+FIRST_CREATION_WITH_STRICT_QUOTA: Final = 6
+FIRST_DELETION_WITH_STRICT_QUOTA: Final = 5
+
 
 @decides(CreateTopicsRequest, adds=True, may_be_long=True)
 def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
     """Decide which of the topics to create. With validate_only nothing is recorded, but the response is the same.
 
     Per topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
-    INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST. POLICY_VIOLATION for every topic if the whole request
-    needs too many records (W11).
+    INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED (from version 6).
+    POLICY_VIOLATION for every topic if the whole request needs too many records (W11).
     """
     times = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
@@ -81,11 +84,12 @@ def _create_topic(
         _check_name(context.image, topic.name, taken)
         configs = _check_configs(context, topic)
         partitions = _new_partitions(context, topic, records, start, configs_count=len(configs))
+        context.require_room(records, 1 + len(configs) + len(partitions))
+        context.mutations.take(len(partitions), strict=context.version >= FIRST_CREATION_WITH_STRICT_QUOTA)
     except TooManyRecords:
         raise
     except KafkaError as error:
         return _failed(topic.name, error)
-    context.require_room(records, 1 + len(configs) + len(partitions))
     key = collision_key(topic.name)
     if key is not None:
         taken[key] = topic.name
@@ -222,7 +226,7 @@ def delete_topics(context: Context, request: DeleteTopicsRequest) -> Outcome[Del
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION (name), UNKNOWN_TOPIC_ID, INVALID_REQUEST (given twice, by both name and id,
     or by neither), TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3; also for a topic that the broker depends
-    on).
+    on), THROTTLING_QUOTA_EXCEEDED (from version 5).
     """
     named: list[tuple[str | None, UUID]] = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name, topic.topic_id) for topic in request.topics]
@@ -243,12 +247,16 @@ def delete_topics(context: Context, request: DeleteTopicsRequest) -> Outcome[Del
     except TooManyRecords as error:
         responses += [_undeleted(topic.name, topic.id, error) for topic in doomed]
         return Outcome([], DeleteTopicsResponse(responses=responses))
-    responses += [
-        DeletableTopicResult(name=topic.name, topic_id=topic.id, error_code=ErrorCode.NONE) for topic in doomed
-    ]
-    return Outcome(
-        [RemoveTopicRecord(topic_id=topic.id) for topic in doomed], DeleteTopicsResponse(responses=responses)
-    )
+    records = []
+    for topic in doomed:
+        try:
+            context.mutations.take(len(topic.partitions), strict=context.version >= FIRST_DELETION_WITH_STRICT_QUOTA)
+        except KafkaError as error:
+            responses.append(_undeleted(topic.name, topic.id, error))
+        else:
+            records.append(RemoveTopicRecord(topic_id=topic.id))
+            responses.append(DeletableTopicResult(name=topic.name, topic_id=topic.id, error_code=ErrorCode.NONE))
+    return Outcome(records, DeleteTopicsResponse(responses=responses))
 
 
 def _undeleted(name: str | None, topic_id: UUID, error: KafkaError) -> DeletableTopicResult:

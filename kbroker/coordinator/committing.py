@@ -193,11 +193,12 @@ def offset_fetch(
     """
     group_id = request.group_id
     group = context.groups.get(group_id)
-    if isinstance(group, ConsumerGroup):
-        try:
+    try:
+        context.unserved.refuse(group_id)
+        if isinstance(group, ConsumerGroup):
             require_fetch(group, request.member_id, request.member_epoch)
-        except KafkaError as error:
-            return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error.code)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error.code)
     known = {} if group is None else context.offsets.of_group(group_id)
     answered = []
     if request.topics is None:

@@ -23,6 +23,7 @@ from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator.records import GroupRecord, StoredRecord
 from kbroker.coordinator.refusals import in_version, join_error, sync_error
 from kbroker.coordinator.timers import Timer, Timers, nothing
+from kbroker.coordinator.unserved import UnservedGroups
 from kbroker.metadata.image import Image
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
@@ -81,6 +82,7 @@ class Context:
     max_pending_bytes: int
     image: Image = field(default_factory=Image)
     groups: dict[str, AnyGroup] = field(default_factory=dict)
+    unserved: UnservedGroups = field(default_factory=UnservedGroups)
     offsets: Offsets = field(default_factory=Offsets)
     timers: Timers = field(default_factory=Timers)
     counts: Counts = field(default_factory=Counts)

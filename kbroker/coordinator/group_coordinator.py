@@ -84,6 +84,12 @@ class GroupCoordinator:
         pending_bytes = self.settings.kbroker_group_max_pending_member_bytes // partition_count
         return GroupShard(self.settings, new_uuid=self._env.new_uuid, max_pending_bytes=pending_bytes)
 
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use changed settings from now on."""
+        self.settings = settings
+        for led in self.led.values():
+            led.shard.reconfigure(settings)
+
     @property
     def has_space(self) -> bool:
         """Whether groups may write. Their limit is below that of producers, so that consumers can commit on a nearly
@@ -97,6 +103,11 @@ class GroupCoordinator:
         Errors  NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         """
         return self.runtime.find(group_id).shard
+
+    def knows(self, group_id: str) -> bool:
+        """Whether a shard of this broker has a group of this id."""
+        led = self.runtime.led.get(self.runtime.partition_of(group_id))
+        return led is not None and led.shard.group(group_id) is not None
 
     def shards(self) -> Iterator[GroupShard]:
         """The shards of this broker, for operations on all groups. Failed shards are skipped, as in Kafka.

@@ -30,6 +30,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
+from kbroker.broker.change_log import ChangeLog
 from kbroker.broker.remote_fetching import Room
 from kbroker.controller.port import Sender
 from kbroker.coordinator.context import Caller
@@ -85,6 +86,11 @@ class Context:
     has_errors      a handler sets it when its response has error codes, for APIs whose responses are too expensive to
                     search (Produce, Fetch); the dispatcher resets it after counting the errors
     is_large        request or response has many array elements: the response is encoded in a thread
+    started_ns      when this request began
+    waited_ns       how long it has been suspended since, if `measures`
+    measures        clients have quotas, so the time of this request is measured
+    is_charged      the handler has charged this request to the quotas of its client, or the request is exempt
+    throttle_ms     the connection is muted for this time after its reply
     """
 
     stream: Stream
@@ -96,6 +102,11 @@ class Context:
     api_version: int = 0
     has_errors: bool = False
     is_large: bool = False
+    started_ns: int = 0
+    waited_ns: int = 0
+    measures: bool = False
+    is_charged: bool = False
+    throttle_ms: int = 0
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
 
@@ -106,6 +117,10 @@ class Context:
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
         return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+
+    async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
+        """Log what the current request has changed."""
+        await change_log.write(request, answer, client_id=self.client_id, peer=self.stream.peer_host)
 
     @property
     def sender(self) -> Sender:
@@ -140,16 +155,20 @@ class Context:
             self.wait_scope = None
 
     @contextmanager
-    def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Cancel `scope` if the client closes its connection or the server stops while the block runs."""
+    def waiting(self, scope: trio.CancelScope, *, for_client: bool = True) -> Iterator[None]:
+        """Cancel `scope` if the server stops or, unless for_client is false, the client closes its connection while
+        the block runs.
+        """
         if self.stopping:
             scope.cancel()
         self.wait_scope = scope
-        self.stream.watch(scope.cancel)
+        if for_client:
+            self.stream.watch(scope.cancel)
         try:
             yield
         finally:
-            self.stream.unwatch()
+            if for_client:
+                self.stream.unwatch()
             self.wait_scope = None
 
     def stop(self) -> None:
@@ -175,6 +194,7 @@ class Handler(NamedTuple, Generic[Request]):
     authorize   the required permission, as "OPERATION resource-type:{request_attribute}"; None for no check
     on_error    makes the response for a request that failed as a whole with a code; a result of None closes the
                 connection
+    is_exempt   request_percentage does not apply: other brokers send the request
     """
 
     request_class: type[Request]
@@ -184,6 +204,7 @@ class Handler(NamedTuple, Generic[Request]):
     authorize: str | None
     on_error: Callable[[Request, ErrorCode], Any]
     function: Callable[[Request, Any, Context], Awaitable[Any]]
+    is_exempt: bool = False
 
     @property
     def name(self) -> str:
@@ -201,6 +222,7 @@ def handles(
     advertised: str | None = None,
     authorize: str | None = None,
     on_error: Callable[[Request, ErrorCode], Any] | None = None,
+    is_exempt: bool = False,
 ) -> Callable[[Callable[[Request, Broker, Context], Awaitable[Response | None]]], Handler[Request]]:
     """Declare that a function serves an API; see `Handler` for the parameters.
 
@@ -229,6 +251,7 @@ def handles(
             authorize=authorize,
             on_error=on_error or partial(refused, in_each_result=not has_code_at_top),
             function=function,
+            is_exempt=is_exempt,
         )
 
     return declare

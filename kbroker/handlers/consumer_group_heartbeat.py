@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.handlers.groups import log_new_group
 from kbroker.metadata.parts import GROUP_VERSION_FEATURE
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -19,9 +20,11 @@ async def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Join a group, stay in it, or leave it. The reply has the member's assignment if that has changed."""
     require_group_version(broker)
+    existed = request.member_epoch != 0 or broker.groups.knows(request.group_id)
     answer: ConsumerGroupHeartbeatResponse = await broker.groups.ask(
         request.group_id, request, context.caller, wait=context.wait
     )
+    log_new_group(request.group_id, broker, context, existed=existed)
     return answer
 
 

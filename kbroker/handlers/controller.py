@@ -3,10 +3,12 @@ when this broker has acted on the decision.
 
 AlterConfigs replaces all settings of a resource. It is deprecated in Kafka, but librdkafka still sends it.
 IncrementalAlterConfigs changes single settings. The broker checks both before it asks. DeleteTopics has a file of its
-own, because it logs the deletions.
+own, because its refusal has a form of its own.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, Handler, Request, handles
@@ -30,7 +32,10 @@ def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]
 
     @handles(request_class, versions=versions)
     async def ask(request: Request, broker: Broker, context: Context) -> object:
-        return await broker.controller.ask(request, response, version=context.api_version, sender=context.sender)
+        answer: Any = await broker.controller.ask(request, response, version=context.api_version, sender=context.sender)
+        context.throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        await context.log_changes(broker.change_log, request, answer)
+        return answer
 
     return ask
 
@@ -47,7 +52,9 @@ update_features = forwards(UpdateFeaturesRequest, versions="0-2")
 @handles(AlterConfigsRequest, versions="0-2")
 async def alter_configs(request: AlterConfigsRequest, broker: Broker, context: Context) -> AlterConfigsResponse:
     """Replace the settings of each resource."""
-    return await broker.config_changes.alter(request, AlterConfigsResponse, context.sender)
+    answer = await broker.config_changes.alter(request, AlterConfigsResponse, context.sender)
+    await context.log_changes(broker.change_log, request, answer)
+    return answer
 
 
 @handles(IncrementalAlterConfigsRequest, versions="0-1")
@@ -55,4 +62,6 @@ async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, broker: Broker, context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings."""
-    return await broker.config_changes.alter(request, IncrementalAlterConfigsResponse, context.sender)
+    answer = await broker.config_changes.alter(request, IncrementalAlterConfigsResponse, context.sender)
+    await context.log_changes(broker.change_log, request, answer)
+    return answer

@@ -72,5 +72,9 @@ async def delete_records(request: DeleteRecordsRequest, broker: Broker, context:
         await broker.await_low_watermarks(raised, max_wait_ms=request.timeout_ms)
         for answer in topics:
             for result in answer.partitions:
+                if broker.turns.due():
+                    await broker.turns.next()
                 _finish(result, broker.low_watermark((answer.name, result.partition_index)))
-    return DeleteRecordsResponse(topics=topics)
+    whole = DeleteRecordsResponse(topics=topics)
+    await context.log_changes(broker.change_log, request, whole)
+    return whole

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from kbroker.runtime.event_log import get_logger
 from wire.errors import ErrorCode
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from wire.types import ZERO_UUID
-
-logger = get_logger(__name__)
 
 
 def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse:
@@ -30,9 +27,6 @@ async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: C
     answer = await broker.controller.ask(
         request, DeleteTopicsResponse, version=context.api_version, sender=context.sender
     )
-    for topic in answer.responses:
-        if broker.turns.due():
-            await broker.turns.next()
-        if topic.error_code == ErrorCode.NONE:
-            logger.info("topic deleted", topic=topic.name, client_id=context.client_id, peer=context.stream.peer_host)
+    context.throttle_ms = answer.throttle_time_ms
+    await context.log_changes(broker.change_log, request, answer)
     return answer

@@ -6,9 +6,10 @@ from collections.abc import Hashable
 from typing import Final
 
 from kbroker.broker import Broker
+from kbroker.broker.client_quotas import PARTITION_BYTES
 from kbroker.broker.remote_fetching import read_remote
 from kbroker.handlers import Context, handles
-from kbroker.replication.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, FetchedPartition
+from kbroker.replication.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION, FetchContext, FetchedPartition
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
 from kbroker.replication.partition_reads import NO_EPOCH
 from wire.errors import ErrorCode
@@ -58,11 +59,15 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         read_committed=request.isolation_level == READ_COMMITTED,
         may_read_follower=context.api_version >= FIRST_VERSION_WITH_RACKS,
     )
+    max_bytes = min(request.max_bytes, broker.settings.fetch.fetch_max_bytes)
+    context.is_charged = fetcher.is_follower
+    if context.measures and not fetcher.is_follower:
+        max_bytes = min(max_bytes, broker.quotas.max_fetch_bytes(context, now_ms))
     this_round = FetchRound(
         session.partitions,
         broker.find_fetched,
         fetcher=fetcher,
-        max_bytes=min(request.max_bytes, broker.settings.fetch.fetch_max_bytes),
+        max_bytes=max_bytes,
         min_bytes=request.min_bytes,
         prefer=broker.replica_chooser(request.rack_id, context.listener) if request.rack_id else None,
         is_throttled=broker.leader_throttle(fetcher.replica_id) if fetcher.is_follower else None,
@@ -96,6 +101,9 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
         )
+    if context.measures and not fetcher.is_follower and _is_throttled(this_round, session, broker, context):
+        named = NO_SESSION if session.session is None else session.session.id
+        return FetchResponse(session_id=named, responses=[])
     session_id, selected = session.select(
         this_round.answers, is_follower=fetcher.is_follower, uses_topic_ids=by_id, now_ms=now_ms
     )
@@ -127,6 +135,15 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     if leaders and not fetcher.is_follower:
         response.node_endpoints = [node for node in broker.nodes(context.listener) if node.node_id in leaders]
     return response
+
+
+def _is_throttled(this_round: FetchRound, session: FetchContext, broker: Broker, context: Context) -> bool:
+    """Charge the client; whether it gets an empty response. The response of a session has only what has changed."""
+    size = sum(answer.size + PARTITION_BYTES for answer in this_round.answers if answer.size or session.session is None)
+    loop_ns = broker.env.now_ns() - context.started_ns - context.waited_ns
+    context.throttle_ms, is_empty = broker.quotas.charge_fetch(context, size, loop_ns, broker.env.now_ms())
+    context.is_charged = True
+    return is_empty
 
 
 async def _read(this_round: FetchRound, broker: Broker, *, off_the_loop: bool) -> None:

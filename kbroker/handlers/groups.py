@@ -30,8 +30,17 @@ STATES_IN_LOWER_CASE = {state.lower() for state in STATES}
 @handles(JoinGroupRequest, versions="0-9", authorize="READ group:{group_id}")
 async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
     """Join or rejoin a group. Waits until the group's next generation begins."""
+    existed = broker.groups.knows(request.group_id)
     answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
+    log_new_group(request.group_id, broker, context, existed=existed)
     return answer
+
+
+def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool) -> None:
+    """Log that a member has created a group."""
+    if not existed and broker.groups.knows(group):
+        peer = context.stream.peer_host
+        broker.change_log.note("group created", group=group, client_id=context.client_id, peer=peer)
 
 
 @handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}")
@@ -78,7 +87,9 @@ async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: C
             await broker.turns.next()
         one = DeleteGroupsRequest(groups_names=[group_id])
         results += (await broker.groups.ask(group_id, one, caller, wait=context.wait)).results
-    return DeleteGroupsResponse(results=results)
+    whole = DeleteGroupsResponse(results=results)
+    await context.log_changes(broker.change_log, request, whole)
+    return whole
 
 
 @handles(DescribeGroupsRequest, versions="0-6")

@@ -22,6 +22,7 @@ async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: C
     answer: OffsetDeleteResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     if answer.error_code:
         return answer
+    await context.log_changes(broker.change_log, request, answer)
     by_name = {name: _unknown(name, indexes) for name, indexes in unknown.items()}
     for answered in answer.topics:
         entry = by_name.setdefault(answered.name, answered)

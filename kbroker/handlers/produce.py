@@ -78,7 +78,7 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
         try:
             verified = await _verify(request, broker, version)
         except KafkaError as error:
-            return _refused(request, error.code)
+            return _refused(request, error)
     responses: list[TopicProduceResponse] = []
     waiting: list[tuple[PartitionProduceResponse, Appended]] = []
     first_error: KafkaError | None = None
@@ -174,7 +174,7 @@ def _has_transactional(request: ProduceRequest) -> bool:
 async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Verified:
     """Errors: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, and those of verify_produced."""
     if request.transactional_id is None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need an id")
     batches: list[tuple[str, int, memoryview | None]] = []
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topic_data:
@@ -241,16 +241,18 @@ def _failed(
     return answer
 
 
-def _refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
+def _refused(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
     if request.acks == NO_REPLY:
-        raise KafkaError(code)
+        raise error
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                    PartitionProduceResponse(
+                        index=data.index, error_code=error.code, base_offset=-1, error_message=error.message or None
+                    )
                     for data in topic.partition_data
                 ],
             )

@@ -7,8 +7,8 @@ which delta.py relies on. With one builder for all records, replaying a log of n
 
 Records and rules are KRaft's. A PartitionChange keeps every field that it does not carry and raises partition_epoch; if
 it has a leader, even the same one, it raises leader_epoch. RemoveTopic removes the topic's configs. Records between
-BeginTransaction and EndTransaction become visible only at the end. Records that kbroker does not use yet (quotas, ACLs,
-SCRAM, tokens) are kept, so that a snapshot of a real Kafka log loses nothing. A record that does not fit the state (for
+BeginTransaction and EndTransaction become visible only at the end. Records that kbroker does not use yet (ACLs, SCRAM,
+tokens) are kept, so that a snapshot of a real Kafka log loses nothing. A record that does not fit the state (for
 instance a partition of an unknown topic) raises `UnusableMetadata`.
 
 Source: Kafka's metadata/src/main/java/org/apache/kafka/image and its metadata record schemas.
@@ -70,7 +70,8 @@ class Image(NamedTuple):
     Shape   offset is that of the last applied record, -1 before the first; epoch is the controller epoch of that
             record, 0 before
             configs maps (resource type, resource name) to keys and values; an absent resource has no overrides
-            client_quotas, acls, scram_credentials, delegation_tokens are kept for snapshots only
+            client_quotas maps entities to their quotas
+            acls, scram_credentials, delegation_tokens are kept for snapshots only
             kraft_version and voters are what the control records say about the quorum; 0 and None in a static quorum
             open_transaction holds records that wait for their EndTransaction, None outside a transaction
     Units   offset counts records
@@ -327,13 +328,13 @@ class ImageBuilder:
         self._changed["next_producer_id"] = record.next_producer_id
         self._changed["producer_ids_owner"] = (record.broker_id, record.broker_epoch)
 
-    # -- records that are only kept
-
     def _client_quota(self, record: stored.ClientQuotaRecord) -> None:
         entity: QuotaEntity = tuple(
             sorted(((part.entity_type, part.entity_name) for part in record.entity), key=lambda pair: pair[0])
         )
         self._set("client_quotas", entity, record.key, None if record.remove else record.value)
+
+    # -- records that are only kept
 
     def _access_control_entry(self, record: stored.AccessControlEntryRecord) -> None:
         self._writable("acls")[record.id] = record

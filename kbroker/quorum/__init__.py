@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from kbroker.broker.change_log import ChangeLog
 from kbroker.config import Settings
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.features import SUPPORTED_FEATURES
@@ -36,6 +37,7 @@ class ControllerService:
     controller  decides the requests of all nodes
     settings    in force, with the dynamic settings of the controller's node
     listeners   the controller's own, by name
+    change_log  logs what clients change
     purgatory   wakes METADATA_CHANGED when more of the log is committed
     answer      answers a whole request frame, for requests in an Envelope; set after the dispatcher is made
     """
@@ -57,6 +59,7 @@ class ControllerService:
         self.node_id = settings.node_id
         self.listeners: Mapping[str, Endpoint] = {endpoint.name: endpoint for endpoint in listeners}
         self.turns = turns
+        self.change_log = ChangeLog(env.now_ms, turns)
         self.purgatory = Purgatory()
         self.answer: Callable[[memoryview, Context], Awaitable[list[Part] | None]] | None = None
         self._apply_settings(self.image)

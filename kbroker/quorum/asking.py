@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kbroker.handlers.acls import create_acls, delete_acls, describe_acls
 from kbroker.handlers.api_versions import api_versions
+from kbroker.handlers.client_quotas import alter_client_quotas
 from kbroker.handlers.controller import (
     alter_partition_reassignments,
     create_partitions,
@@ -33,6 +34,7 @@ from wire.messages.incremental_alter_configs import IncrementalAlterConfigsReque
 
 __all__ = [
     "allocate_producer_ids",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",

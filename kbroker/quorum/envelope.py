@@ -25,6 +25,7 @@ FORWARDABLE: Final = frozenset(
     for handler in (
         create_acls,
         delete_acls,
+        asking.alter_client_quotas,
         asking.alter_configs,
         asking.alter_partition_reassignments,
         asking.create_partitions,

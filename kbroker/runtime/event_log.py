@@ -3,10 +3,10 @@
     logger = get_logger(__name__)
     logger.info("topic created", topic=name, partitions=6)
 
-On a terminal this is `12:30:01.204 INFO  topic created topic=orders partitions=6`; as JSON, one object per line. Many
-logged values come from clients, so both formats escape and truncate every value: a client cannot start a new line, move
-the cursor or fill the disk. Events go through the standard library's `logging`, under the module's logger, so levels
-and handlers work as usual.
+As text this is `2026-11-27 12:30:01.204 INFO  topic created topic=orders partitions=6`; as JSON, one object per line.
+Many logged values come from clients, so both formats escape and truncate every value: a client cannot start a new line,
+move the cursor or fill the disk. Events go through the standard library's `logging`, under the module's logger, so
+levels and handlers work as usual.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TerminalFormatter(logging.Formatter):
-    """Time, level, event, then key=value; a traceback follows on separate lines."""
+    """Local date and time, level, event, then key=value; a traceback follows on separate lines."""
 
-    default_time_format = "%H:%M:%S"
+    default_time_format = "%Y-%m-%d %H:%M:%S"
     default_msec_format = "%s.%03d"
 
     def format(self, record: logging.LogRecord) -> str:

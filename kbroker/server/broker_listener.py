@@ -29,7 +29,13 @@ def server_of(broker: Broker, metrics: Metrics, chosen: Mapping[int, handlers.Ha
     """
     env, settings = broker.env, broker.settings
     dispatcher = Dispatcher(
-        chosen or handlers.discover(), broker, metrics=metrics, env=env, turns=broker.turns, limits=settings.limits
+        chosen or handlers.discover(),
+        broker,
+        metrics=metrics,
+        env=env,
+        turns=broker.turns,
+        limits=settings.limits,
+        quotas=broker.quotas,
     )
     server = Server(env, dispatcher, metrics=metrics, settings=settings)
 

@@ -32,6 +32,7 @@ from typing import Any, Final, TypeVar, cast
 
 import trio
 
+from kbroker.broker.client_quotas import AT_ONCE, Admission
 from kbroker.handlers import CloseConnection, Context
 from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
 from kbroker.runtime.net_ports import Env, Part, Stream
@@ -82,6 +83,7 @@ class State(IntEnum):
     ANSWERING = 1
     SENDING = 2
     WAITING_FOR_MEMORY = 3
+    MUTED = 4
 
 
 class Connection:
@@ -103,6 +105,7 @@ class Connection:
         max_request_bytes: int,
         memory: Memory,
         buffers: BufferPool | None = None,
+        admission: Admission = AT_ONCE,
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
@@ -115,6 +118,8 @@ class Connection:
         self._answers = EvictableClaim(memory.answers, self._scope.cancel)
         self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
         self._dispatcher = dispatcher
+        self._admission = admission
+        self._suspended_ns = 0
         self._begin = dispatcher.begin
         self._unfinished: list[Unfinished] = []
         self._env = env
@@ -128,9 +133,9 @@ class Connection:
         """
         with self._scope:
             try:
-                await _calling_when_suspended(self._serve(), self._send_before_waiting)
+                await _calling_when_suspended(self._serve(), self._on_suspended, self._on_resumed)
             except CloseConnection:
-                await _calling_when_suspended(self._send_earlier_replies(), self._send_before_waiting)
+                await _calling_when_suspended(self._send_earlier_replies(), self._on_suspended)
                 raise
             finally:
                 self._answers.release()
@@ -161,7 +166,7 @@ class Connection:
 
     def forget_long_client_id(self) -> None:
         """Between two requests, truncate the client id to the length that pages show."""
-        if self.state is State.RECEIVING and len(self._context.client_id) > _SHOWN_CLIENT_ID:
+        if self.state in (State.RECEIVING, State.MUTED) and len(self._context.client_id) > _SHOWN_CLIENT_ID:
             self._context.client_id = self._context.client_id[:_SHOWN_CLIENT_ID]
 
     def hang_up(self) -> None:
@@ -177,6 +182,9 @@ class Connection:
     async def _serve(self) -> None:
         frames, now_ns = self.frames, self._env.now_ns
         yielded_ms, since_yield = now_ns() // 1_000_000, 0
+        delay_ms, is_refused = self._admission
+        if delay_ms and (not await self._stay_muted(self._env.now_ms() + delay_ms) or is_refused):
+            return
         while True:
             try:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
@@ -204,6 +212,10 @@ class Connection:
             finally:
                 if claim is not None:
                     claim.release()
+            if self._context.throttle_ms:
+                del frame  # a muted connection must not hold its last request, which may be large
+                if not await self._mute():
+                    return
             since_yield += 1
             if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
                 await self._send_collected()
@@ -262,7 +274,10 @@ class Connection:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive_ahead)
+            if (
+                not self._dispatcher.quotas.is_active
+            ):  # a connection that is muted must not hold memory of its next frame
+                nursery.start_soon(self._receive_ahead)
             try:
                 await self._answer_one(frame)
                 await self._finish()
@@ -316,6 +331,31 @@ class Connection:
         finally:
             await self._send_collected()
 
+    async def _mute(self) -> bool:
+        """Send all replies, and read nothing for the throttle time; False if the client has closed its connection."""
+        throttle_ms, self._context.throttle_ms = self._context.throttle_ms, 0
+        await self._finish()
+        until_ms = self._env.now_ms() + throttle_ms
+        await self._send_collected()
+        return await self._stay_muted(until_ms)
+
+    async def _stay_muted(self, until_ms: int) -> bool:
+        """Read nothing until then, or until the server stops. False if the client has closed its connection.
+
+        If it has closed it after further requests, these still have to wait. So only one receive tells whether there
+        are some: what has arrived before the end of the stream is kept, and not looked at before the time is over.
+        """
+        frames, context = self.frames, self._context
+        while not context.stopping and (left_ms := until_ms - self._env.now_ms()) > 0:
+            self.state = State.MUTED
+            has_more = frames.pending_bytes > 0 or self.ahead is not None
+            with trio.CancelScope() as scope, context.waiting(scope, for_client=not has_more):
+                await self._env.sleep_ms(left_ms)
+            if scope.cancelled_caught and not context.stopping and not await self._receive():
+                return False
+        self.state = State.RECEIVING
+        return True
+
     async def _collect(self, parts: list[Part]) -> None:
         self._collected += parts
         for part in parts:
@@ -344,10 +384,17 @@ class Connection:
             self._answers.release()
             self.state = State.ANSWERING if self._unfinished else State.RECEIVING
 
-    def _send_before_waiting(self) -> None:
+    def _on_suspended(self) -> None:
         """The handler of a request waits: send the replies to earlier requests."""
         if self.state is State.ANSWERING:
             self._send_collected_nowait()
+            if self._context.measures:
+                self._suspended_ns = self._env.now_ns()
+
+    def _on_resumed(self) -> None:
+        if self._suspended_ns:
+            self._context.waited_ns += self._env.now_ns() - self._suspended_ns
+            self._suspended_ns = 0
 
     def _send_collected_nowait(self) -> None:
         """Send what the network accepts at once. Stop at a file, because reading it may block on the disk."""
@@ -365,9 +412,13 @@ class Connection:
 
 @types.coroutine
 def _calling_when_suspended(
-    coroutine: Coroutine[Any, Any, Result], call: Callable[[], None], *, once: bool = False
+    coroutine: Coroutine[Any, Any, Result],
+    call: Callable[[], None],
+    resumed: Callable[[], None] | None = None,
+    *,
+    once: bool = False,
 ) -> Generator[Any, Any, Result]:
-    """Run `coroutine`; call `call()` each time it suspends, or the first time only."""
+    """Run `coroutine`; call `call()` each time it suspends, or the first time only, and `resumed()` after that."""
     resume = partial(coroutine.send, None)
     is_due = True
     while True:
@@ -385,3 +436,5 @@ def _calling_when_suspended(
             resume = partial(coroutine.throw, error)
         else:
             resume = partial(coroutine.send, answer)
+        if resumed is not None:
+            resumed()

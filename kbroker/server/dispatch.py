@@ -23,7 +23,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, cast
 
+from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.config.limits import LimitSettings
+from kbroker.config.quotas import QuotaSettings
 from kbroker.handlers import CloseConnection, Context, Handler, Later
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.event_log import get_logger
@@ -34,6 +36,7 @@ from kbroker.server.responses import finder, weigher
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame
+from wire.schema import response_class, schema_of
 
 _PRODUCE, _FETCH = 0, 1
 _LARGE_BYTES: Final = 4 * 1024
@@ -46,7 +49,7 @@ logger = get_logger(__name__)
 class _Route:
     """One API in one version."""
 
-    __slots__ = ("counter", "find_errors", "handler", "looks_for_errors", "times_us", "weigh")
+    __slots__ = ("counter", "find_errors", "handler", "has_throttle_time", "looks_for_errors", "times_us", "weigh")
 
     def __init__(self, handler: Handler[Any], *, counter: Counter, times_us: Histogram) -> None:
         self.handler = handler
@@ -54,16 +57,27 @@ class _Route:
         self.times_us = times_us
         self.looks_for_errors = handler.api_key not in (_PRODUCE, _FETCH)  # their handlers set has_errors
         self.find_errors = finder(handler.api_key)
+        response = response_class(handler.api_key)
+        fields = () if response is None else schema_of(response).fields
+        self.has_throttle_time = any(field.name == "throttle_time_ms" for field in fields)
         self.weigh = weigher(handler.api_key) if self.looks_for_errors else None
 
 
 class Unfinished:
     """A request whose reply comes later: see `Dispatcher.finish`."""
 
-    __slots__ = ("has_errors", "header", "is_large", "later", "route", "started_ns")
+    __slots__ = ("has_errors", "header", "is_large", "later", "route", "started_ns", "throttle_ms")
 
     def __init__(
-        self, later: Later, header: RequestHeader, route: _Route, *, started_ns: int, has_errors: bool, is_large: bool
+        self,
+        later: Later,
+        header: RequestHeader,
+        route: _Route,
+        *,
+        started_ns: int,
+        has_errors: bool,
+        is_large: bool,
+        throttle_ms: int,
     ) -> None:
         self.later = later
         self.header = header
@@ -71,6 +85,7 @@ class Unfinished:
         self.started_ns = started_ns
         self.has_errors = has_errors
         self.is_large = is_large
+        self.throttle_ms = throttle_ms
 
 
 class Dispatcher:
@@ -85,11 +100,13 @@ class Dispatcher:
         env: Env,
         turns: Turns,
         limits: LimitSettings,
+        quotas: ClientQuotas | None = None,
     ) -> None:
         self.handlers = handlers
         self._broker = broker
         self._turns = turns
         self._limits = limits
+        self.quotas = quotas or ClientQuotas(QuotaSettings())
         self._now_ns = env.now_ns
         # One thread, because each busy thread keeps the interpreter lock from the event loop for 5 ms at a time.
         self._large = env.threads(1)
@@ -120,6 +137,9 @@ class Dispatcher:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
         context.is_large = False
+        measures = context.measures = self.quotas.is_active
+        if measures:
+            context.started_ns, context.waited_ns, context.is_charged = started_ns, 0, False
         if route.looks_for_errors:
             self._turns.begin(started_ns)
             if len(body) >= _LARGE_BYTES and self._turns.due():
@@ -139,12 +159,20 @@ class Dispatcher:
         is_finished = True
         try:
             response = await handler.function(request, self._broker, context)
+            if measures or context.throttle_ms:
+                self._charge(route, response, context, len(frame))
             if response is None:
                 return None
             if type(response) is Later:
                 is_finished, has_errors, context.has_errors = False, context.has_errors, False
                 return Unfinished(
-                    response, header, route, started_ns=started_ns, has_errors=has_errors, is_large=context.is_large
+                    response,
+                    header,
+                    route,
+                    started_ns=started_ns,
+                    has_errors=has_errors,
+                    is_large=context.is_large,
+                    throttle_ms=context.throttle_ms,
                 )
             weigh = route.weigh
             if context.is_large or (weigh is not None and weigh(response, ELEMENTS_ON_THE_LOOP)):
@@ -154,7 +182,10 @@ class Dispatcher:
             raise
         except Exception as error:
             context.has_errors = False
-            refuse = partial(_refuse, header, handler, request, self._code_of(error, handler, header))
+            code = self._code_of(error, handler, header)
+            if measures:
+                self._charge(route, None, context, len(frame))
+            refuse = partial(_refuse, header, route, request, code, context.throttle_ms)
             parts = await self._large.run_blocking(refuse) if context.is_large else refuse()
             if parts is None:
                 raise CloseConnection(f"{handler.name} failed and has no reply: {error}") from error
@@ -169,6 +200,8 @@ class Dispatcher:
         try:
             context.has_errors = begun.has_errors
             response = await begun.later.complete()
+            if begun.throttle_ms:
+                response.throttle_time_ms = begun.throttle_ms
             if begun.is_large:
                 return await self._large.run_blocking(self._reply, header, route, response, context)
             return self._reply(header, route, response, context)
@@ -180,6 +213,21 @@ class Dispatcher:
         finally:
             context.has_errors = False
             route.times_us.record((self._now_ns() - begun.started_ns) // 1000)
+
+    def _charge(self, route: _Route, response: Any, context: Context, size: int) -> None:
+        """Charge a request to the quotas of its client, and tell the client how long its connection is muted."""
+        handler = route.handler
+        if context.measures and not context.is_charged:
+            quotas, now_ns = self.quotas, self._now_ns()
+            now_ms = now_ns // 1_000_000
+            is_produce = handler.api_key == _PRODUCE
+            throttle_ms = quotas.charge_produce(context, size, now_ms) if is_produce else 0
+            if not (handler.is_exempt or (is_produce and response is None)):
+                loop_ns = now_ns - context.started_ns - context.waited_ns
+                throttle_ms = max(throttle_ms, quotas.charge_request(context, loop_ns, now_ms))
+            context.throttle_ms = max(context.throttle_ms, throttle_ms)
+        if response is not None and type(response) is not Later and route.has_throttle_time:
+            response.throttle_time_ms = context.throttle_ms
 
     def _metrics_of(self, handler: Handler[Any]) -> tuple[Counter, Histogram]:
         name = f"requests.{handler.name}"
@@ -241,8 +289,12 @@ class Dispatcher:
         return code
 
 
-def _refuse(header: RequestHeader, handler: Handler[Any], request: object, code: ErrorCode) -> list[Part] | None:
-    response = handler.on_error(request, code)
+def _refuse(
+    header: RequestHeader, route: _Route, request: object, code: ErrorCode, throttle_ms: int
+) -> list[Part] | None:
+    response = route.handler.on_error(request, code)
+    if response is not None and throttle_ms and route.has_throttle_time:
+        response.throttle_time_ms = throttle_ms
     return None if response is None else _encode(header.correlation_id, response, header.api_version)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import trio
 
+from kbroker.broker.client_quotas import AT_ONCE
 from kbroker.config import Settings
 from kbroker.config.listeners import is_loopback
 from kbroker.config.server import connections_by_address
@@ -148,6 +149,9 @@ class Server:
             self._warn("too many connections from one address", host, peer=host)
             return
         self._accepted.add()
+        quotas = self._dispatcher.quotas
+        limited = quotas.limits.limits_addresses
+        admission = quotas.admit(host, self._env.now_ms()) if limited else AT_ONCE
         self._by_host[host] = self._by_host.get(host, 0) + 1
         connection = Connection(
             stream,
@@ -158,6 +162,7 @@ class Server:
             max_request_bytes=self._settings.limits.kbroker_max_request_bytes,
             memory=self.memory,
             buffers=self._buffers,
+            admission=admission,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
         assert self._nursery is not None
@@ -236,7 +241,7 @@ class Observed:
         stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes
         doing = (state, of_frame > 0, connection.requests)
-        if doing != self._doing or state in (State.ANSWERING, State.WAITING_FOR_MEMORY):
+        if doing != self._doing or state in (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED):
             self._doing = doing
             self._bytes = self._bytes_then = moved
             self._since_ms = self.moved_ms = now_ms

@@ -17,8 +17,9 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 class BrokerInventory:
     """An Inventory that asks a broker. `has_store` says whether segments are read from their store."""
 
-    def __init__(self, client: BrokerClient, *, has_store: bool) -> None:
+    def __init__(self, client: BrokerClient, *, has_store: bool, is_committed_only: bool = False) -> None:
         self.client = client
+        self._is_committed_only = is_committed_only
         self._catalogue = CatalogueFollower(client) if has_store else None
         self._ids: dict[str, UUID] = {}
 
@@ -37,7 +38,7 @@ class BrokerInventory:
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
         """The current bounds of partitions, in their order."""
         # Ask for the ends first: then records that are deleted in between cannot appear to be before the start.
-        ends = self.client.offsets(dict.fromkeys(partitions, LATEST))
+        ends = self.client.offsets(dict.fromkeys(partitions, LATEST), is_committed_only=self._is_committed_only)
         starts = self.client.offsets(dict.fromkeys(partitions, EARLIEST))
         return {each: Bounds(starts[each].offset, max(ends[each].offset, starts[each].offset)) for each in partitions}
 

@@ -69,6 +69,8 @@ class Fetched:
     error_code: int
     high_watermark: int
     log_start_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    """(first_offset, producer_id) of the aborted transactions among the records, if only committed ones are read."""
 
 
 class BrokerClient:
@@ -118,13 +120,21 @@ class BrokerClient:
 
         return self._until(look, "the topics")
 
-    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, OffsetAt]:
+    def offsets(
+        self, timestamps: Mapping[Partition, int], *, is_committed_only: bool = False
+    ) -> dict[Partition, OffsetAt]:
         """ListOffsets: for each partition the offset of a timestamp, or of EARLIEST, LATEST or EARLIEST_LOCAL.
 
         Errors  UnknownTopic
         """
         with self._errors("the offsets of the partitions"):
-            return list_offsets(self.cluster, timestamps, timeout_ms=self._wait_ms, also=ALSO_RETRIED)
+            return list_offsets(
+                self.cluster,
+                timestamps,
+                isolation_level=int(is_committed_only),
+                timeout_ms=self._wait_ms,
+                also=ALSO_RETRIED,
+            )
 
     def epoch_ends(self, epochs: Mapping[Partition, int]) -> dict[Partition, EpochEnd]:
         """OffsetForLeaderEpoch. Errors: UnknownTopic."""
@@ -188,6 +198,7 @@ class BrokerClient:
         *,
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = FETCH_WAIT_MS,
+        is_committed_only: bool = False,
     ) -> Fetched:
         """The batches from the one that contains `offset` on, of which the last may be cut off; b"" if there are none
         within `wait_ms`. Storage errors of a slow tier are retried like all retriable errors.
@@ -198,6 +209,7 @@ class BrokerClient:
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
+            isolation_level=int(is_committed_only),
             topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
         )
         at_most = FETCH_BY_NAME if topic_id == ZERO_UUID else None
@@ -208,7 +220,13 @@ class BrokerClient:
             (each,) = answer.responses[0].partitions
             if each.error_code not in REFUSED | GONE:
                 check(each.error_code)
-            return Fetched(bytes(each.records or b""), each.error_code, each.high_watermark, each.log_start_offset)
+            return Fetched(
+                bytes(each.records or b""),
+                each.error_code,
+                each.high_watermark,
+                each.log_start_offset,
+                tuple((one.first_offset, one.producer_id) for one in each.aborted_transactions or ()),
+            )
 
         return self._until(look, f"the records of {topic}-{index} at offset {offset}", partition)
 

@@ -36,25 +36,38 @@ EMPTY_ANSWERS: Final = 60  # the broker waits for records before each of them
 
 def fetch_batches(client: BrokerClient, piece: TailPiece, *, max_bytes: int = FETCH_BYTES) -> Iterator[RecordBatch]:
     """The batches with the offsets of a piece, in order; the first and the last may extend beyond the piece. If this
-    raises, everything below the error's offset has been yielded.
+    raises, everything below the error's offset has been yielded. With is_committed_only batches of aborted transactions
+    are left out.
 
     Errors  TopicRecreated, UnknownTopic, RecordsExpired, OffsetsOutOfRange, BrokerUnavailable, DamagedObject
     """
     offset, empty = piece.start_offset, 0
     while offset < piece.end_offset:
-        fetched = client.fetch(piece.topic_id, piece.topic_partition, offset, max_bytes=max_bytes)
+        fetched = client.fetch(
+            piece.topic_id,
+            piece.topic_partition,
+            offset,
+            max_bytes=max_bytes,
+            is_committed_only=piece.is_committed_only,
+        )
         if fetched.error_code:
             raise why_not(client, piece, offset, fetched.error_code)
         before = offset
         found = batches(fetched.records)
+        aborted, ignored = sorted(fetched.aborted, reverse=True), set[int]()
         for batch in found:
             if batch.base_offset >= piece.end_offset:
                 return
+            while aborted and aborted[-1][0] <= batch.last_offset:
+                ignored.add(aborted.pop()[1])
+            if batch.is_control and batch.producer_id in ignored:
+                ignored.discard(batch.producer_id)  # a marker of this producer ends its aborted transaction
             if batch.next_offset <= offset:
                 continue
             if not batch.crc_is_valid():
                 raise damaged(piece, offset, "its CRC is wrong")
-            yield batch
+            if not (batch.is_transactional and batch.producer_id in ignored):
+                yield batch
             offset = batch.next_offset
         if offset > before:
             empty = 0

@@ -81,8 +81,8 @@ def open_inventory(options: SourceOptions, stack: ExitStack) -> Inventory:
         from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
         client = stack.enter_context(BrokerClient(options.client))
-        return BrokerInventory(client, has_store=options.store is not None)
+        return BrokerInventory(client, has_store=options.store is not None, is_committed_only=options.is_committed_only)
     from kbroker.spark.store_inventory import StoreInventory  # noqa: PLC0415
 
     assert options.store is not None, "options name a broker or a store"
-    return StoreInventory(open_store(options.store))
+    return StoreInventory(open_store(options.store), is_committed_only=options.is_committed_only)

@@ -37,6 +37,7 @@ T = TypeVar("T")
 logger = logging.getLogger("kbroker.spark")
 
 KAFKA_PREFIX: Final = "kafka."
+ISOLATION_LEVEL: Final = "isolation.level"
 STORE_PREFIX: Final = "rsm.config."
 STORE_CLASS: Final = "remote.log.storage.manager.class.name"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
@@ -119,11 +120,13 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    is_committed_only: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Errors: InvalidOption."""
         given = _Given(options)
+        is_committed_only = given.is_committed_only()
         client, store = given.client(), given.store()
         if client is None and store is None:
             _refuse(
@@ -153,6 +156,7 @@ class SourceOptions:
             include_headers=given.boolean("includeHeaders", default=False),
             chunk_bytes=given.number("kbroker.chunk.bytes", at_least=LEAST_CHUNK_BYTES, at_most=MOST_CHUNK_BYTES)
             or DEFAULT_CHUNK_BYTES,
+            is_committed_only=is_committed_only,
         )
 
     def for_batch(self) -> SourceOptions:
@@ -269,6 +273,13 @@ class _Given:
             offsets[partition] = {-2: Edge.EARLIEST, -1: Edge.LATEST}.get(offset, offset)
         return AtOffsets(offsets)
 
+    def is_committed_only(self) -> bool:
+        """Takes kafka.isolation.level, which also applies without a broker; the default is Kafka's."""
+        text = self._kafka.pop(ISOLATION_LEVEL, "read_uncommitted").strip().lower()
+        if text not in {"read_committed", "read_uncommitted"}:
+            _refuse(f"kafka.{ISOLATION_LEVEL}={text}", "set it to read_committed or read_uncommitted")
+        return text == "read_committed"
+
     def client(self) -> dict[str, Any] | None:
         if "bootstrap.servers" not in self._kafka:
             if self._kafka:
@@ -334,7 +345,8 @@ def _read(name: str, text: str, parse: Callable[[str], T]) -> T:
 
 
 def _unknown(name: str) -> NoReturn:
-    names = {one.lower(): one for one in (*KNOWN, *(KAFKA_PREFIX + one for one in client_properties.KNOWN))}
+    kafka = (KAFKA_PREFIX + one for one in (*client_properties.KNOWN, ISOLATION_LEVEL))
+    names = {one.lower(): one for one in (*KNOWN, *kafka)}
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     _refuse(f"there is no option {name}", f"did you mean {names[near[0]]}?" if near else "remove it, see docs/spark.md")
 

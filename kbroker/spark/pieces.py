@@ -9,10 +9,19 @@ Pieces are pickled and sent to the workers, so they contain only values.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.spark.positions import Partition
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction. Units: last_offset is that of its marker, or beyond the end of all pieces."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,7 @@ class SegmentPiece:
     Note   start_position is that of a batch whose base_offset is at or before start_offset, from the offset index; 0 is
            always valid. end_position is where the piece is expected to end, None if unknown. It only limits read-ahead:
            reading continues after it until end_offset is reached.
+    Note   records of the transactions in `aborted` are left out
     """
 
     segment: RemoteLogSegmentMetadata
@@ -30,6 +40,7 @@ class SegmentPiece:
     end_offset: int
     start_position: int = 0
     end_position: int | None = None
+    aborted: tuple[Aborted, ...] = ()
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
@@ -45,6 +56,7 @@ class TailPiece:
     """The records of [start_offset, end_offset) that are fetched from a broker: the tier does not have all of them.
 
     Units  end_offset is exclusive
+    Note   is_committed_only: records of aborted transactions are left out
     """
 
     topic: str
@@ -52,6 +64,7 @@ class TailPiece:
     partition: int
     start_offset: int
     end_offset: int
+    is_committed_only: bool = False
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

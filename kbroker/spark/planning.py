@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
+from kbroker.spark.committed import AbortedTransactions
 from kbroker.spark.errors import InvalidOption, OffsetsNotCovered, OffsetsOutOfRange
 from kbroker.spark.inventory import Bounds, Extent, open_inventory
 from kbroker.spark.options import SourceOptions
@@ -41,6 +42,7 @@ class Planner:
         self.options = options
         self._stack = ExitStack()
         self._inventory = open_inventory(options, self._stack)
+        self._aborted = AbortedTransactions(options) if options.is_committed_only else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -139,7 +141,10 @@ class Planner:
     def _covered(self, state: PartitionState, start: int, end: int) -> list[Piece]:
         """The pieces of a partition. Errors: OffsetsNotCovered, unless failOnDataLoss=false."""
         found: list[Piece] = []
-        for piece in tile(state, start, end):
+        tiled: Iterable[Piece | Hole] = tile(state, start, end)
+        if self._aborted is not None:
+            tiled = self._aborted.marked(state, tiled)
+        for piece in tiled:
             if isinstance(piece, Hole):
                 error = OffsetsNotCovered(
                     f"no finished segment in the store has the offsets {piece.start_offset} to {piece.end_offset - 1}",

@@ -8,7 +8,7 @@ failOnDataLoss=false, missing records are skipped with a warning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -144,7 +144,12 @@ def _look_again(
         error = expired(piece.topic_partition, start, log_start_offset=state.log_start_offset)
         _skip(options, piece, start, state.log_start_offset, error)
         start = state.log_start_offset
-    for found in tile(state, start, piece.end_offset):
+    tiled: Iterable[Piece | Hole] = tile(state, start, piece.end_offset)
+    if options.is_committed_only:
+        from kbroker.spark.committed import AbortedTransactions  # noqa: PLC0415
+
+        tiled = AbortedTransactions(options).marked(state, tiled)
+    for found in tiled:
         is_same = isinstance(found, SegmentPiece) and found.segment.remote_log_segment_id == gone
         if isinstance(found, Hole) or is_same or looks <= 1:
             _skip(options, piece, found.start_offset, found.end_offset, missing)

@@ -9,6 +9,7 @@ first batch of a piece that begins inside its segment, even if that batch is aft
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,7 @@ from wire.batch_header import HEADER_SIZE
 from wire.errors import Malformed
 from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
+FOREVER: Final = (1 << 63) - 1
 MAX_BATCH_BYTES: Final = MAX_DECOMPRESSED_BYTES + HEADER_SIZE
 
 
@@ -36,6 +38,7 @@ class SegmentWalk:
     """
 
     __slots__ = (
+        "_aborted",
         "_end_offset",
         "_error",
         "_is_gap",
@@ -58,6 +61,11 @@ class SegmentWalk:
         self._segment_bytes: int = piece.segment.segment_size_in_bytes
         self._parts = parts
         self._error = error
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        for one in piece.aborted:
+            self._aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+        for spans in self._aborted.values():
+            spans.sort()
         self.expected: int | None = None if piece.start_position else self._segment_start
         self._is_second = False
         self._is_gap = False
@@ -95,10 +103,19 @@ class SegmentWalk:
             if not batch.crc_is_valid():
                 raise self._error(DamagedObject, f"the CRC of the batch at byte {position + at} is wrong")
             self._check_place(batch, position + at)
-            if batch.base_offset < self._end_offset and not batch.is_control:
+            if batch.base_offset < self._end_offset and not batch.is_control and not self._is_aborted(batch):
                 parts.add(batch)
             at += batch.size
         return at, HEADER_SIZE
+
+    def _is_aborted(self, batch: RecordBatch) -> bool:
+        if not self._aborted or not batch.is_transactional:
+            return False
+        spans = self._aborted.get(batch.producer_id)
+        if spans is None:
+            return False
+        at = bisect_right(spans, (batch.base_offset, FOREVER)) - 1
+        return at >= 0 and batch.base_offset < spans[at][1]
 
     def _check_size(self, size: int, position: int) -> None:
         """Checks the size before memory is allocated for the batch."""

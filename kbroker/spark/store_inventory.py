@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, cast
 from uuid import UUID
 
+from kbroker.spark.committed import decided_end
 from kbroker.spark.errors import KbrokerSourceError, StoreUnavailable, TopicRecreated, UnknownTopic, store_unavailable
 from kbroker.spark.inventory import Bounds, Extent, by_partition, chosen
 from kbroker.spark.options import Subscription
@@ -39,13 +40,16 @@ class StoreInventory:
     `damaged` maps its name to the cause.
     """
 
-    def __init__(self, storage: RemoteStorageManager, *, skips_damaged: bool = False) -> None:
+    def __init__(
+        self, storage: RemoteStorageManager, *, skips_damaged: bool = False, is_committed_only: bool = False
+    ) -> None:
         if not hasattr(storage, "list_objects") or not hasattr(storage, "read_manifest"):
             raise KbrokerSourceError(
                 f"{storage!r} cannot list its objects", remedy="name a broker: kafka.bootstrap.servers"
             )
         self._storage = cast(DescribedRemoteStorageManager, storage)
         self._skips_damaged = skips_damaged
+        self._is_committed_only = is_committed_only
         self.damaged: dict[str, str] = {}
         self._manifests: dict[str, RemoteLogSegmentMetadata] = {}
         self._states: dict[Partition, PartitionState] = {}
@@ -142,9 +146,9 @@ class StoreInventory:
         )
         try:
             epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
+            end = decided_end(self._storage, newest) if self._is_committed_only else newest.end_offset + 1
         except (RemoteStorageError, ValueError) as error:
             raise store_unavailable(self._storage, error, (id_.topic, id_.partition), newest.start_offset) from error
-        end = newest.end_offset + 1
         state = PartitionState(id_, 0, end, tuple(epochs), tuple(segments), has_broker=False)
         usable = usable_segments(state)
         start = min((one.start_offset for one in usable), default=newest.start_offset)

@@ -234,8 +234,9 @@ class LogFiles:
             old.sync(with_indexes=True)
         old.has_unsynced_files = not syncs
         self.write_snapshot(base_offset, sync=False)
-        if self.has_unsynced_names:
-            # If this name were lost and the next one kept, the log would seem to start at the next one.
+        if self.has_unsynced_names or not old.transaction_index.is_empty:
+            # If this name were lost and the next one kept, the log would seem to start at the next one. A transaction
+            # index is created by its first entry, and recovery does not miss it if the recovery point is after it.
             sync_names(self.disk, self.directory)
         self.has_unsynced_names = True
         segment = self.create_segment(base_offset, config.index_interval_bytes, created_ms=timestamp_ms)

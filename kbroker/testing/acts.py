@@ -12,13 +12,15 @@ from typing import Any, Final
 import trio
 
 from kbroker.client.streaming import ConnectionClosed
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.metadata.parts import TRANSACTION_VERSION_FEATURE
 from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.composed_acts import COMPOSED_ACTS, Begin, End, may_lose_power, revive
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.frames import FrameFault
 from kbroker.testing.network import Pace
-from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, Act
+from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, TRANSACTION_REQUESTS, Act
 from kbroker.testing.store import StoreFault
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,8 +28,10 @@ from wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from wire.messages.elect_leaders import ElectLeadersRequest
+from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 _ASK_MS: Final = 5_000
+_COORDINATED: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
 async def perform(cluster: MemoryCluster, act: Act) -> None:
@@ -114,9 +118,10 @@ async def _reset(cluster: MemoryCluster, act: Act) -> End | None:
 async def _frame(cluster: MemoryCluster, act: Act) -> End | None:
     values = act.values
     is_client = values["from"] == "client"
+    requests = (REQUESTS if is_client else REQUESTS_OF_BROKERS) | TRANSACTION_REQUESTS
     fault = FrameFault(
         values["fault"],
-        (REQUESTS if is_client else REQUESTS_OF_BROKERS)[values["request"]],
+        requests[values["request"]],
         is_from_node=not is_client,
         delay_ms=values["delay_ms"],
         times=values["times"],
@@ -200,11 +205,12 @@ async def _elect(cluster: MemoryCluster, _act: Act) -> End | None:
 
 
 async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
-    """Give every partition of the topics of the run the next brokers as replicas."""
+    """Give every partition of the topics of the run, or of those of coordinators, the next brokers as replicas."""
     count = len(cluster.brokers)
     topics = []
     for name, topic in cluster.image.topics_by_name.items():
-        if name.startswith("__"):
+        is_wanted = name in _COORDINATED if act.kind == "move-coordinators" else not name.startswith("__")
+        if not is_wanted:
             continue
         moved = [
             ReassignablePartition(
@@ -216,6 +222,12 @@ async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
         topics.append(ReassignableTopic(name=name, partitions=moved))
     asked = await _ask(cluster, AlterPartitionReassignmentsRequest(timeout_ms=_ASK_MS, topics=topics))
     return _nothing if asked else None
+
+
+async def _raise_version(cluster: MemoryCluster, _act: Act) -> End | None:
+    """Raise transaction.version while clients work."""
+    update = FeatureUpdateKey(feature=TRANSACTION_VERSION_FEATURE, max_version_level=2)
+    return _nothing if await _ask(cluster, UpdateFeaturesRequest(feature_updates=[update])) else None
 
 
 ACTS: Final[dict[str, Begin]] = {
@@ -237,4 +249,6 @@ ACTS: Final[dict[str, Begin]] = {
     "store-slow": _slow_store,
     "elect-preferred": _elect,
     "reassign": _reassign,
+    "move-coordinators": _reassign,
+    "raise-transaction-version": _raise_version,
 }

@@ -6,6 +6,8 @@ overtake     a replica is cut off until it is out of sync, while the others go o
 kill-copier  a broker is killed while it copies a segment to the tier
 ghost-fetch  a follower loses its power, comes back with fewer records and without its leader, and Fetch requests of
              its earlier process arrive once more (KIP-903)
+kill-coordinator  a transaction coordinator is killed while one of its transactions is in some state; the markers of
+             transactions are late until then, so that the state lasts
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from typing import Final
 
 import trio
 
+from kbroker.coordinator.transactions.state import TransactionState
 from kbroker.testing.cluster import MemoryCluster, MemoryNode
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.frames import FrameFault
-from kbroker.testing.plan import REQUESTS, Act
+from kbroker.testing.plan import REQUESTS, TRANSACTION_REQUESTS, Act
 from kbroker.tiered.api import RemoteLogSegmentMetadata
 from wire.messages.fetch import FetchRequest
 
 _POLL_S: Final = 0.1
+_LOOK_S: Final = 0.01
 _STEP_S: Final = 20
 """Longer than the time-outs after which a replica leaves the ISR, and a broker is fenced."""
 _SLOW_MS: Final = 1_000
@@ -162,11 +166,36 @@ async def _ghost_fetch(cluster: MemoryCluster, act: Act) -> End | None:
     return end
 
 
-async def _poll(condition: Callable[[], bool]) -> None:
+async def _kill_coordinator(cluster: MemoryCluster, act: Act) -> End | None:
+    state, network = TransactionState[act.values["state"]], cluster.network
+    late = FrameFault("delay", TRANSACTION_REQUESTS["write_txn_markers"], delay_ms=_SLOW_MS, times=-1)
+    network.frame_faults.append(late)
+    found: list[MemoryNode] = []
+
+    def look() -> bool:
+        found[:] = [node for node in cluster.brokers if node.is_serving and _has_state(node, state)]
+        return bool(found)
+
+    await _poll(look, each_s=_LOOK_S)
+    if late in network.frame_faults:
+        network.frame_faults.remove(late)
+    if not found:
+        return None
+    await found[0].kill()
+    return lambda: revive(found[0])
+
+
+def _has_state(node: MemoryNode, state: TransactionState) -> bool:
+    return any(
+        one.state is state for led in node.broker.transactions.led.values() for one in led.shard.transactions.values()
+    )
+
+
+async def _poll(condition: Callable[[], bool], *, each_s: float = _POLL_S) -> None:
     """Wait until it is true, but not for ever: another act may prevent it."""
     with trio.move_on_after(_STEP_S):
         while not condition():  # noqa: ASYNC110 - many nodes may make it true
-            await trio.sleep(_POLL_S)
+            await trio.sleep(each_s)
 
 
 COMPOSED_ACTS: Final[dict[str, Begin]] = {
@@ -174,4 +203,5 @@ COMPOSED_ACTS: Final[dict[str, Begin]] = {
     "overtake": _overtake,
     "kill-copier": _kill_copier,
     "ghost-fetch": _ghost_fetch,
+    "kill-coordinator": _kill_coordinator,
 }

@@ -8,7 +8,7 @@ half-way through it, by the death of the process and by losses of power. It load
 
 * its batches must be what the model allows (`log_model`): after the death of the process everything completed, after a
   loss of power a prefix that contains everything synced;
-* its files, indexes, epochs, producers and look-ups must agree with its batches (`log_judge`);
+* its files, indexes, epochs, producers, transactions and look-ups must agree with its batches (`log_judge`);
 * loading it once more, and after one more crash in the middle of the recovery, must give the same log;
 * it must keep working: a batch that is appended and flushed now survives the next loss of power, and so does everything
   before it.
@@ -246,6 +246,7 @@ def _state(log: Log, disk: SimulatedDisk) -> tuple[object, ...]:
         [batch.data for batch in read_batches(log, disk)],
         [entry for entry in log.leader_epochs.entries if entry[1] < log.log_end_offset],
         log.producers.format_snapshot(),
+        log.aborted_between(log.local_log_start_offset, log.log_end_offset),
     )
 
 

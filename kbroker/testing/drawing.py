@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kbroker.testing.cluster import CONTROLLER
 from kbroker.testing.disk_nodes import POWER_LOSSES
+from kbroker.testing.drawing_transactions import TOPIC, has_transactions, with_transactions
 from kbroker.testing.draws import Draws
 from kbroker.testing.model_clients import DeleterPlan, GroupPlan, ProducerPlan, ReaderPlan, Workload
 from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, SYNCS_ALL, Act, Plan, TopicPlan, Values
@@ -29,7 +30,7 @@ def drawn_plan(seed: int) -> Plan:
     brokers = draws.weighted([(3, 6), (2, 1), (4, 1)])
     duration_ms = draws.between(15, 45) * 1000
     topics, settings = _topics(seed, brokers), _settings(seed)
-    return Plan(
+    plan = Plan(
         seed=seed,
         brokers=brokers,
         duration_ms=duration_ms,
@@ -44,6 +45,9 @@ def drawn_plan(seed: int) -> Plan:
         acts=drawn_acts(seed, brokers=brokers, duration_ms=duration_ms, able=abilities(topics, settings)),
         drift=_drift(seed, brokers),
     )
+    if not has_transactions(seed):
+        return plan
+    return with_transactions(plan, _topic(Draws("topic", seed, TOPIC), TOPIC, brokers))
 
 
 def _drift(seed: int, brokers: int) -> tuple[float, ...]:

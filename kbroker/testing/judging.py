@@ -12,7 +12,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.checkpoint import LOG_START_CHECKPOINT, parse_lines
 from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.testing.checkers import Allowances, Finding, check_history
@@ -23,7 +23,7 @@ from kbroker.testing.draws import Draws
 from kbroker.testing.event_lines import EventLine
 from kbroker.testing.group_checker import check_groups
 from kbroker.testing.history import BadHistory, Event, Function, Type
-from kbroker.testing.model_reader import read_at_random, read_replica
+from kbroker.testing.model_reader import read_at_random, read_committed, read_replica
 from kbroker.testing.model_router import Partition, Router, Unreachable
 from kbroker.testing.plan import TopicPlan
 from kbroker.testing.recorder import History
@@ -34,9 +34,12 @@ from kbroker.testing.tier_checker import (
     complaints_about_bytes,
     complaints_about_objects,
 )
+from kbroker.testing.transaction_checker import check_transactions
 from kbroker.tiered.api import FINISHED, RemoteLogSegmentMetadata
 from kbroker.tiered.layout import SEGMENT, parse_object_name
 from kbroker.tiered.tools import id_of
+from wire.errors import code_of
+from wire.messages.list_transactions import ListTransactionsRequest
 from wire.record_batch import batches
 
 SETTLED_WITHIN_MS: Final = 60_000
@@ -45,6 +48,10 @@ _WORK_S: Final = 3
 _POLL_S: Final = 0.1
 _OF_RECORDS: Final = frozenset({"K1", "K2", "K3", "K4", "K6"})
 """What a partition that may lose records does not promise."""
+_OF_COORDINATORS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+_ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+_OF_GROUPS: Final = (Function.COMMIT, Function.COMMITTED, Function.OWN)
+_LIST_VERSION: Final = 0
 _TRUNCATES: Final = "truncating a partition"
 
 
@@ -89,6 +96,7 @@ async def read_everything(cluster: MemoryCluster, history: History, topics: Sequ
         for topic in topics
         for index, partition in cluster.image.topics_by_name[topic.name].partitions.items()
     }
+    await _await_transactions(cluster, router, history)
     names = {topic.name: topic for topic in topics}
     for line in cluster.events.lines:
         if line.event.startswith(_TRUNCATES):
@@ -108,6 +116,34 @@ async def read_everything(cluster: MemoryCluster, history: History, topics: Sequ
                     _note_disk(node, f"{name}-{index}", history)
 
 
+async def _await_transactions(cluster: MemoryCluster, router: Router, history: History) -> None:
+    """K11: no transaction stays open. Coordinators abort those that have timed out."""
+    left: dict[int, list[str]] = {}
+    with trio.move_on_after(SETTLED_WITHIN_MS / 1000):
+        while True:
+            for node in cluster.brokers:
+                try:
+                    left[node.id] = await _unfinished(router, node.id)
+                except Unreachable as error:
+                    left[node.id] = [str(error)]
+            if not any(left.values()):
+                return
+            await trio.sleep(10 * _POLL_S)
+    history.complain("K11", "hanging", TRANSACTION_STATE_TOPIC, -1, f"these transactions are not complete: {left}")
+
+
+async def _unfinished(router: Router, node: int) -> list[str]:
+    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+    answer = await router.ask(node, request, version=_LIST_VERSION)
+    if answer.error_code:
+        raise Unreachable(code_of(answer.error_code).name)
+    return [
+        f"{one.transactional_id} {one.transaction_state}"
+        for one in answer.transaction_states
+        if one.transaction_state not in _ENDED
+    ]
+
+
 async def _read_partition(
     cluster: MemoryCluster, router: Router, partition: Partition, replicas: Sequence[int], history: History
 ) -> None:
@@ -120,22 +156,24 @@ async def _read_partition(
         nonlocal end
         logs = [replica.log for node in replicas if (replica := cluster.nodes[node].replica(*partition)) is not None]
         end = max((log.log_end_offset for log in logs), default=0)
-        return len(logs) == len(replicas) and all(log.log_end_offset == end for log in logs)
+        return len(logs) == len(replicas) and all(
+            log.log_end_offset == end and log.producers.first_unstable_offset is None for log in logs
+        )
 
     with trio.move_on_after(SETTLED_WITHIN_MS / 1000) as scope:
         while not settled():  # noqa: ASYNC110 - it depends on many nodes
             await trio.sleep(_POLL_S)
     if scope.cancelled_caught:
-        ends = {
-            node: replica.log.log_end_offset
-            for node in replicas
-            if (replica := cluster.nodes[node].replica(*partition))
-        }
-        history.complain("K11", "not-settled", key, end, f"the replicas end at {ends}")
+        held = [replica for node in replicas if (replica := cluster.nodes[node].replica(*partition)) is not None]
+        ends = [(one.log.log_end_offset, one.log.producers.first_unstable_offset) for one in held]
+        text = f"the replicas end at these offsets, with open transactions from the second ones on: {ends}"
+        history.complain("K11", "not-settled", key, end, text)
         return
     for node in replicas:
         try:
             await read_replica(router, partition, node, end, history=history)
+            if history.counts[Function.INIT, Type.OK] and not history.is_lossy(key):
+                await read_committed(router, partition, node, end, history=history)
             draws = Draws("reads at random", cluster.seed, *partition, node)
             await read_at_random(router, partition, node, end, draws=draws, history=history)
         except Unreachable as error:
@@ -276,14 +314,17 @@ def verdict(history: History, *, patience_ms: int) -> list[Finding]:
     try:
         promised = list(_without_lost_promises(history.events))
         kept = [event for event in promised if not history.is_lossy(event.key)]
-        found += check_history(kept, Allowances(unordered=frozenset(history.unordered)))
+        allowed = Allowances(unordered=frozenset(history.unordered), uncommitted=frozenset(history.uncommitted))
+        found += check_history(kept, allowed)
         found += [
             one
             for one in check_cluster(history.events, patience_ms=patience_ms)
             if not (history.is_lossy(one.key) and (one.check == "K6" or one.kind == "unseen"))
         ]
-        if GROUP_METADATA_TOPIC not in topics:
-            found += check_groups(history.events)
+        if not topics & _OF_COORDINATORS:
+            found += check_transactions(kept, allowed)
+            of_groups = [event for event in promised if event.function in _OF_GROUPS or not history.is_lossy(event.key)]
+            found += check_groups(of_groups, allowed)
     except BadHistory as error:
         found.append(Finding("run", "bad-history", "", -1, str(error)))
     return [one for one in found if one.check != "K9" or REMOTE_LOG_METADATA_TOPIC not in topics]

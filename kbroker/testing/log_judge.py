@@ -15,6 +15,7 @@ from kbroker.storage.producer_state import ProducerEntry
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
 from kbroker.testing.log_model import window_of
+from kbroker.testing.log_transactions import judge_transactions
 from wire.batch_header import MAX_SEQUENCE, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import RecordBatch, batches
@@ -53,6 +54,7 @@ def complaints_about(
         yield from _judge_indexes(log, found)
     yield from _judge_epochs(log, found)
     yield from _judge_producers(log, found)
+    yield from judge_transactions(log, found)
     yield from _judge_lookups(log, found, draws, every=not indexes_are_whole)
 
 
@@ -158,6 +160,8 @@ def _judge_producers(log: Log, found: Sequence[RecordBatch]) -> Iterator[str]:
             original = _outcome(log, sent.data)
             if original != sent.base_offset:
                 yield f"resending the batch of producer {producer_id} at {sent.base_offset} gives {original}"
+        if not window:
+            continue  # its last batch is a marker that has raised its epoch
         batch = window[-1]
         entry = log.producers.producers.get(producer_id)
         if entry is None:

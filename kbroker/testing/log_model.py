@@ -27,9 +27,13 @@ REMEMBERED_BATCHES: Final = 5
 
 
 def window_of(batches: Sequence[RecordBatch], producer_id: int) -> Sequence[RecordBatch]:
-    """The batches of a producer that must be recognized as duplicates: the last five of its last epoch."""
+    """The batches of a producer that must be recognized as duplicates: the last five of its last epoch, which may have
+    begun with a marker.
+    """
     sent = [batch for batch in batches if batch.producer_id == producer_id]
-    return [batch for batch in sent if batch.producer_epoch == sent[-1].producer_epoch][-REMEMBERED_BATCHES:]
+    return [batch for batch in sent if batch.producer_epoch == sent[-1].producer_epoch and not batch.is_control][
+        -REMEMBERED_BATCHES:
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ observe        asks every broker again and again who leads, who is in sync, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -18,10 +18,11 @@ from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.cluster_checker import METADATA
 from kbroker.testing.history import Function
 from kbroker.testing.model_deleter import DeleterPlan, run_deleter
-from kbroker.testing.model_group import GroupPlan, clients_of
+from kbroker.testing.model_group import GroupClient, GroupPlan, Member, Offsets, Standalone, Watcher
 from kbroker.testing.model_producer import ProducerPlan, run_producer
 from kbroker.testing.model_reader import ReaderPlan, run_reader
 from kbroker.testing.model_router import Router, Unreachable
+from kbroker.testing.model_transactions import TransactionsPlan, Transformer, run_transactions
 from kbroker.testing.recorder import History
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -45,6 +46,7 @@ class Workload:
     readers: tuple[ReaderPlan, ...] = ()
     groups: tuple[GroupPlan, ...] = ()
     deleters: tuple[DeleterPlan, ...] = ()
+    transactions: tuple[TransactionsPlan, ...] = ()
 
 
 async def run_workload(
@@ -58,6 +60,11 @@ async def run_workload(
             for plan in workload.producers:
                 router = Router(cluster, plan.name)
                 producing.start_soon(partial(run_producer, router, plan, history, seed=seed, stopping=stopping))
+            for writers in workload.transactions:
+                producing.start_soon(partial(run_transactions, cluster, writers, history, seed=seed, stopping=stopping))
+            for group in workload.groups:
+                for client in _clients_of(cluster, group, history, seed=seed):
+                    (producing if group.writes_to else nursery).start_soon(client.run, stopping)
             await stopping.wait()
         all_sent.set()
 
@@ -68,9 +75,15 @@ async def run_workload(
         for deleter in workload.deleters:
             own = Router(cluster, deleter.name)
             nursery.start_soon(partial(run_deleter, own, deleter, history, seed=seed, stopping=stopping))
-        for group in workload.groups:
-            for client in clients_of(cluster, group, history, seed=seed):
-                nursery.start_soon(client.run, stopping)
+
+
+def _clients_of(cluster: MemoryCluster, plan: GroupPlan, history: History, *, seed: int) -> Iterator[GroupClient]:
+    """The members or standalone consumers of a group, and its watchers."""
+    offsets = Offsets()
+    member = Standalone if plan.is_standalone else Transformer if plan.writes_to else Member
+    for number in range(plan.members + plan.watchers):
+        kind: type[GroupClient] = Watcher if number >= plan.members else member
+        yield kind(Router(cluster, f"{plan.name}-{number}"), plan, number, history, offsets, seed=seed)
 
 
 async def observe(
@@ -141,4 +154,13 @@ async def _ask_metadata(router: Router, node: int, history: History, topics: dic
             )
 
 
-__all__ = ["DeleterPlan", "GroupPlan", "ProducerPlan", "ReaderPlan", "Workload", "observe", "run_workload"]
+__all__ = [
+    "DeleterPlan",
+    "GroupPlan",
+    "ProducerPlan",
+    "ReaderPlan",
+    "TransactionsPlan",
+    "Workload",
+    "observe",
+    "run_workload",
+]

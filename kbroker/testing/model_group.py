@@ -12,13 +12,11 @@ coordinator demands it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import trio
 
-from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.draws import Draws
 from kbroker.testing.group_checker import NONE_COMMITTED
 from kbroker.testing.history import Function, Type
@@ -50,8 +48,8 @@ _DELETE_VERSION, _RETENTION_VERSION = 0, 4
 _RETENTION_MS: Final = 10 * 365 * 86_400_000
 """What standalone consumers ask for: without it, a broker that starts while its clock is far ahead expires their
 offsets."""
-_REJOIN: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS)
-_REFUSED: Final = (*_REJOIN, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
+REJOIN: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS)
+_REFUSED: Final = (*REJOIN, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,8 @@ class GroupPlan:
 
     Shape  leaves: a member leaves and joins again now and then; commits_late: a member whose generation is over may
            commit in it once more; is_standalone: the clients are not members, and delete offsets now and then;
-           watchers: how many clients only read
+           watchers: how many clients only read; writes_to: the members read the topic and write to this one, with
+           partitions 0 to `outputs` - 1, in transactions of `timeout_ms` that commit their offsets
     """
 
     name: str
@@ -72,10 +71,14 @@ class GroupPlan:
     commits_late: bool = False
     is_standalone: bool = False
     watchers: int = 0
+    writes_to: str = ""
+    outputs: int = 1
+    timeout_ms: int = 10_000
 
 
 class Offsets:
-    """The next offset that a group commits: every commit of a run has another one, so a read shows which it was.
+    """The next offset that a group commits: every commit of a run has another one, so a read shows which it was. Groups
+    with transactions commit the offsets that they have read instead.
 
     Shape  changing is the number of commits and deletions in flight; `has_begun` is set when the next one begins
     """
@@ -183,8 +186,8 @@ class GroupClient(ABC):
             self._offsets.changing -= 1
             self._note(Function.COMMIT, outcome, index, offset=offset, epoch=generation)
 
-    async def _read(self) -> None:
-        """Read all committed offsets of the group's topic."""
+    async def _read(self) -> dict[int, int]:
+        """Read all committed offsets of the group's topic. Returns those that are stable. Errors: Unreachable."""
         indexes = range(self._plan.partitions)
         for index in indexes:
             self._note(Function.COMMITTED, Type.INVOKE, index)
@@ -200,6 +203,7 @@ class GroupClient(ABC):
             for index in indexes:
                 kind = Type.OK if index in found else Type.FAIL
                 self._note(Function.COMMITTED, kind, index, offset=found.get(index))
+        return found
 
     def _note(self, function: Function, kind: Type, index: int, **fields: Any) -> None:
         self._history.note(self._name, function, kind, f"{self._plan.topic}-{index}", value=self._plan.name, **fields)
@@ -262,6 +266,10 @@ class Member(GroupClient):
         beat = HeartbeatRequest(group_id=self._plan.name, generation_id=self._generation, member_id=self._id)
         if self._is_gone(code_of((await self._ask(beat, _BEAT_VERSION)).error_code)):
             return
+        await self._serve()
+
+    async def _serve(self) -> None:
+        """Do what a member of a stable group does. Errors: Unreachable."""
         await self._read()
         for index in list(self._owned):
             if self._is_gone(await self._commit(index, As(self._generation, self._id))):
@@ -276,7 +284,7 @@ class Member(GroupClient):
             await self._commit(index, by)
 
     def _is_gone(self, code: ErrorCode) -> bool:
-        if code in _REJOIN:
+        if code in REJOIN:
             if self._generation >= 0:
                 self._before = As(self._generation, self._id), self._owned
             self._generation, self._owned = -1, []
@@ -326,11 +334,3 @@ class Member(GroupClient):
         request = LeaveGroupRequest(group_id=self._plan.name, members=[MemberIdentity(member_id=self._id)])
         await self._ask(request, _LEAVE_VERSION)
         self._id, self._generation, self._owned = "", -1, []
-
-
-def clients_of(cluster: MemoryCluster, plan: GroupPlan, history: History, *, seed: int) -> Iterator[GroupClient]:
-    """The members or standalone consumers of a group, and its watchers."""
-    offsets = Offsets()
-    for number in range(plan.members + plan.watchers):
-        kind = Watcher if number >= plan.members else Standalone if plan.is_standalone else Member
-        yield kind(Router(cluster, f"{plan.name}-{number}"), plan, number, history, offsets, seed=seed)

@@ -8,7 +8,7 @@ Source  Fetcher and FetchSessionHandler of Apache Kafka 4.3.1; KIP-392
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,10 +19,12 @@ from kbroker.testing.history import Function, Type, value_of
 from kbroker.testing.model_router import BACKOFF_MS, Partition, Router, Unreachable, pause
 from kbroker.testing.recorder import History
 from wire.errors import ErrorCode, code_of
-from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
 from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.record_batch import RecordBatch, batches
 
+UNCOMMITTED, COMMITTED = 0, 1
+"""Isolation levels."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 FETCH_VERSION: Final = 12
@@ -32,6 +34,7 @@ MAX_BYTES: Final = 64 * 1024
 END_WITHIN_S: Final = 30
 """A reader that does not reach the end in this time after the run has found what K11 forbids."""
 _TRIES: Final = 100
+_ABORT: Final = 0
 _RANDOM_READS: Final = 5
 
 
@@ -39,6 +42,7 @@ _RANDOM_READS: Final = 5
 class ReaderPlan:
     """What a reader does.
 
+    Shape  reads_committed: with isolation level read_committed
     Units  pause_ms between two requests for a partition
     """
 
@@ -47,11 +51,13 @@ class ReaderPlan:
     partitions: tuple[int, ...]
     from_replica: bool = False
     pause_ms: int = 0
+    reads_committed: bool = False
 
 
 def fetch_request(
-    partition: Partition, offset: int, *, wait_ms: int = WAIT_MS, max_bytes: int = MAX_BYTES, leader_epoch: int = -1
-) -> FetchRequest:
+    partition: Partition, offset: int, *, wait_ms: int = WAIT_MS, max_bytes: int = MAX_BYTES, leader_epoch: int = -1,
+    isolation_level: int = UNCOMMITTED,
+) -> FetchRequest:  # fmt: skip
     """A Fetch of one partition."""
     part = FetchPartition(
         partition=partition[1],
@@ -63,6 +69,7 @@ def fetch_request(
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
+        isolation_level=isolation_level,
         topics=[FetchTopic(topic=partition[0], partitions=[part])],
     )
 
@@ -75,8 +82,29 @@ def records_of(batch: RecordBatch, position: int) -> Iterator[tuple[int, str]]:
                 yield offset, value_of(value or b"")
 
 
+def visible(found: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction] | None) -> Iterator[RecordBatch]:
+    """The batches without those of aborted transactions, as a consumer finds them out."""
+    left = sorted(aborted or (), key=lambda one: one.first_offset)
+    ids: set[int] = set()
+    for batch in found:
+        while left and left[0].first_offset <= batch.last_offset:
+            ids.add(left.pop(0).producer_id)
+        if batch.is_control and is_abort(batch):
+            ids.discard(batch.producer_id)
+        if not (batch.is_transactional and batch.producer_id in ids):
+            yield batch
+
+
+def is_abort(batch: RecordBatch) -> bool:
+    """Whether a control batch is the marker of an aborted transaction."""
+    key = next(batch.records()).key or b""
+    return int.from_bytes(key[2:4], "big") == _ABORT
+
+
 async def run_reader(router: Router, plan: ReaderPlan, history: History, *, stopping: trio.Event) -> None:
     """Read until the run stops, and then to the end of each partition."""
+    if not plan.reads_committed:
+        history.uncommitted.add(plan.name)
     async with trio.open_nursery() as nursery:
         for index in plan.partitions:
             own = Router(router.cluster, router.host)
@@ -116,6 +144,7 @@ class _Lane:
             while True:
                 try:
                     if await self._read(await self._router.leader(self._partition), wait_ms=0) <= self._position:
+                        self._history.note(self._plan.name, Function.POLL, Type.INFO, self._key, offset=self._position)
                         return
                 except Unreachable:
                     await self._router.forget(self._partition)
@@ -132,7 +161,10 @@ class _Lane:
     async def _read(self, node: int, *, wait_ms: int = WAIT_MS) -> int:
         """Read once. Returns the high watermark. Errors: Unreachable."""
         place = self._router.places[self._partition]
-        request = fetch_request(self._partition, self._position, wait_ms=wait_ms, leader_epoch=place.leader_epoch)
+        level = COMMITTED if self._plan.reads_committed else UNCOMMITTED
+        request = fetch_request(
+            self._partition, self._position, wait_ms=wait_ms, leader_epoch=place.leader_epoch, isolation_level=level
+        )
         answer = await self._router.ask(node, request, version=FETCH_VERSION)
         if answer.error_code:
             raise Unreachable(code_of(answer.error_code).name)
@@ -141,11 +173,18 @@ class _Lane:
             await self._begin_elsewhere(node)
         self._take(found)
         high_watermark: int = found.high_watermark
+        if self._plan.reads_committed and node == place.leader and not self._history.is_lossy(self._key):
+            self._history.answered(
+                f"broker-{node}", Function.STABLE, self._key, epoch=place.leader_epoch,
+                offset=found.last_stable_offset, value=str(high_watermark),
+            )  # fmt: skip
         return high_watermark
 
     async def _begin_elsewhere(self, node: int) -> None:
         """Go on at the log start if the records at the position were deleted. Errors: Unreachable."""
-        start, end = [await self._offset(node, timestamp) for timestamp in (EARLIEST, LATEST)]
+        start, end = [
+            await offset_at(self._router, node, self._partition, timestamp) for timestamp in (EARLIEST, LATEST)
+        ]
         if self._history.is_lossy(self._key):
             self._position = min(max(start, self._position), end)
         elif start > self._position:
@@ -156,25 +195,28 @@ class _Lane:
             self._history.complain("K3", "out-of-range", self._key, self._position, text)
         self._history.note(self._plan.name, Function.ASSIGN, Type.OK, self._key, offset=self._position)
 
-    async def _offset(self, node: int, timestamp: int) -> int:
-        asked = ListOffsetsPartition(partition_index=self._partition[1], timestamp=timestamp)
-        topic = ListOffsetsTopic(name=self._partition[0], partitions=[asked])
-        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
-        found = (await self._router.ask(node, request, version=OFFSETS_VERSION)).topics[0].partitions[0]
-        if found.error_code:
-            raise Unreachable(code_of(found.error_code).name)
-        offset: int = found.offset
-        return offset
-
     def _take(self, found: Any) -> None:
         if found.error_code:
             raise Unreachable(code_of(found.error_code).name)
-        for batch in batches(found.records or b""):
-            if not self._history.received(self._plan.name, self._key, batch):
-                raise Unreachable(ErrorCode.CORRUPT_MESSAGE.name)
+        read = list(batches(found.records or b""))
+        if not all(self._history.received(self._plan.name, self._key, batch) for batch in read):
+            raise Unreachable(ErrorCode.CORRUPT_MESSAGE.name)
+        for batch in visible(read, found.aborted_transactions):
             for offset, value in records_of(batch, self._position):
                 self._history.note(self._plan.name, Function.POLL, Type.OK, self._key, value=value, offset=offset)
-            self._position = max(self._position, batch.next_offset)
+        self._position = max([self._position, *(batch.next_offset for batch in read)])
+
+
+async def offset_at(router: Router, node: int, partition: Partition, timestamp: int) -> int:
+    """What ListOffsets answers. Errors: Unreachable."""
+    asked = ListOffsetsPartition(partition_index=partition[1], timestamp=timestamp)
+    topic = ListOffsetsTopic(name=partition[0], partitions=[asked])
+    request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+    found = (await router.ask(node, request, version=OFFSETS_VERSION)).topics[0].partitions[0]
+    if found.error_code:
+        raise Unreachable(code_of(found.error_code).name)
+    offset: int = found.offset
+    return offset
 
 
 async def read_replica(router: Router, partition: Partition, node: int, end: int, *, history: History) -> None:
@@ -198,6 +240,8 @@ async def read_replica(router: Router, partition: Partition, node: int, end: int
             is_readable = history.received(process, key, batch)
             for offset, value in records_of(batch, position) if is_readable else ():
                 history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
+            if batch.is_control:
+                history.note(process, Function.FINAL, Type.INFO, key, offset=batch.base_offset, error="control")
             position = max(position, batch.next_offset)
     history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value=str(start))
 
@@ -206,6 +250,27 @@ def log_start_of(router: Router, partition: Partition, node: int) -> int:
     """The log start offset of a replica."""
     replica = router.cluster.nodes[node].replica(*partition)
     return 0 if replica is None else replica.log.log_start_offset
+
+
+async def read_committed(router: Router, partition: Partition, node: int, end: int, *, history: History) -> None:
+    """Read one replica to its end as a read_committed reader. Errors: Unreachable."""
+    key, process, position = f"{partition[0]}-{partition[1]}", f"judge-{node}", log_start_of(router, partition, node)
+    history.note(process, Function.ASSIGN, Type.OK, key, offset=position)
+    for _ in range(_TRIES):
+        if position >= end:
+            break
+        request = fetch_request(partition, position, isolation_level=COMMITTED)
+        answer = await router.ask(node, request, version=FETCH_VERSION)
+        found = answer.responses[0].partitions[0] if not answer.error_code else None
+        read = list(batches(found.records or b"")) if found is not None and not found.error_code else []
+        readable = [batch for batch in read if history.received(process, key, batch)]
+        for batch in visible(readable, found.aborted_transactions) if found is not None else ():
+            for offset, value in records_of(batch, position):
+                history.note(process, Function.POLL, Type.OK, key, value=value, offset=offset)
+        position = max([position, log_start_of(router, partition, node), *(batch.next_offset for batch in read)])
+        if not read:
+            await trio.sleep(BACKOFF_MS / 1000)
+    history.note(process, Function.POLL, Type.INFO, key, offset=position)
 
 
 async def read_at_random(

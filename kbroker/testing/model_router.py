@@ -120,9 +120,10 @@ class Router:
         except Unreachable:
             return
 
-    async def coordinator(self, group: str) -> int:
-        """The coordinator of a group. Errors: Unreachable."""
-        answer = await self.ask(self._next(), FindCoordinatorRequest(key=group), version=COORDINATOR_VERSION)
+    async def coordinator(self, key: str, *, key_type: int = 0) -> int:
+        """The coordinator of a group, or with key type 1 of a transactional id. Errors: Unreachable."""
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
+        answer = await self.ask(self._next(), request, version=COORDINATOR_VERSION)
         if answer.error_code:
             raise Unreachable("the coordinator is not available")
         found: int = answer.node_id

@@ -11,15 +11,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from kbroker.testing.model_clients import DeleterPlan, GroupPlan, ProducerPlan, ReaderPlan, Workload
+from kbroker.testing.model_clients import (
+    DeleterPlan,
+    GroupPlan,
+    ProducerPlan,
+    ReaderPlan,
+    TransactionsPlan,
+    Workload,
+)
 
 Values = Mapping[str, Any]
 REQUESTS: Final = {"produce": 0, "fetch": 1, "list_offsets": 2, "metadata": 3, "offset_commit": 8, "join_group": 11}
 REQUESTS_OF_BROKERS: Final = {"fetch": 1, "offset_for_leader_epoch": 23, "alter_partition": 56, "heartbeat": 63}
-CLIENTS: Final = ("producers", "readers", "groups", "deleters")
+TRANSACTION_REQUESTS: Final = {
+    "init_producer_id": 22, "add_partitions_to_txn": 24, "add_offsets_to_txn": 25, "end_txn": 26,
+    "write_txn_markers": 27, "txn_offset_commit": 28,
+}  # fmt: skip
+CLIENTS: Final = ("producers", "readers", "groups", "deleters", "transactions")
 SYNCS_ALL: Final = "log.flush.interval.messages"
 """With the value 1 no loss of power may lose an acknowledged record."""
 LOOK_EACH_MS: Final = 50
+_WRITERS: Final = ("producers", "transactions")
 _LEAST_MS: Final = 2_000
 
 
@@ -71,7 +83,8 @@ class Act:
 class Plan:
     """A run.
 
-    Shape  drift is how much faster the wall clock of each broker runs than time, as a ratio; empty: not at all
+    Shape  drift is how much faster the wall clock of each broker runs than time, as a ratio; empty: not at all;
+           transaction_version is the level of the feature from the start on
     Units  invariants are checked every look_each_ms, and brokers are asked what they know every tenth time
     """
 
@@ -85,11 +98,13 @@ class Plan:
     acts: tuple[Act, ...]
     drift: tuple[float, ...] = ()
     look_each_ms: int = LOOK_EACH_MS
+    transaction_version: int = 0
 
     def __str__(self) -> str:
         lines = [
             f"seed {self.seed}: {self.brokers} brokers, {self.duration_ms / 1000:.0f} s, network {dict(self.pace)}",
             *([f"  the wall clocks drift by {list(self.drift)}"] if self.drift else []),
+            *([f"  transaction.version={self.transaction_version}"] if self.workload.transactions else []),
             *(f"  {name}={value}" for name, value in self.settings.items()),
             *(f"  topic {topic.name} {list(topic.replicas)} {dict(topic.configs)}" for topic in self.topics),
             *(f"  {client}" for name in CLIENTS for client in getattr(self.workload, name)),
@@ -117,10 +132,12 @@ def plan_of(text: str) -> Plan:
             readers=tuple(ReaderPlan(**_with_tuples(one)) for one in clients["readers"]),
             groups=tuple(GroupPlan(**_with_tuples(one)) for one in clients["groups"]),
             deleters=tuple(DeleterPlan(**_with_tuples(one)) for one in clients.get("deleters", ())),
+            transactions=tuple(TransactionsPlan(**_with_tuples(one)) for one in clients.get("transactions", ())),
         ),
         acts=tuple(Act(**_with_tuples(act)) for act in found["acts"]),
         drift=tuple(found.get("drift", ())),
         look_each_ms=found.get("look_each_ms", LOOK_EACH_MS),
+        transaction_version=found.get("transaction_version", 0),
     )
 
 
@@ -142,15 +159,23 @@ def smaller(plan: Plan) -> list[Plan]:
         clients = getattr(work, name)
         for number in range(len(clients)):
             rest = clients[:number] + clients[number + 1 :]
+            smaller_work = replace(work, **{name: rest})
             # K11 demands that each partition is written.
-            if name != "producers" or any(one.topic == clients[number].topic for one in rest):
-                found.append(replace(plan, workload=replace(work, **{name: rest})))
+            if name not in _WRITERS or _writes(smaller_work, clients[number].topic):
+                found.append(replace(plan, workload=smaller_work))
     for topic in plan.topics if len(plan.topics) > 1 else ():
         rest = replace(
             work,
-            **{name: tuple(client for client in getattr(work, name) if client.topic != topic.name) for name in CLIENTS},
+            **{
+                name: tuple(
+                    client
+                    for client in getattr(work, name)
+                    if topic.name not in (client.topic, getattr(client, "writes_to", ""))
+                )
+                for name in CLIENTS
+            },
         )
-        if rest.producers:
+        if any(getattr(rest, name) for name in _WRITERS):
             topics = tuple(other for other in plan.topics if other is not topic)
             found.append(replace(plan, topics=topics, workload=rest))
     if plan.drift:
@@ -167,3 +192,7 @@ def smaller(plan: Plan) -> list[Plan]:
             shorter = replace(act, for_ms=max(100, act.for_ms // 4))
             found.append(replace(plan, acts=(*acts[:number], shorter, *acts[number + 1 :])))
     return found
+
+
+def _writes(work: Workload, topic: str) -> bool:
+    return any(client.topic == topic for name in _WRITERS for client in getattr(work, name))

@@ -33,6 +33,8 @@ from kbroker.testing.model_clients import observe, run_workload
 from kbroker.testing.network import Pace
 from kbroker.testing.plan import SYNCS_ALL, Act, Plan
 from kbroker.testing.recorder import History
+from kbroker.testing.transactional_client import FEATURE
+from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 HEALTHY_WITHIN_MS: Final = 60_000
 """Kafka's controller and clients take up to 30 s for some steps after the last fault."""
@@ -115,6 +117,9 @@ async def _run(plan: Plan, outcome: Outcome, record: Callable[..., object]) -> N
             node.drift(drift)
         for topic in plan.topics:
             await cluster.create_topic(topic.name, replicas=topic.replicas, **topic.configs)
+        if plan.transaction_version:
+            level = FeatureUpdateKey(feature=FEATURE, max_version_level=plan.transaction_version)
+            await cluster.ask(cluster.brokers[0], UpdateFeaturesRequest(feature_updates=[level]))
         history = History(lossy=frozenset(topic.name for topic in plan.topics if topic.is_lossy))
         try:
             await _judged(plan, cluster, history, outcome)

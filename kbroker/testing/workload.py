@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kbroker.runtime.ports import Disk
+from kbroker.storage.control_records import marker_batch
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
@@ -31,6 +32,7 @@ TOPIC = "sweep"
 TOPIC_ID = uuid.UUID(int=0xC0FFEE)
 START_MS = 1_700_000_000_000
 PRODUCERS = (1000, 1001, 1002)
+TRANSACTIONAL = (2000, 2001)
 
 Report = Callable[[str], None]
 
@@ -77,9 +79,10 @@ class Step:
 
 
 _STEPS = [
-    ("append", 10), ("produce", 14), ("produce_again", 3), ("append_several", 2), ("append_as_follower", 3),
-    ("lead", 3), ("roll", 2), ("flush", 3), ("flush_closed", 2), ("checkpoint", 4), ("truncate", 3),
-    ("restart_at", 1), ("delete_records", 2), ("retain", 3), ("unlink_doomed", 2), ("restart", 1), ("die", 1),
+    ("append", 8), ("produce", 12), ("transact", 6), ("end_transaction", 5), ("follow_transaction", 2),
+    ("produce_again", 3), ("append_several", 2), ("append_as_follower", 3), ("lead", 3), ("roll", 2), ("flush", 3),
+    ("flush_closed", 2), ("checkpoint", 4), ("truncate", 3), ("restart_at", 1), ("delete_records", 2), ("retain", 3),
+    ("unlink_doomed", 2), ("restart", 1), ("die", 1),
 ]  # fmt: skip
 
 
@@ -242,6 +245,61 @@ class LogWorkload:
             data += build_batch(records, base_offset=offset, partition_leader_epoch=self._epoch)
             offset += len(records)
         plan = self.log.plan_append_as_follower(bytearray(data), timestamp_ms=self._timestamp_ms)
+        assert plan is not None, "whole batches are appended"
+        self._finish(plan)
+
+    def _next_in_transaction(self, producer_id: int) -> tuple[int, int]:
+        """The (epoch, sequence) with which a transactional producer continues; a marker may have raised its epoch."""
+        sent = [batch for batch in self.model.batches if batch.producer_id == producer_id]
+        epoch = sent[-1].producer_epoch if sent else 0
+        window = window_of(self.model.batches, producer_id)
+        return epoch, (window[-1].last_sequence + 1) & MAX_SEQUENCE if window else 0
+
+    def _transact(self, draws: Draws) -> None:
+        producer_id = draws.choice(TRANSACTIONAL)
+        self._append_data(self._transactional(draws, producer_id, base_offset=0))
+
+    def _transactional(self, draws: Draws, producer_id: int, *, base_offset: int) -> bytes:
+        epoch, sequence = self._next_in_transaction(producer_id)
+        records = [record._replace(offset=base_offset + number) for number, record in enumerate(self._records(draws))]
+        return build_batch(
+            records,
+            base_offset=base_offset,
+            codec=self._codec(draws),
+            partition_leader_epoch=self._epoch,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+
+    def _marker(self, draws: Draws, producer_id: int, *, raises: bool) -> bytes:
+        return marker_batch(
+            producer_id,
+            self._next_in_transaction(producer_id)[0] + raises,
+            is_commit=draws.chance(0.4),
+            coordinator_epoch=0,
+            timestamp_ms=self._timestamp_ms,
+        )
+
+    def _end_transaction(self, draws: Draws) -> None:
+        """Append a marker, as the leader; some are repeated, and end nothing."""
+        raises = draws.chance(0.5)
+        marker = self._marker(draws, draws.choice(TRANSACTIONAL), raises=raises)
+        plan = self.log.plan_marker(
+            marker, leader_epoch=self._epoch, timestamp_ms=self._timestamp_ms, transaction_version=2 * raises
+        )
+        self._finish(plan)
+
+    def _follow_transaction(self, draws: Draws) -> None:
+        """Append a batch and its marker as a follower."""
+        producer_id, offset = draws.choice(TRANSACTIONAL), self.model.log_end_offset
+        data = self._transactional(draws, producer_id, base_offset=offset)
+        marker = bytearray(self._marker(draws, producer_id, raises=draws.chance(0.5)))
+        # These two fields are not covered by the checksum.
+        marker[:8] = next(batches(data)).next_offset.to_bytes(8, "big")
+        marker[12:16] = self._epoch.to_bytes(4, "big")
+        plan = self.log.plan_append_as_follower(bytearray(data + marker), timestamp_ms=self._timestamp_ms)
         assert plan is not None, "whole batches are appended"
         self._finish(plan)
 

@@ -15,7 +15,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from kbroker.runtime.metrics import Histogram
-from kbroker.web import broker_metrics, cleaner_metrics, server_metrics, tier_metrics  # noqa: F401  (they declare metrics)
+from kbroker.web import (  # noqa: F401  (they declare the metrics)
+    broker_metrics,
+    cleaner_metrics,
+    quota_metrics,
+    server_metrics,
+    tier_metrics,
+    transaction_metrics,
+)
 from kbroker.web.metrics import COUNTER, DECLARED, Declared, Sample
 from kbroker.web.ports import Observed
 

@@ -65,6 +65,8 @@ def problems(node: Observed) -> list[str]:
             found.append("the controller has fenced this broker")
         if loading := count(broker, State.LOADING):
             found.append(f"{loading} partitions of __consumer_offsets are being loaded")
+        if loading := sum(led.state is State.LOADING for led in broker.transactions.led.values()):
+            found.append(f"{loading} partitions of __transaction_state are being loaded")
         if broker.tier.waits_for:
             found.append(f"tiered topics: {broker.tier.waits_for}")
     return found
@@ -76,12 +78,15 @@ def _warnings(broker: Broker) -> list[str]:
     found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
     if failed := count(broker, State.FAILED):
         found.append(f"{failed} partitions of __consumer_offsets could not be loaded: their groups are not served")
-    if unreadable := [led for led in broker.groups.led.values() if led.unreadable_records]:
-        count_of_all, first = sum(led.unreadable_records for led in unreadable), unreadable[0]
-        found.append(
-            f"{count_of_all} records of __consumer_offsets cannot be read and were skipped,"
-            f" the first in {first.partition.name} at offset {first.first_unreadable}"
-        )
+    if failed := sum(led.state is State.FAILED for led in broker.transactions.led.values()):
+        found.append(f"{failed} partitions of __transaction_state could not be loaded: their ids are not served")
+    for coordinator in (broker.groups, broker.transactions):
+        if unreadable := [led for led in coordinator.led.values() if led.unreadable_records]:
+            count_of_all, first = sum(led.unreadable_records for led in unreadable), unreadable[0]
+            found.append(
+                f"{count_of_all} records of {coordinator.runtime.kind.topic} cannot be read and were skipped,"
+                f" the first in {first.partition.name} at offset {first.first_unreadable}"
+            )
     if uncleanable := broker.cleaner.uncleanable:
         log, why = next(iter(uncleanable.items()))
         found.append(f"{len(uncleanable)} logs cannot be compacted, such as {log.topic}-{log.partition}: {why}")

@@ -23,6 +23,7 @@ from kbroker.tiered.kept import KeptSegment, TierView, why_kept
 from kbroker.tiered.partition import RemotePartition
 from kbroker.web.groups import committed, groups
 from kbroker.web.ports import Observed
+from kbroker.web.transaction_metrics import described
 from wire.types import uuid_to_text
 
 PIECE_BYTES = 8 * 1024
@@ -39,6 +40,8 @@ def render(node: Observed) -> Iterator[bytes]:
     yield from _array("partitions", (_partition(held, timestamp_ms) for held in _sorted_partitions(broker)))
     yield b",\n"
     yield from _array("groups", iter(()) if broker is None else _groups(broker))
+    yield b",\n"
+    yield from _array("transactions", iter(()) if broker is None else described(broker))
     yield b",\n"
     yield from _array("connections", iter(()) if server is None else _connections(server, node.env.now_ms()))
     yield b"}\n"

@@ -103,7 +103,7 @@ def test_a_server_with_another_protocol_is_an_error(run: Run) -> None:
     with Scripted({}, greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n") as peer:
         done = run("health", "-b", peer.address)
     assert done.code == 1
-    assert "does not use Kafka's protocol" in done.err
+    assert "an HTTP server answers there" in done.err
 
 
 def test_an_error_in_api_versions_is_reported(run: Run) -> None:

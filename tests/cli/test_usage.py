@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -244,3 +245,37 @@ def test_d9_a_broker_with_output_on_a_full_disk_still_serves(monkeypatch: pytest
     monkeypatch.undo()
     with pytest.raises(OSError, match="No space left"):
         full.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("topic --lst", "unknown flag --lst; did you mean --list?"),
+        ("serve --data-dri x", "unknown flag --data-dri; did you mean --data-dir?"),
+        ("tier ls --formt=json", "unknown flag --formt; did you mean --format?"),
+        ("health --xyzzy", "unknown flag --xyzzy\n"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_the_nearest(run: Run, words: str, complaint: str) -> None:
+    done = run(*words.split())
+    assert done.code == 2
+    assert complaint in done.err
+    assert f"usage: kbroker {words.split(' -', maxsplit=1)[0]} " in done.err
+
+
+def test_a_terminal_gets_a_first_screen(tmp_path: Path) -> None:
+    terminal, inside = os.openpty()
+    command = [sys.executable, "-m", "kbroker", "serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdin=inside, stdout=inside, stderr=subprocess.DEVNULL) as broker:
+        os.close(inside)
+        shown = b""
+        while b"Ctrl-C" not in shown:
+            shown += os.read(terminal, 4096)
+        broker.terminate()
+        assert broker.wait(60) == 0
+    os.close(terminal)
+    text = shown.decode().replace("\r", "")
+    address = text.partition("kbroker ready on ")[2].split("\n")[0]
+    assert f"kbroker {kbroker.__version__}" not in text.split("\n")[0], "programs read the first line"
+    for word in (kbroker.__version__, str(tmp_path), f"kcat -b {address} -L", "--http"):
+        assert word in text

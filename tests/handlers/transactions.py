@@ -11,6 +11,7 @@ from wire.messages.describe_transactions import DescribeTransactionsRequest, Tra
 from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 IN_PROGRESS = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
@@ -96,11 +97,14 @@ async def end(
 
 
 async def described(client: Client, transactional_id: str) -> TransactionState:
-    """DescribeTransactions of one id."""
-    answer = await client.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]))
-    found = answer.transaction_states[0]
-    assert isinstance(found, TransactionState)
-    return found
+    """DescribeTransactions of one id, when it is loaded."""
+    while True:
+        answer = await client.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]))
+        found = answer.transaction_states[0]
+        if found.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            assert isinstance(found, TransactionState)
+            return found
+        await trio.lowlevel.checkpoint()
 
 
 async def settled(client: Client, transactional_id: str) -> TransactionState:
@@ -110,3 +114,10 @@ async def settled(client: Client, transactional_id: str) -> TransactionState:
         if found.transaction_state not in IN_PROGRESS:
             return found
         await trio.sleep(0.01)
+
+
+async def finalize_transaction_version(client: Client, level: int) -> None:
+    """Set the transaction.version of the cluster."""
+    update = FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=1)
+    answer = await client.ask(UpdateFeaturesRequest(timeout_ms=1000, feature_updates=[update]))
+    assert answer.error_code == 0, answer

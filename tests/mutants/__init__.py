@@ -14,5 +14,6 @@ from tests.mutants.groups import GROUPS
 from tests.mutants.replication import REPLICATION
 from tests.mutants.storage import STORAGE
 from tests.mutants.tier import TIER
+from tests.mutants.transactions import TRANSACTIONS
 
-MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *GROUPS, *TIER)}
+MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *GROUPS, *TIER, *TRANSACTIONS)}

@@ -14,6 +14,7 @@ from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.embedded import EmbeddedController, open_controller
+from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
@@ -90,7 +91,11 @@ def registration(broker_id: int, incarnation: int = 1) -> BrokerRegistrationRequ
         cluster_id=CLUSTER_ID,
         incarnation_id=UUID(int=1_000 * broker_id + incarnation),
         listeners=[Endpoint(name="PLAINTEXT", host=f"host{broker_id}", port=9092, security_protocol=0)],
-        features=[FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21)],
+        features=[
+            FeatureRange(name=name, min_supported_version=lowest, max_supported_version=highest)
+            for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+            if name != "kraft.version"
+        ],
         rack=None,
         log_dirs=[UUID(int=5_000 + broker_id)],
     )

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -34,8 +35,8 @@ def written(*, as_json: bool = False, **fields: object) -> str:
 
 def test_a_line_has_the_event_and_its_fields() -> None:
     line = written(topic="orders", partitions=6)
-    assert line[8] == "."
-    assert line[12:] == " INFO  topic created topic=orders partitions=6\n"
+    assert datetime.fromisoformat(line[:23]), "local date and time"
+    assert line[23:] == " INFO  topic created topic=orders partitions=6\n"
 
 
 def test_json_has_one_object_a_line_with_typed_fields() -> None:

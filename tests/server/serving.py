@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.config import Settings
 from kbroker.controller.features import SUPPORTED_FEATURES
 from kbroker.handlers import CloseConnection, Context, Handler, Later, handles
@@ -198,13 +199,21 @@ class Rig:
 
 
 @asynccontextmanager
-async def serving(*settings: str, in_memory: bool, logged_errors: int = 0) -> AsyncIterator[Rig]:
+async def serving(
+    *settings: str,
+    in_memory: bool,
+    logged_errors: int = 0,
+    handlers: Mapping[int, Handler[Any]] = HANDLERS,
+    quotas: ClientQuotas | None = None,
+) -> AsyncIterator[Rig]:
     """A server with these settings (`key=value`), which runs until the block ends and logs as many errors as given."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
     broker, metrics = Broker(), Metrics()
     turns = Turns(env.now_ns)
     loaded = Settings.load(overrides=settings)
-    dispatcher = Dispatcher(HANDLERS, broker, metrics=metrics, env=env, turns=turns, limits=loaded.limits)
+    dispatcher = Dispatcher(
+        handlers, broker, metrics=metrics, env=env, turns=turns, limits=loaded.limits, quotas=quotas
+    )
     server = Server(env, dispatcher, settings=loaded, metrics=metrics)
     errors: list[logging.LogRecord] = []
     handler = logging.Handler(logging.ERROR)

@@ -172,7 +172,11 @@ def test_groups_delete_offsets_watch_commits_and_commit_late(quiet: History) -> 
 def test_every_record_reaches_every_reader(quiet: History) -> None:
     sent = {(event.key, event.value) for event in quiet.events if event.function is Function.SEND}
     for reader in WORKLOAD.readers:
-        polls = [event for event in quiet.events if event.process == reader.name and event.function is Function.POLL]
+        polls = [
+            event
+            for event in quiet.events
+            if event.process == reader.name and (event.function, event.type) == (Function.POLL, Type.OK)
+        ]
         assert {(event.key, event.value) for event in polls} == sent
 
 

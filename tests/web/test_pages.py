@@ -31,8 +31,14 @@ from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.metrics import DECLARED, HISTOGRAM
 from kbroker.web.state import render as render_state
 from tests.web.asking import ADDRESS, Browser, get
+from wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.describe_client_quotas import EntityData
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -417,3 +423,21 @@ def test_isr_changes_and_unclean_elections_are_counted_on_the_leader(
 def test_no_metric_is_declared_twice() -> None:
     names = [one.name for one in DECLARED]
     assert len(names) == len(set(names))
+
+
+async def test_the_use_of_a_quota_is_shown_by_its_client() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t")
+        for quota in ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"):
+            entity = [EntityData(entity_type="client-id", entity_name=None)]
+            change = AlterClientQuotasRequestEntryData(entity=entity, ops=[OpData(key=quota, value=1, remove=False)])
+            await client.ask(AlterClientQuotasRequest(entries=[change], validate_only=False))
+        await create(client, "u", partitions=4)
+        await produce(client, "t", records=3)
+        found = await metrics(broker.env)
+    labels = {"user": "", "client_id": 'a "client"\n'}
+    assert found[key("kafka_server_produce_byte_rate", **labels)] > 1
+    assert found[key("kafka_server_produce_throttle_time", **labels)] > 1_000
+    assert found[key("kafka_server_controllermutation_tokens", **labels)] == pytest.approx(7, abs=0.1)
+    assert found[key("kafka_server_controllermutation_throttle_time", **labels)] == 0
+    assert not [name for name, _ in found if name == "kafka_server_request_request_time"]

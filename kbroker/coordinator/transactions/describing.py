@@ -5,7 +5,7 @@ Source: KIP-664, KIP-994, KIP-1152; TransactionCoordinator of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from kbroker.coordinator.transactions.state import Transaction, TransactionState
@@ -56,13 +56,17 @@ def listed(
     producer_ids: Collection[int],
     longer_than_ms: int,
     timestamp_ms: int,
+    matches: Callable[[str], object] | None = None,
 ) -> Iterator[list_transactions.TransactionState]:
-    """The transactions that pass the filters. None or no elements: no filter; longer_than_ms below 0: no filter."""
+    """The transactions that pass the filters: `states` and `matches` if they are not None, `producer_ids` if there are
+    any, `longer_than_ms` if it is not negative.
+    """
     for known in transactions:
         if (
             (states is None or known.state in states)
             and (not producer_ids or known.producer_id in producer_ids)
             and (longer_than_ms < 0 or timestamp_ms - known.start_timestamp_ms > longer_than_ms)
+            and (matches is None or matches(known.transactional_id))
         ):
             yield list_transactions.TransactionState(
                 transactional_id=known.transactional_id,

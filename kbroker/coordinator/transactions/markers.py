@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kbroker.coordinator.transactions.state import TopicPartition
+from kbroker.coordinator.transactions.state import PREPARE_COMMIT, TopicPartition, Transaction
 from wire.errors import ErrorCode
 from wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -34,30 +34,29 @@ LeaderOf = Callable[[str, int], int | None]
 _DONE: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT})
 
 
-@dataclass(eq=False, slots=True)
 class Ending:
     """A prepared transaction whose markers are being written.
 
-    Shape   owner is the coordinator's own reference to the transaction; remaining are the partitions without a marker
+    Shape   owner is the coordinator's own reference, coordinator_epoch the leader epoch for which it decided; both are
+            set before the markers are sent. remaining are the partitions without a marker
     Note    is_cancelled: this broker no longer coordinates the transaction
     """
 
-    owner: Any
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    coordinator_epoch: int
-    transaction_version: int
-    remaining: dict[TopicPartition, None]
-    is_cancelled: bool = False
+    __slots__ = ("coordinator_epoch", "is_cancelled", "owner", "remaining", "transaction")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.remaining = dict(transaction.partitions)
+        self.owner: Any = None
+        self.coordinator_epoch = -1
+        self.is_cancelled = False
 
 
 @dataclass(eq=False, slots=True)
 class Markers:
     """The markers that are to be written; see the module docstring.
 
-    Shape   by_broker has the partitions to send to each broker, by ending; waiting are endings to route again; ready
+    Shape   by_broker has the partitions to send to each broker, by ending; waiting are partitions to route again; ready
             are endings whose markers are all written
     """
 
@@ -66,16 +65,11 @@ class Markers:
     waiting: dict[Ending, list[TopicPartition]] = field(default_factory=dict)
     ready: list[Ending] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        """The number of partitions that wait for a marker, except those that are being sent."""
-        queues = [*self.by_broker.values(), self.waiting]
-        return sum(len(partitions) for queue in queues for partitions in queue.values())
-
-    def add(self, ending: Ending, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Route partitions of an ending, by default all that lack a marker."""
+    def add(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+        """Route partitions of an ending that lack a marker."""
         if ending.is_cancelled:
             return
-        for partition in list(ending.remaining if partitions is None else partitions):
+        for partition in partitions:
             leader = self.leader_of(*partition)
             if leader is None:  # its topic was deleted
                 ending.remaining.pop(partition, None)
@@ -85,49 +79,48 @@ class Markers:
                 self.by_broker.setdefault(leader, {}).setdefault(ending, []).append(partition)
         self._note_ready(ending)
 
-    def route_waiting(self) -> None:
-        """Route again what could not be written."""
+    def take_waiting(self) -> dict[Ending, list[TopicPartition]]:
+        """What could not be written since the last call, to be routed again."""
         waiting, self.waiting = self.waiting, {}
-        for ending, partitions in waiting.items():
-            self.add(ending, partitions)
+        return waiting
 
-    def take(self, broker_id: int) -> Mapping[Ending, list[TopicPartition]]:
-        """The markers of the next request to a broker; empty if there are none."""
+    def take(self, broker_id: int) -> dict[Ending, list[TopicPartition]]:
+        """The markers of the next request to a broker; empty if there are none.
+
+        An answer is by producer id, and a producer id has at most one prepared transaction.
+        """
         taken: dict[Ending, list[TopicPartition]] = {}
         queue, room = self.by_broker.get(broker_id, {}), PARTITIONS_IN_REQUEST
         while queue and room > 0:
             ending = next(iter(queue))
-            partitions = queue[ending]
-            if not ending.is_cancelled:
-                # An answer is by producer id, so a producer's second transaction goes into another request. There is
-                # none while this one is prepared.
-                taken[ending] = partitions[:room]
-                room -= len(taken[ending])
-            if ending.is_cancelled or len(partitions) == len(taken[ending]):
-                del queue[ending]
-            else:
-                queue[ending] = partitions[len(taken[ending]) :]
+            partitions = queue.pop(ending)
+            if ending.is_cancelled:
+                continue
+            taken[ending] = partitions[:room]
+            if len(partitions) > room:
+                queue[ending] = partitions[room:]
+            room -= len(taken[ending])
         if not queue:
             self.by_broker.pop(broker_id, None)
         return taken
 
     def on_response(
         self, sent: Mapping[Ending, list[TopicPartition]], response: WriteTxnMarkersResponse
-    ) -> dict[ErrorCode | int, list[TopicPartition]]:
+    ) -> dict[int, list[TopicPartition]]:
         """Take the answer to a request. Returns the partitions with an error, by its code."""
-        codes: dict[tuple[int, str, int], int] = {
+        codes = {
             (marker.producer_id, topic.name, partition.partition_index): partition.error_code
             for marker in response.markers
             for topic in marker.topics
             for partition in topic.partitions
         }
-        failed: dict[ErrorCode | int, list[TopicPartition]] = {}
+        failed: dict[int, list[TopicPartition]] = {}
         for ending, partitions in sent.items():
             for partition in partitions:
-                code = codes.get((ending.producer_id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
+                code = codes.get((ending.transaction.producer_id, *partition), ErrorCode.UNKNOWN_SERVER_ERROR)
                 if code in _DONE:
                     ending.remaining.pop(partition, None)
-                elif not ending.is_cancelled:
+                else:
                     self.waiting.setdefault(ending, []).append(partition)
                 if code != ErrorCode.NONE:
                     failed.setdefault(code, []).append(partition)
@@ -137,8 +130,7 @@ class Markers:
     def on_failure(self, sent: Mapping[Ending, list[TopicPartition]]) -> None:
         """A request failed as a whole: its markers wait to be routed again."""
         for ending, partitions in sent.items():
-            if not ending.is_cancelled:
-                self.waiting.setdefault(ending, []).extend(partitions)
+            self.waiting.setdefault(ending, []).extend(partitions)
 
     def take_ready(self) -> list[Ending]:
         """The endings whose markers are all written, since the last call."""
@@ -162,12 +154,12 @@ def markers_request(sent: Mapping[Ending, list[TopicPartition]]) -> WriteTxnMark
             found.partition_indexes.append(index)
         markers.append(
             WritableTxnMarker(
-                producer_id=ending.producer_id,
-                producer_epoch=ending.producer_epoch,
-                transaction_result=ending.is_commit,
+                producer_id=ending.transaction.producer_id,
+                producer_epoch=ending.transaction.producer_epoch,
+                transaction_result=ending.transaction.state is PREPARE_COMMIT,
                 topics=list(topics.values()),
                 coordinator_epoch=ending.coordinator_epoch,
-                transaction_version=ending.transaction_version,
+                transaction_version=ending.transaction.client_version,
             )
         )
     return WriteTxnMarkersRequest(markers=markers)

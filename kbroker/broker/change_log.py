@@ -1,0 +1,200 @@
+"""One log line for each thing that a client creates, changes or deletes, with who asked.
+
+The lines come from a request and its answer, so they name only what has really happened. Values of secret settings are
+hidden. At most LINES lines are written in INTERVAL_MS, because a client could fill the disk with them; after that one
+line says how many are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from kbroker.config.catalogue import broker_setting
+from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.turns import Turns
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from wire.messages.alter_configs import AlterConfigsRequest
+from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.create_partitions import CreatePartitionsRequest
+from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_groups import DeleteGroupsRequest
+from wire.messages.delete_records import DeleteRecordsRequest
+from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from wire.messages.offset_delete import OffsetDeleteRequest
+from wire.messages.unregister_broker import UnregisterBrokerRequest
+from wire.messages.update_features import UpdateFeaturesRequest
+
+LINES: Final = 1_000
+INTERVAL_MS: Final = 10_000
+HIDDEN: Final = "(hidden)"
+DEFAULT: Final = "(default)"
+_OPERATIONS: Final = {0: "", 2: "appended ", 3: "removed "}
+_DELETE: Final = 1
+_RESOURCES: Final = {
+    BROKER_RESOURCE: "broker", BROKER_LOGGER_RESOURCE: "logger of broker", CLIENT_METRICS_RESOURCE: "subscription",
+    GROUP_RESOURCE: "group",
+}  # fmt: skip
+
+Change = tuple[str, dict[str, object]]
+"""The event of a line and its fields."""
+
+logger = get_logger(__name__)
+
+
+class ChangeLog:
+    """Writes the lines of one broker."""
+
+    def __init__(self, now_ms: Callable[[], int], turns: Turns) -> None:
+        self._now_ms = now_ms
+        self._turns = turns
+        self._began_ms = 0
+        self._written = 0
+        self._left_out = 0
+
+    async def write(self, request: Any, answer: Any, *, client_id: str, peer: str) -> None:
+        """Write what a request has changed."""
+        for event, fields in changes_of(request, answer):
+            if self._turns.due():
+                await self._turns.next()
+            self.note(event, client_id=client_id, peer=peer, **fields)
+
+    def note(self, event: str, *, client_id: str, peer: str, **fields: object) -> None:
+        """Write one change."""
+        now_ms = self._now_ms()
+        if now_ms - self._began_ms >= INTERVAL_MS:
+            if self._left_out:
+                logger.warning("changes were not logged, because there were too many", changes=self._left_out)
+            self._began_ms, self._written, self._left_out = now_ms, 0, 0
+        if self._written >= LINES:
+            self._left_out += 1
+            return
+        self._written += 1
+        logger.info(event, **fields, client_id=client_id, peer=peer)
+
+
+def changes_of(request: Any, answer: Any) -> Iterator[Change]:
+    """What a request has changed, according to its answer."""
+    find = _CHANGES.get(type(request))
+    if find is not None and not getattr(request, "validate_only", False) and not getattr(answer, "error_code", 0):
+        yield from find(request, answer)
+
+
+def _done(results: Iterable[Any]) -> list[Any]:
+    return [result for result in results if not result.error_code]
+
+
+def _created_topics(_request: CreateTopicsRequest, answer: Any) -> Iterator[Change]:
+    for topic in _done(answer.topics):
+        yield (
+            "topic created",
+            {"topic": topic.name, "partitions": topic.num_partitions, "replication_factor": topic.replication_factor},
+        )
+
+
+def _created_partitions(request: CreatePartitionsRequest, answer: Any) -> Iterator[Change]:
+    counts = {topic.name: topic.count for topic in request.topics}
+    for topic in _done(answer.results):
+        yield "partitions added", {"topic": topic.name, "partitions": counts.get(topic.name)}
+
+
+def _deleted_topics(_request: DeleteTopicsRequest, answer: Any) -> Iterator[Change]:
+    for topic in _done(answer.responses):
+        yield "topic deleted", {"topic": topic.name}
+
+
+def _changed_settings(request: AlterConfigsRequest | IncrementalAlterConfigsRequest, answer: Any) -> Iterator[Change]:
+    accepted = {(each.resource_type, each.resource_name) for each in _done(answer.responses)}
+    replaces = isinstance(request, AlterConfigsRequest)
+    for resource in request.resources:
+        if (resource.resource_type, resource.resource_name) not in accepted:
+            continue
+        kind = _RESOURCES.get(resource.resource_type, "topic")
+        whose: dict[str, object] = {kind.replace(" ", "_"): resource.resource_name or DEFAULT}
+        if replaces:
+            yield "settings replaced", {**whose, "settings": len(resource.configs)}
+        for config in resource.configs:
+            operation = getattr(config, "config_operation", 0)
+            value = HIDDEN if _is_secret(resource.resource_type, config.name) else config.value
+            shown = DEFAULT if operation == _DELETE else f"{_OPERATIONS.get(operation, '')}{value}"
+            yield "setting changed", {**whose, "name": config.name, "value": shown}
+
+
+def _is_secret(resource_type: int, name: str) -> bool:
+    """Whether the value of a setting is secret, as that of an unknown one of a broker may be."""
+    if resource_type != BROKER_RESOURCE:
+        return False
+    declared = broker_setting(name)
+    return declared is None or declared.sensitive
+
+
+def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[Change]:
+    accepted = {_shown(entry.entity) for entry in _done(answer.entries)}
+    for entry in request.entries:
+        if (entity := _shown(entry.entity)) in accepted:
+            for op in entry.ops:
+                yield "quota changed", {"entity": entity, "name": op.key, "value": None if op.remove else op.value}
+
+
+def _shown(entity: Iterable[Any]) -> str:
+    names = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entity}
+    return " ".join(f"{kind}={name}" for kind, name in sorted(names.items()))
+
+
+def _reassigned(request: AlterPartitionReassignmentsRequest, answer: Any) -> Iterator[Change]:
+    wanted = {
+        (topic.name, part.partition_index): part.replicas for topic in request.topics for part in topic.partitions
+    }
+    for topic in answer.responses:
+        for part in _done(topic.partitions):
+            replicas = wanted.get((topic.name, part.partition_index))
+            event = "reassignment cancelled" if replicas is None else "replicas reassigned"
+            yield event, {"topic": topic.name, "partition": part.partition_index, "replicas": replicas}
+
+
+def _changed_features(request: UpdateFeaturesRequest, _answer: Any) -> Iterator[Change]:
+    for update in request.feature_updates:
+        yield "feature level changed", {"feature": update.feature, "level": update.max_version_level}
+
+
+def _deleted_groups(_request: DeleteGroupsRequest, answer: Any) -> Iterator[Change]:
+    for result in _done(answer.results):
+        yield "group deleted", {"group": result.group_id}
+
+
+def _deleted_offsets(request: OffsetDeleteRequest, answer: Any) -> Iterator[Change]:
+    for topic in answer.topics:
+        partitions = [part.partition_index for part in _done(topic.partitions)]
+        if partitions:
+            yield "offsets deleted", {"group": request.group_id, "topic": topic.name, "partitions": partitions}
+
+
+def _deleted_records(_request: DeleteRecordsRequest, answer: Any) -> Iterator[Change]:
+    for topic in answer.topics:
+        for part in _done(topic.partitions):
+            yield (
+                "records deleted",
+                {"topic": topic.name, "partition": part.partition_index, "below_offset": part.low_watermark},
+            )
+
+
+def _unregistered(request: UnregisterBrokerRequest, _answer: Any) -> Iterator[Change]:
+    yield "broker unregistered", {"broker": request.broker_id}
+
+
+_CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
+    CreateTopicsRequest: _created_topics,
+    CreatePartitionsRequest: _created_partitions,
+    AlterClientQuotasRequest: _changed_quotas,
+    DeleteTopicsRequest: _deleted_topics,
+    AlterConfigsRequest: _changed_settings,
+    IncrementalAlterConfigsRequest: _changed_settings,
+    AlterPartitionReassignmentsRequest: _reassigned,
+    UpdateFeaturesRequest: _changed_features,
+    DeleteGroupsRequest: _deleted_groups,
+    OffsetDeleteRequest: _deleted_offsets,
+    DeleteRecordsRequest: _deleted_records,
+    UnregisterBrokerRequest: _unregistered,
+}

@@ -1,0 +1,129 @@
+"""What the log says about things that clients create, change and delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog
+from kbroker.metadata.image import QuotaEntity
+from kbroker.runtime.turns import Turns
+from kbroker.testing.broker import Client, MemoryBroker
+from tests.controller.test_client_quotas import entry
+from tests.handlers.asking import BROKER, TOPIC, alter_configs, create_topic, delete_topic
+from tests.handlers.conftest import broker as broker  # noqa: PLC0414  (a fixture)
+from tests.handlers.conftest import client as client  # noqa: PLC0414
+from tests.handlers.groups import find
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+NAMES = ("client_id", "peer")
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kbroker")
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """The fields of the lines with this event, without who asked."""
+    found = [vars(record)["kbroker_fields"] for record in caplog.records if record.getMessage() == event]
+    assert all(line["client_id"] == "test" and line["peer"] for line in found)
+    return [{name: value for name, value in line.items() if name not in NAMES} for line in found]
+
+
+async def test_topics_are_logged_with_who_asked(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await create_topic(client, "orders", partitions=2)
+    await delete_topic(client, "orders")
+    assert lines(caplog, "topic created") == [{"topic": "orders", "partitions": 2, "replication_factor": 1}]
+    assert lines(caplog, "topic deleted") == [{"topic": "orders"}]
+
+
+async def test_nothing_is_logged_that_did_not_happen(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = CreatableTopic(name="orders", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    await client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=1000, validate_only=True))
+    await create_topic(client, "orders")
+    await client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=1000))  # exists
+    assert len(lines(caplog, "topic created")) == 1
+
+
+async def test_each_changed_setting_has_a_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await create_topic(client, "orders")
+    await alter_configs(client, TOPIC, "orders", {"retention.ms": 1000, "segment.ms": None})
+    assert lines(caplog, "setting changed") == [
+        {"topic": "orders", "name": "retention.ms", "value": "1000"},
+        {"topic": "orders", "name": "segment.ms", "value": "(default)"},
+    ]
+
+
+async def test_each_changed_quota_has_a_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    pair: QuotaEntity = (("user", "alice"), ("client-id", None))
+    entries = [
+        entry(pair, ("producer_byte_rate", 5), ("request_percentage", None)),
+        entry((("user", ""),), ("producer_byte_rate", 1)),
+    ]
+    await client.ask(AlterClientQuotasRequest(entries=entries, validate_only=False))
+    name = "client-id=(default) user=alice"
+    assert lines(caplog, "quota changed") == [
+        {"entity": name, "name": "producer_byte_rate", "value": 5.0},
+        {"entity": name, "name": "request_percentage", "value": None},
+    ]
+
+
+async def test_secret_and_unknown_settings_of_brokers_are_hidden(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await alter_configs(client, BROKER, "", {"my.own.password": "hunter2", "log.retention.ms": 1000})
+    shown = {line["name"]: line["value"] for line in lines(caplog, "setting changed")}
+    assert shown.get("my.own.password", HIDDEN) == HIDDEN
+    assert shown.get("log.retention.ms") in ("1000", None)
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_topic_that_a_client_creates_by_naming_it_is_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = MetadataRequest(topics=[MetadataRequestTopic(name="named")], allow_auto_topic_creation=True)
+    await client.ask(asked)
+    await client.ask(asked)
+    assert [line["topic"] for line in lines(caplog, "topic created")] == ["named"]
+
+
+async def test_a_new_group_is_logged_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    request = JoinGroupRequest(
+        group_id="billing",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    await find(client, "billing")
+    for _ in range(2):
+        await client.ask(request, version=2)
+    assert lines(caplog, "group created") == [{"group": "billing"}]
+
+
+def test_a_flood_of_changes_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now_ms = 100_000
+    log = ChangeLog(lambda: now_ms, Turns(lambda: 0))
+    for number in range(LINES + 5):
+        log.note("topic created", client_id="test", peer="::1", topic=str(number))
+    assert len(lines(caplog, "topic created")) == LINES
+    now_ms += 60_000
+    log.note("topic created", client_id="test", peer="::1", topic="later")
+    assert len(lines(caplog, "topic created")) == LINES + 1
+    (left_out,) = (record for record in caplog.records if "too many" in record.getMessage())
+    assert vars(left_out)["kbroker_fields"] == {"changes": 5}
+
+
+async def test_the_broker_itself_asks_for_internal_topics(
+    broker: MemoryBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert broker.node.broker is not None
+    await broker.node.broker.create_automatically(["__consumer_offsets"])
+    (line,) = (vars(each)["kbroker_fields"] for each in caplog.records if each.getMessage() == "topic created")
+    assert (line["topic"], line["client_id"]) == ("__consumer_offsets", "")

@@ -1,0 +1,127 @@
+"""request_percentage: what counts as the time of a request, and how long its client is muted."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.broker.client_quotas import ClientQuotas
+from kbroker.config.quotas import QuotaSettings
+from kbroker.handlers import Context, Later, handles
+from kbroker.metadata.image import Image
+from kbroker.runtime.turns import Turns
+from tests.server.serving import HANDLERS, Rig, heart, serving
+from wire.errors import ErrorCode, KafkaError
+from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+
+
+@handles(HeartbeatRequest, versions="0-4")
+async def busy(request: HeartbeatRequest, broker: object, context: Context) -> HeartbeatResponse:
+    """Keep the event loop busy for 200 ms, and wait for five seconds; fail in the group "fail"."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    clock.jump(0.1)
+    await trio.sleep(5)
+    clock.jump(0.1)
+    if request.group_id == "fail":
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    return HeartbeatResponse(error_code=0)
+
+
+@handles(ProduceRequest, versions="3-11")
+async def later(request: ProduceRequest, broker: object, context: Context) -> Later:
+    """Acknowledge after three seconds."""
+
+    async def complete() -> ProduceResponse:
+        await trio.sleep(3)
+        return ProduceResponse(responses=[])
+
+    return Later(complete)
+
+
+async def limited(percent: float) -> ClientQuotas:
+    """Quotas for all users together."""
+    quotas = ClientQuotas(QuotaSettings())
+    image = Image()._replace(client_quotas={(("user", None),): {"request_percentage": percent}})
+    await quotas.follow(image, Turns(lambda: 0))
+    return quotas
+
+
+async def duration(rig: Rig, group_id: str = "") -> tuple[float, int, int]:
+    """How long two heartbeats take, and the throttle times in their responses."""
+    client, began = await rig.connect(), trio.current_time()
+    times = []
+    for number in (1, 2):
+        await client.send((heart(group_id), 1, number))
+        _, response = await client.receive(HeartbeatResponse, 1)
+        times.append(response.throttle_time_ms)
+    return trio.current_time() - began, times[0], times[1]
+
+
+@pytest.mark.parametrize("group_id", ["", "fail"])
+@pytest.mark.parametrize(("percent", "first_ms", "second_ms"), [(1.5, 1_000, 1_000), (2.5, 0, 1_000), (5.0, 0, 0)])
+async def test_only_the_time_on_the_event_loop_counts(
+    autojump_clock: MockClock, group_id: str, percent: float, first_ms: int, second_ms: int
+) -> None:
+    """Each request takes 2 % of the ten seconds that the first windows count as."""
+    handlers = {**HANDLERS, busy.api_key: busy}
+    async with serving(in_memory=True, handlers=handlers, quotas=await limited(percent)) as rig:
+        total_s, *times = await duration(rig, group_id)
+        assert times == [first_ms, second_ms]
+        assert total_s == pytest.approx(10.4 + first_ms / 1000, abs=0.01)
+
+
+async def test_an_exempt_request_is_not_throttled(autojump_clock: MockClock) -> None:
+    handlers = {**HANDLERS, busy.api_key: busy._replace(is_exempt=True)}
+    async with serving(in_memory=True, handlers=handlers, quotas=await limited(0.001)) as rig:
+        assert (await duration(rig))[1:] == (0, 0)
+
+
+async def test_a_produce_that_waits_for_replicas_is_muted_after_its_reply(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_produce = lambda *_: 700  # type: ignore[method-assign]
+    async with serving(in_memory=True, handlers={**HANDLERS, later.api_key: later}, quotas=quotas) as rig:
+        client = await rig.connect()
+        request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[])
+        await client.send((request, 7, 1), (request, 7, 2))
+        for number, at_s in ((1, 3.0), (2, 6.7)):
+            correlation_id, response = await client.receive(ProduceResponse, 7)
+            assert (correlation_id, response.throttle_time_ms) == (number, 700)
+            assert trio.current_time() == pytest.approx(at_s, abs=0.01)
+
+
+def is_large(view: memoryview) -> bool:
+    try:
+        return view.nbytes > 1_000_000
+    except ValueError:
+        return False  # released
+
+
+async def test_a_muted_connection_does_not_hold_its_last_request(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_produce = lambda *_: 60_000  # type: ignore[method-assign]
+    async with serving(in_memory=True, quotas=quotas) as rig:
+        client = await rig.connect()
+        data = [PartitionProduceData(index=0, records=bytes(4_000_000))]
+        request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=data)])
+        await client.send((request, 7, 1))
+        assert (await client.receive(ProduceResponse, 7))[1].throttle_time_ms == 60_000
+        del request, data
+        await wait_all_tasks_blocked()
+        assert not any(type(one) is memoryview and is_large(one) for one in gc.get_objects())
+
+
+async def test_a_muted_connection_is_neither_idle_nor_stuck(autojump_clock: MockClock) -> None:
+    quotas = await limited(100)
+    quotas.charge_request = lambda *_: 60_000  # type: ignore[method-assign]
+    async with serving("connections.max.idle.ms=1000", in_memory=True, quotas=quotas) as rig:
+        client = await rig.connect()
+        for number in (1, 2):
+            await client.send((heart(), 0, number))
+        assert await client.receive_heartbeat() == (1, 0)
+        assert await client.receive_heartbeat() == (2, 0)
+        assert 60 <= trio.current_time() < 63
