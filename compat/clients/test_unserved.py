@@ -1,4 +1,4 @@
-"""Transactions and the group protocol of KIP-848 are not implemented: each client gets a fatal error immediately.
+"""Transactions are not implemented: each client gets a fatal error immediately.
 
 A client that gets a retriable error retries until its time is up. Each client here has a minute, and each test checks
 the name of the error, so that a time-out is a failure. docs/clients.md has the texts.
@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka import KafkaProducer
 
 from compat.brokers import Broker
@@ -23,9 +23,9 @@ NOT_YET = "transactions are not implemented yet"
 
 @pytest.fixture(autouse=True)
 def only_kbroker(broker: Broker) -> None:
-    """Apache Kafka serves both."""
+    """Apache Kafka serves them."""
     if broker.name != "kbroker":
-        pytest.skip("this broker supports transactions and KIP-848 groups")
+        pytest.skip("this broker supports transactions")
 
 
 def test_librdkafka_is_refused_transactions_for_good(broker: Broker) -> None:
@@ -78,24 +78,3 @@ def test_tools_that_look_at_transactions_end(broker: Broker, kafka_tool: KafkaTo
     assert "FindCoordinator" in described.stdout + described.stderr
     listed = kafka_tool("TransactionsCommand", *at, "list", status=1)
     assert "does not support LIST_TRANSACTIONS" in listed.stdout + listed.stderr
-
-
-def test_librdkafka_is_refused_the_new_group_protocol_for_good(broker: Broker, new_topic: NewTopic) -> None:
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "group.protocol": "consumer"}
-    consumer = Consumer({**settings, "log_level": 0})
-    consumer.subscribe([new_topic("consumer")])
-    message = consumer.poll(PATIENCE_S)
-    assert message is not None, "nothing was said"
-    assert message.error().code() == KafkaError._FATAL
-    assert "API version not supported: ConsumerGroupHeartbeat fatal error" in message.error().str()
-    consumer.close()
-
-
-def test_java_is_refused_the_new_group_protocol_for_good(
-    broker: Broker, kafka_tool: KafkaTool, new_topic: NewTopic
-) -> None:
-    at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", new_topic("consumer"), "--group", "g")
-    protocol = ("--command-property", "group.protocol=consumer")
-    done = kafka_tool("ConsoleConsumer", *at, *protocol, "--timeout-ms", str(PATIENCE_S * 1000))
-    assert "UnsupportedVersionException" in done.stdout + done.stderr
-    assert "group.protocol=classic" in done.stdout + done.stderr

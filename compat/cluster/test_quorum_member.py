@@ -127,6 +127,41 @@ def test_a_cluster_with_kafkas_own_defaults_is_joined(tmp_path: Path) -> None:
         }
 
 
+def test_share_and_streams_groups_are_refused_by_name(tmp_path: Path) -> None:
+    """The features are finalized, but the only broker serves no such groups: clients end with the reason."""
+    with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER], release=None) as cluster:
+        cluster.start()
+        create(cluster, "new", "--partitions", "1", "--replication-factor", "1")
+        servers = ("--bootstrap-server", cluster.bootstrap_servers)
+        consumer, groups = "org.apache.kafka.tools.consumer", ("--describe", "--group", "g")
+        for arguments, reason in (
+            (
+                (
+                    f"{consumer}.ConsoleShareConsumer",
+                    *servers,
+                    "--topic",
+                    "new",
+                    "--group",
+                    "g",
+                    "--timeout-ms",
+                    "3000",
+                ),
+                "The cluster does not support the share group protocol",
+            ),
+            (
+                (f"{consumer}.group.ShareGroupCommand", *servers, *groups),
+                "The node does not support SHARE_GROUP_DESCRIBE",
+            ),
+            (
+                ("org.apache.kafka.tools.streams.StreamsGroupCommand", *servers, *groups),
+                "The node does not support STREAMS_GROUP_DESCRIBE",
+            ),
+        ):
+            done = run_tool(*arguments)
+            assert reason in done.stdout + done.stderr
+        produce_and_consume(cluster, "new", "g")  # no such group was made
+
+
 def test_the_metadata_version_rises_while_brokers_run(tmp_path: Path) -> None:
     with ProcessCluster(tmp_path, controllers=[KAFKA], brokers=[KBROKER] * 3) as cluster:
         cluster.start()

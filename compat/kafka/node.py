@@ -50,8 +50,8 @@ def tier_settings(directory: Path) -> dict[str, str]:
 class KafkaNode:
     """Apache Kafka as broker and controller in one process.
 
-    It is formatted with the metadata version that kbroker gives to a new directory (`release`), because features change
-    answers: with eligible leader replicas, for example, a cluster sets min.insync.replicas as a dynamic default.
+    It is formatted with the features that kbroker gives to a new directory (`release` and group.version), because they
+    change answers: with eligible leader replicas, for example, a cluster sets min.insync.replicas as a dynamic default.
     The data directory survives `kill` and `stop`; `start` may be called again and keeps the ports.
     With `tier`, a directory, tiered storage is enabled and keeps segments there.
     """
@@ -109,7 +109,7 @@ class KafkaNode:
         if (self.log_directory / "meta.properties").exists():
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        version = ["--release-version", self._release]
+        version = ["--release-version", self._release, "--feature", "group.version=1"]
         done = run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties()), *version)
         if done.returncode != 0:
             raise StartFailed(f"cannot format: {done.stdout}{done.stderr}")

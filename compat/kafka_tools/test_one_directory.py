@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from confluent_kafka import OFFSET_BEGINNING, Producer, TopicPartition
 
 from compat.brokers import free_port
@@ -179,11 +178,10 @@ def values(found: Found) -> list[str]:
     return [str(value, "ascii") for _, _, value in found[0] if value is not None]
 
 
-@pytest.mark.parametrize("release", ["3.9"])
-def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path, release: str | None) -> None:
+def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
     """Each finds all that the other has written, ends the transaction that the other left open, and adds its own."""
     libraries()
-    owner = Owner(tmp_path, release=release)
+    owner = Owner(tmp_path)
     try:
         owner.hand_to(KAFKA)
         owner.create("codecs", partitions=len(CODECS))
@@ -217,3 +215,23 @@ def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path, release: 
     finally:
         if owner.node.is_running:
             owner.node.kill()
+
+
+def test_a_directory_with_kafkas_own_defaults_ends_the_start_by_name(tmp_path: Path) -> None:
+    """kbroker's controller leads clusters up to metadata.version 3.9-IV0."""
+    libraries()
+    owner = Owner(tmp_path, release=None)
+    node = owner.node
+    try:
+        owner.hand_to(KAFKA)
+        assert node.stop() in {0, 143}
+        node.kind = KBROKER
+        node.start()
+        assert node.process is not None
+        assert node.process.wait(READY_S) == 1
+        refused = node.log_tail().splitlines()[-1]
+        for feature in ("eligible.leader.replicas.version=1", "metadata.version=30", "share.version=1"):
+            assert feature in refused
+    finally:
+        if node.is_running:
+            node.kill()

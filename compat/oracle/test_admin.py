@@ -433,7 +433,6 @@ def test_features_that_are_not_implemented_are_refused(pair: Pair) -> None:
     for name, level in (
         ("metadata.version", 22),
         ("kraft.version", 1),
-        ("group.version", 1),
         ("transaction.version", 2),
     ):
         update = {"Feature": name, "MaxVersionLevel": level, "UpgradeType": UPGRADE}

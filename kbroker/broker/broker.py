@@ -205,6 +205,7 @@ class Broker:
         self._take_rates(settings)
         self.appender.max_decompressed_bytes = settings.limits.kbroker_max_decompressed_batch_bytes
         self.tier.reconfigure(settings.tier)
+        self.groups.reconfigure(settings.groups)
 
     def _take_rates(self, settings: Settings) -> None:
         for name, throttle in ((LEADER_RATE, self.leaders_throttle), (FOLLOWER_RATE, self.followers_throttle)):

@@ -33,6 +33,7 @@ def transaction_coordinator(broker: Broker) -> TransactionCoordinator:
         broker.settings.transactions,
         replicas=broker.replicas,
         purgatory=broker.purgatory,
+        turns=broker.turns,
         logs=broker,
         next_producer_id=broker.producer_ids.next,
         send_markers=broker.marker_sender.submit,

@@ -16,15 +16,15 @@ class TransactionSettings:
         "CONCURRENT_TRANSACTIONS and asks again.",
     )
     kbroker_max_partitions_per_transaction: int = setting(
-        default=5_000,
+        default=2_000,
         at_least=1,
         doc="Maximum number of partitions in one transaction. A request that adds more fails with POLICY_VIOLATION.",
     )
-    kbroker_max_transactional_ids_per_partition: int = setting(
-        default=100_000,
+    kbroker_max_transactional_ids: int = setting(
+        default=500_000,
         at_least=1,
-        doc="Maximum number of transactional ids in one partition of __transaction_state. For each further one, the "
-        "id that was idle longest expires.",
+        doc="Maximum number of transactional ids, divided among the partitions of __transaction_state. For each "
+        "further one, the id that was idle longest expires. Ids longer than 256 characters count more than once.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
         default=10 * SECOND, at_least=1, doc="How often the broker looks for transactions that have timed out."

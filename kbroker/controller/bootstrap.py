@@ -9,7 +9,7 @@ Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
 from __future__ import annotations
 
 from kbroker.controller import snapshots
-from kbroker.controller.features import METADATA_VERSION, NEW_CLUSTER, SUPPORTED_FEATURES
+from kbroker.controller.features import METADATA_VERSION, NEW_CLUSTER, require_supported
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
 from kbroker.runtime.ports import Disk
@@ -25,13 +25,8 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
         contents = snapshots.read_snapshot(disk, path)
     except Malformed as error:
         raise UnusableMetadata(f"the bootstrap records cannot be read: {error}") from error
-    for record in contents:
-        if isinstance(record, FeatureLevelRecord):
-            lowest, highest = SUPPORTED_FEATURES.get(record.name, (0, 0))
-            if not lowest <= record.feature_level <= highest:
-                raise UnusableMetadata(
-                    f"{path} needs {record.name} level {record.feature_level}; supported: {lowest} to {highest}"
-                )
+    levels = {one.name: one.feature_level for one in contents if isinstance(one, FeatureLevelRecord)}
+    require_supported(levels, path)
     return contents
 
 

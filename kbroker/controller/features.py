@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
+from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
@@ -54,6 +55,20 @@ _UNSAFE_DOWNGRADE = 3
 
 _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23})
 """The levels of metadata.version that changed the metadata records."""
+
+
+def require_supported(finalized: Mapping[str, int], where: str) -> None:
+    """Raise UnusableMetadata unless this controller can lead a cluster with these levels; `where` they are stored."""
+    wrong = []
+    for name, level in sorted(finalized.items()):
+        lowest, highest = SUPPORTED_FEATURES.get(name, (0, 0))
+        if not lowest <= level <= highest:
+            wrong.append(f"{name}={level} (supported: {lowest} to {highest})")
+    if wrong:
+        raise UnusableMetadata(
+            f"{where} has {', '.join(wrong)}, which a controller of kbroker does not support: lower it with "
+            "`kafka-features.sh downgrade`, or run kbroker as a broker of Apache Kafka's controllers"
+        )
 
 
 @decides(UpdateFeaturesRequest, adds=True, may_be_long=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from kbroker.controller import records
 from kbroker.controller.bootstrap import bootstrap_records
-from kbroker.controller.features import METADATA_VERSION
+from kbroker.controller.features import METADATA_VERSION, require_supported
 from kbroker.controller.metadata_log import MetadataLog
 from kbroker.controller.quorum_state import QuorumState
 from kbroker.controller.records import encode_value
@@ -53,8 +53,10 @@ class MetadataLeader:
         open transaction.
 
         bootstrap is the path of ``bootstrap.checkpoint``, used for an empty log. Returns the new image. Synced.
+        Raises UnusableMetadata, before anything is written, for a cluster with features that it does not support
         """
         log, node_id = self.log, self._node_id
+        require_supported(image.features, "the metadata log")
         log.begin_epoch(QuorumState(leader_id=node_id, leader_epoch=log.epoch + 1, voted_id=-1, voters=(node_id,)))
         change = records.leader_change_batch(
             voter_id=node_id, base_offset=self._end_offset, epoch=log.epoch, timestamp_ms=timestamp_ms

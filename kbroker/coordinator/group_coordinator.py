@@ -84,6 +84,12 @@ class GroupCoordinator:
         pending_bytes = self.settings.kbroker_group_max_pending_member_bytes // partition_count
         return GroupShard(self.settings, new_uuid=self._env.new_uuid, max_pending_bytes=pending_bytes)
 
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use changed settings from now on."""
+        self.settings = settings
+        for led in self.led.values():
+            led.shard.reconfigure(settings)
+
     @property
     def has_space(self) -> bool:
         """Whether groups may write. Their limit is below that of producers, so that consumers can commit on a nearly

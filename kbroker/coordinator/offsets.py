@@ -9,14 +9,19 @@ Source: OffsetMetadataManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator.pending_offsets import PendingOffsets
 from kbroker.coordinator.records import NO_EXPIRY
 from wire.stored.groups import OffsetCommitKey, OffsetCommitValue
 from wire.types import ZERO_UUID
+
+OFFSETS_AT_ONCE: Final = 500
+"""A transaction with more offsets takes effect in steps, so that it does not block the event loop."""
 
 
 class CommittedOffset(NamedTuple):
@@ -47,11 +52,12 @@ TopicOffsets = dict[str, PartitionOffsets]
 class Offsets:
     """Offsets by group, topic and partition. Groups without offsets have no entry; pending ones are not included."""
 
-    __slots__ = ("_by_group", "count", "pending")
+    __slots__ = ("_by_group", "_ended", "count", "pending")
 
     def __init__(self) -> None:
         self._by_group: dict[str, TopicOffsets] = {}
         self.pending: PendingOffsets[CommittedOffset] = PendingOffsets()
+        self._ended: deque[tuple[Iterator[tuple[str, str, int, CommittedOffset]], bool]] = deque()
         self.count = 0
 
     def of_group(self, group_id: str) -> TopicOffsets:
@@ -85,13 +91,31 @@ class Offsets:
             self.pending.put(producer_id, key.group, key.topic, key.partition, committed)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        """End a transaction. If an offset was committed both inside and outside of it, the later record wins."""
-        for group_id, topic, partition, offset in self.pending.end(producer_id):
-            if not committed:
-                continue
-            known = self.find(group_id, topic, partition)
-            if known is None or offset.record_offset > known.record_offset:
-                self._put(group_id, topic, partition, offset)
+        """End a transaction. Its first offsets take effect at once, the others at the next calls of `settle`."""
+        ended = self.pending.end(producer_id)
+        if ended is not None:
+            self._ended.append((self.pending.drain(ended), committed))
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the next offsets of ended transactions take effect. If an offset was committed both inside and outside of
+        a transaction, the later record wins.
+        """
+        left = OFFSETS_AT_ONCE
+        while self._ended and left:
+            drained, committed = self._ended[0]
+            for group_id, topic, partition, offset in islice(drained, left):
+                left -= 1
+                known = self.find(group_id, topic, partition)
+                if committed and (known is None or offset.record_offset > known.record_offset):
+                    self._put(group_id, topic, partition, offset)
+            if left:
+                self._ended.popleft()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no offset of an ended transaction is pending."""
+        return not self._ended
 
     def committed(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
         """All committed offsets, with their groups, topics and partitions."""

@@ -17,7 +17,7 @@ Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -49,6 +49,7 @@ from kbroker.metadata.image import Image
 from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from wire.messages.consumer_group_describe import Member
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroup
@@ -92,7 +93,7 @@ class GroupShard:
     Bound   max_pending_bytes for member ids that were assigned but not used yet
     """
 
-    __slots__ = ("_context", "_expiry", "_fencing")
+    __slots__ = ("_context", "_expiry", "_fencing", "_settling")
 
     def __init__(
         self, settings: GroupSettings, *, new_uuid: Callable[[], UUID], max_pending_bytes: int = PENDING_BYTES
@@ -100,6 +101,7 @@ class GroupShard:
         self._context = Context(settings, new_uuid, max_pending_bytes)
         self._expiry = Timer(self._expire)
         self._fencing = Timer()
+        self._settling = Timer()
 
     def on_image(self, image: Image, changed_topics: Collection[str] = (), *, has_new_topics: bool = True) -> None:
         """Follow the metadata. Groups that subscribe to changed topics compare them at the next heartbeat."""
@@ -110,6 +112,10 @@ class GroupShard:
         for group in context.groups.values() if changed_topics else ():
             if isinstance(group, ConsumerGroup) and any(map(group.is_subscribed_to, changed_topics)):
                 group.refreshed_epoch = None
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use these settings from now on."""
+        self._context.settings = settings
 
     # Deciding
 
@@ -139,6 +145,8 @@ class GroupShard:
         context.aging_timestamp_ms = timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms
         while (timer := context.timers.due(now_ms)) is not None:
             timer.action()
+        context.offsets.settle()
+        self._settle_soon()
         # Members of consumer groups are fenced in a batch of their own, which must not be split.
         refuse = None if context.records or not fence_expired(context) else nothing_to_refuse
         if context.expired:
@@ -210,8 +218,8 @@ class GroupShard:
         """The ids of all groups."""
         return list(self._context.groups)
 
-    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
-        """Describe a consumer group. The caller fills in authorized_operations."""
+    def describe_consumer_group(self, group_id: str) -> tuple[DescribedConsumerGroup, Iterator[Member]]:
+        """Describe a consumer group. The caller adds the members, which follow, and authorized_operations."""
         return describe_consumer_group(self._context, group_id)
 
     def group(self, group_id: str) -> Group | ConsumerGroup | None:
@@ -264,6 +272,7 @@ class GroupShard:
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
         """Apply a transaction marker that is in the log: the transaction's offsets become visible or are dropped."""
         self._context.offsets.replay_marker(producer_id, committed=committed)
+        self._settle_soon()
 
     def after_loading(self, image: Image) -> list[Decide]:
         """The first decisions: start the members' sessions, and delete the offsets of topics that no longer exist.
@@ -342,6 +351,10 @@ class GroupShard:
         for write in context.writes:
             write.on_failed(code)
         context.records, context.writes, context.jobs = [], [], []
+
+    def _settle_soon(self) -> None:
+        if not self._context.offsets.is_settled:
+            self._context.schedule(self._settling, 0)
 
     def _forget_topics(self, gone: Collection[tuple[UUID, str]], *, now_ms: int, timestamp_ms: int) -> GroupOutcome:
         expiry.forget_topics(self._at(now_ms, timestamp_ms), gone)

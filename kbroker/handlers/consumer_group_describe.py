@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.handlers.consumer_group_heartbeat import require_group_version
@@ -11,6 +13,7 @@ from wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
+    Member,
 )
 from wire.refusals import refused
 
@@ -25,14 +28,18 @@ async def consumer_group_describe(
     for group_id in dict.fromkeys(request.group_ids):
         if broker.turns.due():
             await broker.turns.next()
-        group = _describe(broker, group_id)
+        group, members = _describe(broker, group_id)
+        for member in members:
+            group.members.append(member)
+            if broker.turns.due(1 + len(member.assignment.topic_partitions)):
+                await broker.turns.next()
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = ALL_GROUP_OPERATIONS
         groups.append(group)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _describe(broker: Broker, group_id: str) -> DescribedGroup:
+def _describe(broker: Broker, group_id: str) -> tuple[DescribedGroup, Iterator[Member]]:
     try:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -41,4 +48,4 @@ def _describe(broker: Broker, group_id: str) -> DescribedGroup:
         answer: ConsumerGroupDescribeResponse = refused(
             ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=False), error.code
         )
-        return answer.groups[0]
+        return answer.groups[0], iter(())

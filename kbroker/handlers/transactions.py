@@ -6,16 +6,16 @@ The decisions are in `kbroker.coordinator.transactions`. Listing and describing 
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from kbroker.broker import Broker
-from kbroker.broker.portions import PORTION
 from kbroker.coordinator.consumer.regexes import require_valid
 from kbroker.coordinator.transactions.describing import STATES, describe, describe_failure, listed
 from kbroker.coordinator.transactions.transitions import Add, End
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
+from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
-from wire.messages import list_transactions as listing
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from wire.messages.describe_transactions import (
@@ -26,6 +26,8 @@ from wire.messages.describe_transactions import (
 from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
+LISTED_AT_ONCE = 200
+PARTITIONS_IN_A_STEP = 10
 FIRST_VERSION_WITH_FENCED = 2  # of EndTxn and AddOffsetsToTxn; older clients do not know PRODUCER_FENCED
 
 
@@ -77,12 +79,30 @@ async def describe_transactions(
     request: DescribeTransactionsRequest, broker: Broker, context: Context
 ) -> DescribeTransactionsResponse:
     """Describe each transactional id once."""
-    states: list[TransactionState] = []
+    reply = _Reply(broker, DescribeTransactionsResponse, context.api_version)
     for transactional_id in dict.fromkeys(request.transactional_ids):
-        if broker.turns.due():
+        state = _describe(broker, transactional_id)
+        if broker.turns.due(1 + sum(len(topic.partitions) for topic in state.topics) // PARTITIONS_IN_A_STEP):
             await broker.turns.next()
-        states.append(_describe(broker, transactional_id))
-    return DescribeTransactionsResponse(transaction_states=states)
+        reply.add(state)
+    return DescribeTransactionsResponse(transaction_states=reply.elements)
+
+
+class _Reply:
+    """The elements of a reply, encoded one by one, so that it cannot grow beyond kbroker.max.reply.bytes."""
+
+    def __init__(self, broker: Broker, message: type, version: int) -> None:
+        self.elements: list[Any] = []
+        self._room = broker.settings.limits.kbroker_max_reply_bytes
+        self._message, self._version = message, version
+
+    def add(self, element: object) -> None:
+        """Add an element. Raises INVALID_REQUEST if the reply becomes too long."""
+        encoded = encode_element(element, self._message, self._version)
+        self.elements.append(encoded)
+        self._room -= len(encoded)
+        if self._room < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the reply would exceed kbroker.max.reply.bytes")
 
 
 def _describe(broker: Broker, transactional_id: str) -> TransactionState:
@@ -106,19 +126,20 @@ async def list_transactions(
     names = set(request.state_filters)
     states = {state for name, state in STATES.items() if name in names} if names else None
     producer_ids, timestamp_ms = set(request.producer_id_filters), broker.env.timestamp_ms()
-    found: list[listing.TransactionState] = []
+    reply = _Reply(broker, ListTransactionsResponse, context.api_version)
     for shard in list(broker.transactions.shards()):
         transactions = iter(list(shard.transactions.values()))
-        while portion := list(islice(transactions, PORTION)):
+        while portion := list(islice(transactions, LISTED_AT_ONCE)):
             if broker.turns.due(len(portion)):
                 await broker.turns.next()
-            found += listed(
+            for found in listed(
                 portion,
                 states=states,
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
                 timestamp_ms=timestamp_ms,
                 matches=matches,
-            )
+            ):
+                reply.add(found)
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=reply.elements)

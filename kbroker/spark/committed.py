@@ -26,7 +26,13 @@ from kbroker.spark.plan import Hole, PartitionState, usable_segments
 from kbroker.spark.stores import open_store
 from kbroker.storage.index import TRANSACTION_ENTRY
 from kbroker.storage.producer_state import parse_snapshot
-from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, RemoteStorageError, RemoteStorageManager
+from kbroker.tiered.api import (
+    IndexType,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFound,
+    RemoteStorageError,
+    RemoteStorageManager,
+)
 
 FOREVER: Final = (1 << 63) - 1
 KNOWN_INDEXES: Final = 1_000
@@ -83,6 +89,8 @@ class AbortedTransactions:
             assert self._storage is not None, "a segment without a store"
             try:
                 data = self._storage.fetch_index(segment, IndexType.TRANSACTION)
+            except RemoteResourceNotFound:
+                data = b""  # no transaction was aborted
             except RemoteStorageError as error:
                 kind, said = error_of_store(error)
                 raise segment_error(kind, said, segment, self._storage, offset=segment.start_offset) from error

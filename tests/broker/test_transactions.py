@@ -71,12 +71,12 @@ async def begin(cluster: MemoryCluster) -> InitProducerIdResponse:
     return producer
 
 
-async def commit(cluster: MemoryCluster, producer: InitProducerIdResponse) -> None:
+async def commit(cluster: MemoryCluster, producer: InitProducerIdResponse, *, version: int = 4) -> None:
     """EndTxn, repeated until it is answered."""
     for _ in range(200):
         node = await cluster.until(lambda: coordinator(cluster))
         client = await cluster.connect(node)
-        answer = await end(client, NAME, producer.producer_id, producer.producer_epoch)
+        answer = await end(client, NAME, producer.producer_id, producer.producer_epoch, version=version)
         client.close()
         if answer.error_code == 0:
             return

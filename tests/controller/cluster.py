@@ -96,6 +96,7 @@ class Cluster:
             listeners=[Endpoint(name="PLAINTEXT", host=f"host{broker_id}", port=9000 + broker_id, security_protocol=0)],
             features=[
                 FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21),
+                FeatureRange(name="group.version", min_supported_version=0, max_supported_version=1),
             ],
             rack=None,
             log_dirs=[UUID(int=5_000 + broker_id)],

@@ -49,7 +49,8 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (6, 3, "metadata.version", 95),
         (-1, 1, "metadata.version", 95),
         (21, 9, "metadata.version", 95),
-        (1, 1, "group.version", 95),
+        (2, 1, "group.version", 95),
+        (1, 1, "share.version", 95),
         (0, 1, "kraft.version", 0),
         (1, 1, "kraft.version", 95),
     ],
@@ -66,6 +67,13 @@ def test_the_metadata_version_falls_if_no_record_is_lost(level: int) -> None:
     cluster = Cluster()
     assert update(cluster, level, 2) == 0
     assert cluster.image.metadata_version == level
+
+
+def test_the_group_version_rises_and_falls() -> None:
+    cluster = Cluster()
+    for level, kind in ((0, 2), (1, 1), (0, 2)):
+        assert update(cluster, level, kind, "group.version") == 0
+        assert cluster.image.features.get("group.version", 0) == level
 
 
 def test_one_failed_feature_update_fails_all() -> None:

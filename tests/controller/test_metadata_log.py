@@ -41,9 +41,10 @@ def test_a_new_log_starts_with_the_same_records_as_kafkas(start: Callable[..., N
     assert leader.is_control
     assert (leader.base_offset, leader.partition_leader_epoch, leader.record_count) == (0, 1, 1)
     assert records.control_type(leader) == records.LEADER_CHANGE
-    begin, level, end = records.batch_records(first)
+    begin, level, groups, end = records.batch_records(first)
     assert begin == BeginTransactionRecord(name="Bootstrap records")
     assert level == FeatureLevelRecord(name="metadata.version", feature_level=21)
+    assert groups == FeatureLevelRecord(name="group.version", feature_level=1)
     assert type(end).__name__ == "EndTransactionRecord"
     directory = path.parent
     quorum = parse_quorum_state((directory / "quorum-state").read_bytes(), "quorum-state")
@@ -53,7 +54,7 @@ def test_a_new_log_starts_with_the_same_records_as_kafkas(start: Callable[..., N
 
 def test_bootstrap_log_and_file_equal_kafkas_except_for_timestamps(start: Callable[..., Node], tmp_path: Path) -> None:
     """Byte for byte those of a node that Kafka's own tool formatted for release 3.9, except for timestamps and CRCs."""
-    node = start()
+    node = start(bootstrap=str(FIXTURES / "kafka-4.3.1-bootstrap.checkpoint"))
     ours = b"".join(bytes(_without_time(batch)) for batch in batches(log_files(node)[0].read_bytes()))
     theirs = [bytes(_without_time(batch)) for batch in batches((FIXTURES / "kafka-4.3.1-restarted.log").read_bytes())]
     assert ours == b"".join(theirs[:2])
@@ -133,8 +134,22 @@ def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..
     given = [FeatureLevelRecord(name="metadata.version", feature_level=30)]
     options = {"metadata_version": 30, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
     write_snapshot(RealDisk(), path, given, **options)
-    with pytest.raises(UnusableMetadata, match=r"needs metadata\.version level 30; supported: 7 to 21"):
+    with pytest.raises(UnusableMetadata, match=r"has metadata\.version=30 \(supported: 7 to 21\)"):
         start(bootstrap=path)
+
+
+def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Callable[..., Node]) -> None:
+    node = start()
+    for name, level in (("metadata.version", 30), ("share.version", 1)):
+        node.append(FeatureLevelRecord(name=name, feature_level=level))
+    path = log_files(node)[0]
+    before = path.read_bytes()
+    wrong = (
+        r"has metadata\.version=30 \(supported: 7 to 21\), share\.version=1 \(supported: 0 to 0\), which a controller"
+    )
+    with pytest.raises(UnusableMetadata, match=wrong):
+        start()
+    assert path.read_bytes() == before, "another broker can go on with it"
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60, 61, 100])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
+from kbroker.coordinator.common.ports import Producer
 from kbroker.coordinator.pending_offsets import PendingOffsets
 from kbroker.metadata.image import Image
-from tests.coordinator.world import GROUP, SESSION_MS, World
+from tests.coordinator.world import CALLER, GROUP, SESSION_MS, World
 from wire.errors import ErrorCode
 from wire.messages.delete_groups import DeleteGroupsRequest
+from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 
 FIRST, SECOND = 1000, 1001
@@ -252,12 +255,69 @@ def test_a_group_without_offsets_waits_for_its_transaction() -> None:
     assert world.shard.group_ids() == []
 
 
+# Large transactions
+
+
+def large(*, committed: bool) -> World:
+    """A transaction with offsets of 1,100 partitions has just ended; the timers have not run yet."""
+    world = World()
+    for partition in range(1_100):
+        world.commit_in_transaction(1, partition=partition)
+    world.end(FIRST, committed=committed)
+    return world
+
+
+def unstable(world: World) -> int:
+    return sum(world.is_unstable(partition=partition) for partition in range(1_100))
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_large_transaction_ends_in_steps(committed: bool) -> None:
+    world = large(committed=committed)
+    seen = [unstable(world)]
+    while seen[-1]:
+        assert sum(world.committed(partition=index) == 1 for index in range(1_100)) == (1_100 - seen[-1]) * committed
+        world.append(world.shard.on_time(now_ms=world.now_ms, timestamp_ms=world.timestamp_ms))
+        seen.append(unstable(world))
+    assert seen == [600, 100, 0]
+
+
+def test_a_large_transaction_ends_after_loading_too() -> None:
+    world = large(committed=True)
+    world.reload()
+    world.on_time()
+    assert unstable(world) == 0
+    assert {world.committed(partition=partition) for partition in range(1_100)} == {1}
+
+
+def test_what_comes_between_its_steps_is_kept() -> None:
+    world = large(committed=True)
+    waiting = [partition for partition in range(1_100) if world.is_unstable(partition=partition)][:3]
+    world.shard.replay_marker(FIRST, committed=False)  # a repeated marker
+    now = {"now_ms": world.now_ms, "timestamp_ms": world.timestamp_ms}
+    for number, partition in enumerate(waiting):
+        one = OffsetCommitRequestPartition(partition_index=partition, committed_offset=7, committed_metadata="")
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=[one])]
+        asked = OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=-1, member_id="", topics=topics)
+        plain = world.shard.decide(asked, CALLER, **now)
+        world.append(replace(plain, producer=(None, Producer(FIRST, 0), Producer(SECOND, 0))[number]))
+    world.on_time()
+    assert [world.committed(partition=partition) for partition in waiting] == [7, 1, 1]
+    assert [world.is_unstable(partition=partition) for partition in waiting] == [False, True, True]
+    for producer_id in (FIRST, SECOND):
+        world.end(producer_id, committed=True)
+    assert [world.committed(partition=partition) for partition in waiting] == [7, 7, 7]
+
+
 def test_ended_transactions_leave_nothing_in_memory() -> None:
     pending: PendingOffsets[int] = PendingOffsets()
     for producer_id in (FIRST, SECOND):
         pending.put(producer_id, "g", "t", 0, 1)
         pending.put(producer_id, "g", "t", producer_id, 1)
     pending.remove("g", "t", 0)
-    assert list(pending.end(FIRST)) == [("g", "t", FIRST, 1)]
-    assert list(pending.end(SECOND)) == [("g", "t", SECOND, 1)]
-    assert (pending._by_producer, pending._open) == ({}, {})
+    assert sorted(pending) == [("g", "t", FIRST, 1), ("g", "t", SECOND, 1)]
+    for producer_id in (FIRST, SECOND):
+        ended = pending.end(producer_id)
+        assert ended is not None
+        assert list(pending.drain(ended)) == [("g", "t", producer_id, 1)]
+    assert (list(pending), pending._by_producer, pending._open) == ([], {}, {})

@@ -93,7 +93,7 @@ async def test_only_the_unreadable_record_is_skipped(wrong: Record, autojump_clo
     "ignored",
     [
         Record(key=None, value=b"x"),
-        Record(key=b"\0\x0b\0\1g", value=b"\0\0"),
+        Record(key=b"\0\x0b\0\1s", value=b"\0\0"),
         Record(key=b"\x7f\xff", value=None),
     ],
     ids=["no key", "a share group", "a type of a later broker"],

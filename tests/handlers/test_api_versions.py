@@ -15,7 +15,7 @@ from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 BROKER = SimpleNamespace(
-    image=SimpleNamespace(offset=42, features={"metadata.version": 21, "kraft.version": 0}),
+    image=SimpleNamespace(offset=42, features={"group.version": 1, "metadata.version": 21, "kraft.version": 0}),
     supported_features=SUPPORTED_FEATURES,
 )
 
@@ -49,7 +49,8 @@ async def test_exactly_the_versions_of_the_handlers_are_advertised(version: int)
 async def test_features_are_finalized_at_the_image_offset(version: int) -> None:
     response = await answer(version)
     assert [(one.name, one.min_version_level, one.max_version_level) for one in response.finalized_features] == [
-        ("metadata.version", 21, 21)
+        ("group.version", 1, 1),
+        ("metadata.version", 21, 21),
     ], "a feature at level 0 is left out"
     assert response.finalized_features_epoch == 42
 
@@ -59,6 +60,7 @@ async def test_old_clients_see_no_range_that_begins_at_0(version: int) -> None:
     response = await answer(version)
     ranges = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
     assert ranges.pop("metadata.version") == (7, 21)
+    assert ranges.get("group.version") == (None if version == 3 else (0, 1))
     assert ranges.get("transaction.version") == (None if version == 3 else (0, 2))
     assert all(lowest > 0 for lowest, _ in ranges.values()) == (version == 3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.testing.broker import Client
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
@@ -11,6 +12,11 @@ from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.list_groups import ListGroupsRequest
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
@@ -19,10 +25,10 @@ from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesReques
 SAFE_DOWNGRADE = 2
 
 
-async def join(client: Client, *, version: int = 1) -> ConsumerGroupHeartbeatResponse:
+async def join(client: Client, *, version: int = 1, member_id: str = "m") -> ConsumerGroupHeartbeatResponse:
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
-        member_id="m",
+        member_id=member_id,
         member_epoch=0,
         rebalance_timeout_ms=30_000,
         subscribed_topic_names=["t"],
@@ -88,3 +94,15 @@ async def test_without_the_feature_members_get_a_final_error(client: Client) -> 
     assert [one.error_code for one in described.groups] == [ErrorCode.UNSUPPORTED_VERSION]
     versions = await client.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"))
     assert {68, 69} <= {one.api_key for one in versions.api_keys}
+
+
+async def test_the_assignment_interval_changes_while_the_broker_runs(client: Client) -> None:
+    await create(client)
+    await join(client)
+    for interval_ms, is_assigned in (("15000", False), ("0", True)):
+        config = AlterableConfig(name="group.consumer.assignment.interval.ms", config_operation=0, value=interval_ms)
+        resource = AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name="", configs=[config])
+        await client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+        epoch = (await join(client, member_id=f"m{interval_ms}")).member_epoch
+        described = await client.ask(ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False))
+        assert (described.groups[0].group_epoch == described.groups[0].assignment_epoch == epoch) == is_assigned

@@ -42,6 +42,7 @@ TIMES = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
     "transaction.remove.expired.transaction.cleanup.interval.ms": 1_000,
     "transactional.id.expiration.ms": 60_000,
+    "transaction.state.log.num.partitions": 1,
 }
 
 
@@ -245,13 +246,13 @@ async def test_idle_ids_expire_with_tombstones() -> None:
         assert await listed(client) == {"open": "Ongoing"}
         assert (await described(client, "idle-0")).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         disk = broker.disk
-    async with memory_broker(disk) as broker:
+    async with memory_broker(disk, settings=TIMES) as broker:
         assert await listed(await broker.connect()) == {"open": "Ongoing"}
 
 
 async def test_the_id_that_was_idle_longest_makes_room() -> None:
     own = {
-        "kbroker.max.transactional.ids.per.partition": 3,
+        "kbroker.max.transactional.ids": 3,
         "transaction.state.log.num.partitions": 1,
         "kbroker.max.partitions.per.transaction": 2,
     }

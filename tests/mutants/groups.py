@@ -78,8 +78,9 @@ GROUPS: Final = (
         (
             Patch(
                 _COMMITTING,
+                "    member = group.validate_member(request.member_id, request.group_instance_id)\n"
                 "    if generation_id != group.generation_id:\n",
-                "    if False:\n",
+                "    member = group.validate_member(request.member_id, request.group_instance_id)\n    if False:\n",
             ),
             Patch(
                 _COMMITTING,

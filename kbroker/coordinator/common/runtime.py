@@ -331,6 +331,7 @@ class CoordinatorRuntime(Generic[S]):
         led = self.led.get(index)
         if led is not None and led.state is State.ACTIVE:
             led.shard.replay_marker(producer_id, committed=committed)
+            self._note_deadline(led.shard.next_deadline_ms(), self._env.now_ms())
 
     # Timers
 

@@ -5,11 +5,10 @@ Source: ConsumerGroup.asDescribedGroup of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
-from kbroker.coordinator.consumer.group import ConsumerGroup
-from kbroker.coordinator.consumer.member import NO_PARTITIONS, ConsumerMember
+from kbroker.coordinator.consumer.member import NO_PARTITIONS, ConsumerMember, Partitions
 from kbroker.coordinator.consumer.migrating import known_consumer_group
 from kbroker.coordinator.context import Context
 from kbroker.metadata.image import Image
@@ -19,12 +18,14 @@ from wire.messages.consumer_group_describe import Assignment, DescribedGroup, Me
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-def describe_consumer_group(context: Context, group_id: str) -> DescribedGroup:
-    """Describe a consumer group; GROUP_ID_NOT_FOUND in the result if there is none."""
+def describe_consumer_group(context: Context, group_id: str) -> tuple[DescribedGroup, Iterator[Member]]:
+    """Describe a consumer group; GROUP_ID_NOT_FOUND in the result if there is none. Its members follow one by one, as
+    they are now: the caller adds them.
+    """
     try:
         group = known_consumer_group(context, group_id)
     except KafkaError as error:
-        return DescribedGroup(
+        missing = DescribedGroup(
             group_id=group_id,
             error_code=error.code,
             error_message=error.message,
@@ -34,17 +35,21 @@ def describe_consumer_group(context: Context, group_id: str) -> DescribedGroup:
             assignor_name="",
             members=[],
         )
-    return DescribedGroup(
+        return missing, iter(())
+    described = DescribedGroup(
         group_id=group_id,
         group_state=group.state_name,
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor() or context.settings.group_consumer_assignors[0],
-        members=[_described(group, member, context.image) for member in group.members.values()],
+        members=[],
     )
+    image, members = context.image, list(group.members.values())
+    targets = [group.target.get(member.member_id, NO_PARTITIONS) for member in members]
+    return described, (_described(member, target, image) for member, target in zip(members, targets, strict=True))
 
 
-def _described(group: ConsumerGroup, member: ConsumerMember, image: Image) -> Member:
+def _described(member: ConsumerMember, target: Partitions, image: Image) -> Member:
     """A member. Partitions that it must still give up belong to its assignment."""
     owned: dict[UUID, list[int]] = {topic_id: list(of_topic) for topic_id, of_topic in member.assigned.items()}
     for topic_id, of_topic in member.pending_revocation.items():
@@ -59,7 +64,7 @@ def _described(group: ConsumerGroup, member: ConsumerMember, image: Image) -> Me
         subscribed_topic_names=sorted(member.subscribed_topic_names),
         subscribed_topic_regex=member.subscribed_topic_regex,
         assignment=_assignment(owned, image),
-        target_assignment=_assignment(group.target.get(member.member_id, NO_PARTITIONS), image),
+        target_assignment=_assignment(target, image),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 

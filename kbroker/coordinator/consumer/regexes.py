@@ -2,9 +2,13 @@
 
 The group stores which topics each expression matches. A thread matches all topics against all expressions of a group:
 when an expression is new, when there are new topics, and every `group.consumer.regex.refresh.interval.ms`; at most once
-in ten seconds. RE2 matches in linear time and with bounded memory, so no expression can block a thread for long.
+in ten seconds. Matching releases the interpreter's lock.
 
-Kafka uses RE2/J, with the same syntax; some messages about invalid expressions differ.
+The time to match is linear in the topic's name, but proportional to the size of the compiled expression; and compiling
+holds the lock. Therefore expressions that are long, deep or repetitive are refused as invalid before they are compiled:
+what remains compiles in at most 4 ms (measured with patterns that are made for this), and usually in 0.2 ms. Kafka has
+no such limits. It uses RE2/J, whose syntax is the same; it also refuses two groups with one name, and some messages
+about invalid expressions differ.
 
 Source: TopicRegexResolver and maybeUpdateRegularExpressions of Apache Kafka 4.3.1.
 """
@@ -28,7 +32,15 @@ from wire.errors import ErrorCode, KafkaError
 
 SHORTEST_REFRESH_INTERVAL_MS: Final = 10_000
 COMPILED_BYTES: Final = 1 << 20
-"""The most memory for one compiled expression. RE2 refuses larger ones; compiling takes less than a millisecond."""
+"""The most memory for one compiled expression. RE2 refuses larger ones."""
+
+COMPILED_AT_ONCE: Final = 16
+
+MOST_CHARACTERS: Final = 1024
+MOST_INSTRUCTIONS: Final = 4000
+MOST_NESTED_GROUPS: Final = 50
+MOST_REPETITIONS: Final = 8  # such as {1,9}
+MOST_UNICODE_CLASSES: Final = 4  # such as \p{Greek}; names of topics are ASCII
 
 
 class Status(Enum):
@@ -53,24 +65,53 @@ def _re2() -> Any:
     return import_module("re2")
 
 
-@lru_cache(maxsize=256)
-def compiled(regex: str) -> Any:
-    """The compiled expression. Raises re2.error."""
+class Regex(NamedTuple):
+    """A compiled expression. It matches bytes, so a character that is not ASCII counts as several."""
+
+    program: Any
+
+    def fullmatch(self, text: str) -> object | None:
+        """Match the whole text; None if it does not match."""
+        match: object | None = self.program.fullmatch(text.encode())
+        return match
+
+
+@lru_cache(COMPILED_AT_ONCE)
+def compiled(regex: str) -> Regex:
+    """Compile an expression that `require_valid` accepts, or get it from the cache. Errors: those of RE2."""
     re2 = _re2()
     options = re2.Options()
     options.max_mem = COMPILED_BYTES
     options.log_errors = False
-    return re2.compile(regex, options)
+    options.never_capture = True
+    options.encoding = re2.Options.Encoding.LATIN1  # smaller than UTF-8, and names of topics are ASCII
+    return Regex(re2.compile(regex.encode(), options))
 
 
-def require_valid(regex: str, name: str = "SubscribedTopicRegex") -> Any:
-    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION if it does not compile."""
+def _is_too_complex(regex: str) -> bool:
+    """Whether compiling or matching could take long; counts characters and does not parse."""
+    depth = deepest = 0
+    for character in regex if len(regex) <= MOST_CHARACTERS else "":
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return (
+        len(regex) > MOST_CHARACTERS
+        or deepest > MOST_NESTED_GROUPS
+        or regex.count("{") > MOST_REPETITIONS
+        or regex.count("\\p") + regex.count("\\P") > MOST_UNICODE_CLASSES
+    )
+
+
+def require_valid(regex: str, name: str = "SubscribedTopicRegex") -> Regex:
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION if it does not compile or is too complex."""
+    why = "too complex"
     try:
-        return compiled(regex)
+        if not _is_too_complex(regex) and compiled(regex).program.programsize <= MOST_INSTRUCTIONS:
+            return compiled(regex)
     except _re2().error as error:
-        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error.args[0])
-        text = f"{name} `{regex}` is not a valid regular expression: {why.partition(':')[0]}."
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from None
+        why = error.args[0].decode(errors="replace").partition(":")[0]
+    text = f"{name} `{regex}` is not a valid regular expression: {why}."
+    raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
 
 
 def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> Status:
@@ -118,8 +159,12 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
     """Match all topics. Runs in a thread."""
     topics = {}
     for regex in regexes:
-        matches = compiled(regex).fullmatch
-        topics[regex] = frozenset(name for name in image.topics_by_name if matches(name) is not None)
+        try:
+            matches = require_valid(regex).program.fullmatch
+        except KafkaError:  # Apache Kafka has stored it
+            topics[regex] = frozenset[str]()
+            continue
+        topics[regex] = frozenset(name for name in image.topics_by_name if matches(name.encode()) is not None)
     return _Found(topics, image.offset)
 
 

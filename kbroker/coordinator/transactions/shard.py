@@ -4,15 +4,16 @@ A decision takes effect when its record is in the log, so memory and log never d
 when the record is committed. A prepared transaction is given to the caller as an Ending (`take_endings`), which may
 send markers when the log is committed up to there.
 
-`transactions` is ordered by the last update, so expiry and eviction look only at its beginning.
+Idle ids are ordered by their last update, so expiry and eviction look only at the first ones. The scan for timed out
+transactions goes on in the next call after SCANNED_AT_ONCE of them.
 
 Times: now_ms is monotonic and drives the timers; timestamp_ms is wall time and is stored.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Final
 
 from kbroker.config.transactions import TransactionSettings
@@ -25,7 +26,6 @@ from kbroker.coordinator.transactions.state import (
     COMPLETE,
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
-    IDLE,
     ONGOING,
     PREPARED,
     Transaction,
@@ -48,23 +48,31 @@ from kbroker.coordinator.transactions.transitions import (
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode
 
-MOST_AT_ONCE: Final = 500
-"""Transactions that one decision of a timer changes; the rest follows in the next one."""
+SCANNED_AT_ONCE: Final = 500
+"""Transactions that one decision of a timer looks at or changes; the rest follows in the next one."""
+
+MAX_IDS: Final = 100_000
+BYTES_OF_AN_ID: Final = 256
+"""Ids may be longer, but then a shard holds fewer."""
 
 
 class TransactionShard:
     """The transactional ids of one partition.
 
     Shape   server_version is the transaction.version in force; transactions is read-only for others
-    Bound   kbroker.max.transactional.ids.per.partition, kbroker.max.partitions.per.transaction
+    Bound   max_ids, BYTES_OF_AN_ID for each of them, kbroker.max.partitions.per.transaction
     """
 
     __slots__ = (
         "_abortion",
         "_endings",
         "_expiry",
+        "_id_bytes",
+        "_idle",
+        "_max_ids",
         "_ongoing",
         "_prepared",
+        "_scan",
         "_server_version",
         "_settings",
         "_timed_out",
@@ -75,12 +83,18 @@ class TransactionShard:
         "transactions",
     )
 
-    def __init__(self, settings: TransactionSettings, *, server_version: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: TransactionSettings, *, server_version: Callable[[], int], max_ids: int = MAX_IDS
+    ) -> None:
         self.transactions: dict[str, Transaction] = {}
         self.commit_count = self.abort_count = self.timed_out_count = 0
         self._settings = settings
         self._server_version = server_version
+        self._max_ids = max_ids
+        self._id_bytes = 0
+        self._idle: OrderedDict[str, None] = OrderedDict()
         self._ongoing: dict[str, None] = {}
+        self._scan: list[str] = []
         self._prepared: dict[str, Ending] = {}
         self._endings: list[Ending] = []
         self._timed_out: list[str] = []
@@ -108,7 +122,7 @@ class TransactionShard:
             version = self._server_version()
             step = init(known, request, server_version=version, new_producer_id=caller, timestamp_ms=timestamp_ms)
             if known is None and step.after is not None:
-                evicted = self._room_for_one()
+                evicted = self._room_for(request.transactional_id)
                 if evicted is None:
                     return Decided([], Step(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 records += evicted
@@ -126,19 +140,23 @@ class TransactionShard:
                 return Step(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         elif type(request) is Add:
             most = self._settings.kbroker_max_partitions_per_transaction
-            has = () if known is None or known.state is not ONGOING else known.partitions
-            if len(has) + sum(partition not in has for partition in request.partitions) > most:
+            has = {} if known is None else known.partitions
+            if len(has) + len(request.partitions) > most and len({*has, *request.partitions}) > most:
                 return Step(ErrorCode.POLICY_VIOLATION)
         return None
 
-    def _room_for_one(self) -> list[TransactionRecord] | None:
-        """The tombstone that makes room for a new transactional id, if one is necessary; None if no id is idle."""
-        if len(self.transactions) < self._settings.kbroker_max_transactional_ids_per_partition:
-            return []
-        for transactional_id, known in islice(self.transactions.items(), MOST_AT_ONCE):
-            if known.state in IDLE:
-                return [TransactionRecord(transactional_id, None)]
-        return None
+    def _room_for(self, transactional_id: str) -> list[TransactionRecord] | None:
+        """The tombstones that make room for a new transactional id; None if too few ids are idle."""
+        count, size = len(self.transactions) + 1, self._id_bytes + len(transactional_id)
+        records: list[TransactionRecord] = []
+        idle = iter(self._idle)
+        while count > self._max_ids or size > self._max_ids * BYTES_OF_AN_ID:
+            evicted = next(idle, None)
+            if evicted is None:
+                return None
+            count, size = count - 1, size - len(evicted)
+            records.append(TransactionRecord(evicted, None))
+        return records
 
     def _record(self, after: Transaction) -> TransactionRecord:
         return TransactionRecord(after.transactional_id, after, self._server_version())
@@ -203,21 +221,21 @@ class TransactionShard:
                 found = self._expired(timestamp_ms if aging_timestamp_ms is None else aging_timestamp_ms)
                 interval_ms = self._settings.transaction_remove_expired_transaction_cleanup_interval_ms
             records += found
-            is_partial = len(found) >= MOST_AT_ONCE
+            is_partial = bool(self._scan) if timer is self._abortion else len(found) == SCANNED_AT_ONCE
             self._timers.schedule(timer, now_ms + (1 if is_partial else interval_ms))
         return Decided(records, None)
 
     def _abort_timed_out(self, timestamp_ms: int) -> list[TransactionRecord]:
         version = self._server_version()
         records: list[TransactionRecord] = []
-        for transactional_id in self._ongoing:
-            known = self.transactions[transactional_id]
-            if has_timed_out(known, timestamp_ms):
+        scan = self._scan = self._scan or list(self._ongoing)
+        for transactional_id in scan[-SCANNED_AT_ONCE:]:
+            known = self.transactions.get(transactional_id)
+            if known is not None and has_timed_out(known, timestamp_ms):
                 step = fence(known, server_version=version, timestamp_ms=timestamp_ms)
                 assert step.after is not None
                 records.append(self._record(step.after))
-                if len(records) == MOST_AT_ONCE:
-                    break
+        del scan[-SCANNED_AT_ONCE:]
         self.timed_out_count += len(records)
         self._timed_out += [record.transactional_id for record in records]
         return records
@@ -229,11 +247,10 @@ class TransactionShard:
 
     def _expired(self, timestamp_ms: int) -> list[TransactionRecord]:
         records: list[TransactionRecord] = []
-        for transactional_id, known in self.transactions.items():
-            if known.state not in IDLE:
-                continue
-            expiration_ms = self._settings.transactional_id_expiration_ms
-            if not is_expired(known, timestamp_ms, expiration_ms=expiration_ms) or len(records) == MOST_AT_ONCE:
+        for transactional_id in self._idle:
+            known, expiration_ms = self.transactions[transactional_id], self._settings.transactional_id_expiration_ms
+            is_last = not is_expired(known, timestamp_ms, expiration_ms=expiration_ms)
+            if is_last or len(records) == SCANNED_AT_ONCE:
                 break
             records.append(TransactionRecord(transactional_id, None))
         return records
@@ -276,15 +293,22 @@ class TransactionShard:
 
     def _apply(self, record: TransactionRecord) -> None:
         transactional_id, after = record.transactional_id, record.transaction
-        self.transactions.pop(transactional_id, None)
         self._ongoing.pop(transactional_id, None)
         self._prepared.pop(transactional_id, None)
-        if after is not None:
-            self.transactions[transactional_id] = after  # to the end: the latest update
-            if after.state is ONGOING:
-                self._ongoing[transactional_id] = None
-            elif after.state in PREPARED:
-                self._prepared[transactional_id] = Ending(after)
+        self._idle.pop(transactional_id, None)
+        if after is None:
+            if self.transactions.pop(transactional_id, None) is not None:
+                self._id_bytes -= len(transactional_id)
+            return
+        if transactional_id not in self.transactions:
+            self._id_bytes += len(transactional_id)
+        self.transactions[transactional_id] = after
+        if after.state is ONGOING:
+            self._ongoing[transactional_id] = None
+        elif after.state in PREPARED:
+            self._prepared[transactional_id] = Ending(after)
+        else:
+            self._idle[transactional_id] = None
 
     # Reading
 

@@ -22,7 +22,7 @@ from kbroker.coordinator.common.ports import Logs
 from kbroker.coordinator.common.runtime import FOR_EVER_MS, CoordinatorRuntime, Kind
 from kbroker.coordinator.transactions.markers import Ending
 from kbroker.coordinator.transactions.shard import TransactionShard
-from kbroker.coordinator.transactions.state import NO_PRODUCER_ID, PREPARED, TopicPartition
+from kbroker.coordinator.transactions.state import EPOCH_BUMP_VERSION, NO_PRODUCER_ID, PREPARED, TopicPartition
 from kbroker.coordinator.transactions.transitions import NEEDS_PRODUCER_ID, Add, End, Init, Step, Verify
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -32,6 +32,7 @@ from kbroker.replication.replicas import Replicas
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
+from kbroker.runtime.turns import Turns
 from kbroker.storage.plans import UNKNOWN_SPACE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
@@ -48,6 +49,7 @@ from wire.messages.add_partitions_to_txn import (
 FIRST_VERSION_OF_BROKERS: Final = 4  # of AddPartitionsToTxn; it has several transactions
 FIRST_VERSION_WITH_EPOCH_BUMP: Final = 5  # of AddPartitionsToTxn and of EndTxn
 FIRST_VERSION_WITH_FENCED: Final = 2  # of AddPartitionsToTxn; older clients do not know PRODUCER_FENCED
+STEPS_OF_A_TRANSACTION: Final = 10
 
 logger = get_logger(__name__)
 
@@ -69,6 +71,7 @@ class TransactionCoordinator:
         *,
         replicas: Replicas,
         purgatory: Purgatory,
+        turns: Turns,
         logs: Logs,
         next_producer_id: Callable[[], Awaitable[int]],
         send_markers: Callable[[Sequence[Ending]], None],
@@ -79,6 +82,7 @@ class TransactionCoordinator:
         self.settings = settings
         self.image = Image()
         self._purgatory = purgatory
+        self._turns = turns
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
         self._uncommitted: dict[Led, None] = {}
@@ -96,13 +100,17 @@ class TransactionCoordinator:
         self.runtime = CoordinatorRuntime(
             env,
             kind,
-            lambda _: TransactionShard(settings, server_version=lambda: self.version),
+            self._new_shard,
             replicas=replicas,
             purgatory=purgatory,
             logs=logs,
             on_decided=self._on_decided,
         )
         self.led = self.runtime.led
+
+    def _new_shard(self, partition_count: int) -> TransactionShard:
+        max_ids = max(1, self.settings.kbroker_max_transactional_ids // partition_count)
+        return TransactionShard(self.settings, server_version=lambda: self.version, max_ids=max_ids)
 
     @property
     def version(self) -> int:
@@ -183,7 +191,7 @@ class TransactionCoordinator:
                 topics=request.v3_and_below_topics,
             )
             codes = await self._add(one, api_version)
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(one.topics, codes))
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await self._results(one.topics, codes))
         results: list[AddPartitionsToTxnResult] = []
         is_unsupported = False
 
@@ -191,10 +199,12 @@ class TransactionCoordinator:
             nonlocal is_unsupported
             codes = await self._add(transaction, api_version)
             is_unsupported |= ErrorCode.UNSUPPORTED_VERSION in codes.values()
-            result.topic_results = _results(transaction.topics, codes)
+            result.topic_results = await self._results(transaction.topics, codes)
 
         async with trio.open_nursery() as nursery:
             for transaction in request.transactions:
+                if self._turns.due(STEPS_OF_A_TRANSACTION):
+                    await self._turns.next()
                 result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=[])
                 results.append(result)
                 nursery.start_soon(decide, transaction, result)
@@ -203,20 +213,47 @@ class TransactionCoordinator:
         return AddPartitionsToTxnResponse(results_by_transaction=results)
 
     async def _add(self, asked: AddPartitionsToTxnTransaction, api_version: int) -> Codes:
-        partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
-        unknown = {key for key in partitions if self.image.partition(*key) is None}
+        partitions: list[TopicPartition] = []
+        unknown: set[TopicPartition] = set()
+        for topic in asked.topics:
+            for index in topic.partitions:
+                if self._turns.due():
+                    await self._turns.next()
+                partitions.append((topic.name, index))
+                if self.image.partition(topic.name, index) is None:
+                    unknown.add((topic.name, index))
         if unknown:
             return {
                 key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
                 for key in partitions
             }
         who = asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
-        if asked.verify_only:
+        if len(partitions) > self.settings.kbroker_max_partitions_per_transaction:
+            code = ErrorCode.POLICY_VIOLATION
+        elif asked.verify_only:
             return await self.verify(Verify(*who))
-        code = (await self.ask(Add(*who, client_version=2 if api_version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0))).code
+        else:
+            client_version = EPOCH_BUMP_VERSION if api_version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0
+            code = (await self.ask(Add(*who, client_version))).code
         if code is ErrorCode.PRODUCER_FENCED and api_version < FIRST_VERSION_WITH_FENCED:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         return dict.fromkeys(partitions, code)
+
+    async def _results(
+        self, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes
+    ) -> list[AddPartitionsToTxnTopicResult]:
+        results = []
+        for topic in topics:
+            result = AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[])
+            results.append(result)
+            for index in topic.partitions:
+                if self._turns.due():
+                    await self._turns.next()
+                code = codes[topic.name, index]
+                result.results_by_partition.append(
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                )
+        return results
 
     # From a prepared transaction to its markers
 
@@ -284,16 +321,3 @@ class TransactionCoordinator:
                     nursery.start_soon(self._send_when_committed, led)
                 self._news = trio.Event()
                 await self._news.wait()
-
-
-def _results(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=codes[topic.name, index])
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]

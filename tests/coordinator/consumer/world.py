@@ -35,7 +35,7 @@ class ConsumerWorld(World):
         known = self.image.topics_by_name.get(name)
         topic = TopicImage(
             name,
-            topic_id or (known.id if known is not None else UUID(int=1000 + len(self.image.topics_by_id))),
+            topic_id or (known.id if known is not None else UUID(int=1000 + self.image.offset)),
             dict.fromkeys(range(partitions), PARTITION),
         )
         self.follow(
@@ -97,7 +97,11 @@ class ConsumerWorld(World):
             server_assignor=assignor,
             topic_partitions=None
             if owned is None
-            else [TopicPartitions(topic_id=self.id_of(name), partitions=list(of)) for name, of in owned.items()],
+            else [
+                TopicPartitions(topic_id=self.id_of(name), partitions=list(of))
+                for name, of in owned.items()
+                if name in self.image.topics_by_name
+            ],
             **more,
         )
         response: ConsumerGroupHeartbeatResponse = self.decide(request, Caller("client", "/127.0.0.1", version))

@@ -127,6 +127,35 @@ class History(RuleBasedStateMachine):
             assert step.producer_epoch <= LAST_EPOCH_OF_CLIENTS
             self.producers[name].append((step.producer_id, step.producer_epoch))
 
+    @rule(
+        name=st.sampled_from(NAMES),
+        partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=4),
+        is_commit=st.booleans(),
+        is_lost=st.booleans(),
+        is_marked=st.booleans(),
+    )
+    def transact(
+        self, name: str, partitions: list[tuple[str, int]], is_commit: bool, is_lost: bool, is_marked: bool
+    ) -> None:
+        """What a producer without faults does, from where it is."""
+        for _ in range(2):
+            while self.endings:
+                self.markers_are_written(0, False)
+            if not self.is_current(name):
+                self.init(name, 0, True, False)
+        for which in partitions:
+            self.add(name, 0, which)
+        assert set(self.shard.transactions[name].partitions) >= set(partitions)
+        self.end(name, 0, is_commit, is_lost)
+        assert self.results[name][-1] == is_commit
+        if is_marked:
+            self.markers_are_written(-1, True)
+
+    def is_current(self, name: str) -> bool:
+        """Whether the latest producer that knows its epoch can go on."""
+        known = self.shard.transactions.get(name)
+        return known is not None and self.producer(name, 0) == (known.producer_id, known.producer_epoch)
+
     @precondition(lambda self: self.ended)
     @rule(which=st.integers(0, 1000))
     def a_delayed_end_arrives_again(self, which: int) -> None:
@@ -198,4 +227,4 @@ def stored(known: Transaction, version: int) -> Transaction:
 
 
 TestHistories = History.TestCase
-TestHistories.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestHistories.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
