@@ -20,7 +20,7 @@ run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 
 # tests/ runs in two processes of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
-SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/image compat/oracle
+SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/streams compat/image compat/oracle
 CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
@@ -35,6 +35,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(CLIENTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'

@@ -19,6 +19,7 @@ from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
 from compat.bench.spark_rows import SPARK_MEASURES
 from compat.bench.tier_rows import remote_segments, tier
+from compat.bench.transaction_rows import many_producers, transactions_on_three
 from kbroker import build
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -33,6 +34,8 @@ OUTSIDE_ROUNDS = {
     "remote-segments": remote_segments,
     "minio": minio,
     "cluster": cluster,
+    "transactions-on-three": transactions_on_three,
+    "many-producers": many_producers,
     **SPARK_MEASURES,
 }
 

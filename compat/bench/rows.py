@@ -19,6 +19,7 @@ from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.spark_rows import SPARK_ROWS
 from compat.bench.tier_rows import TIER_ROWS
+from compat.bench.transaction_rows import TRANSACTION_ROWS, idempotent, transactions
 from compat.oracle.raw import connected
 from compat.waiting import until
 
@@ -62,6 +63,7 @@ JUDGED = [
     *RECOVERY_ROWS,
     *COMPACTION_ROWS,
     *GROUP_ROWS,
+    *TRANSACTION_ROWS,
     *CLUSTER_ROWS,
     *TIER_ROWS,
     *MINIO_ROWS,
@@ -174,6 +176,8 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
     "performance": producer_performance,
     "idle": idle_connections,
     "groups": groups,
+    "idempotent": idempotent,
+    "transactions": transactions,
 }
 
 
