@@ -121,8 +121,8 @@ async def test_a_broker_id_of_thousands_of_digits_is_refused(kind: int, client: 
 @pytest.mark.parametrize(
     ("resource", "value", "why"),
     [
-        ((GROUP, "consumer.session.timeout.ms"), 50_000, "Groups of the consumer, share and streams protocols"),
-        ((GROUP, "share.isolation.level"), "read_committed", "Groups of the consumer, share and streams protocols"),
+        ((GROUP, "share.session.timeout.ms"), 50_000, "Groups of the share and streams protocols"),
+        ((GROUP, "share.isolation.level"), "read_committed", "Groups of the share and streams protocols"),
         ((CLIENT_METRICS, "interval.ms"), 1000, "The broker does not collect metrics from clients"),
         ((CLIENT_METRICS, "metrics"), "org.apache.kafka", "The broker does not collect metrics from clients"),
     ],

@@ -228,6 +228,7 @@ async def test_a_setting_takes_effect_at_once_until_it_is_deleted(
 SEEN_ELSEWHERE = {
     "max.connections": "tests/handlers/test_dynamic_limits.py",
     "transaction.partition.verification.enable": "tests/handlers/test_transactional_produce.py",
+    "group.consumer.assignment.interval.ms": "tests/handlers/test_consumer_group_heartbeat.py",
     "max.connections.per.ip": "tests/handlers/test_dynamic_limits.py",
     "max.connections.per.ip.overrides": "tests/handlers/test_dynamic_limits.py",
     "max.connection.creation.rate": "tests/handlers/test_dynamic_limits.py",
