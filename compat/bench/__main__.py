@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from compat.bench.cluster_rows import cluster
+from compat.bench.compaction_rows import compaction
 from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.minio_rows import minio
 from compat.bench.recovery_rows import recovery
@@ -26,6 +27,7 @@ OUTSIDE_ROUNDS = {
     "start": start_and_memory,
     "partitions": many_partitions,
     "recovery": recovery,
+    "compaction": compaction,
     "many-groups": many_groups,
     "ten-thousand": ten_thousand,
     "tier": tier,

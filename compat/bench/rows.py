@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from compat.bench.cluster_rows import CLUSTER_ROWS
+from compat.bench.compaction_rows import COMPACTION_ROWS
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.minio_rows import MINIO_ROWS
@@ -60,6 +61,7 @@ JUDGED = [
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
     *RECOVERY_ROWS,
+    *COMPACTION_ROWS,
     *GROUP_ROWS,
     *TRANSACTION_ROWS,
     *CLUSTER_ROWS,

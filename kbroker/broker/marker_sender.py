@@ -23,12 +23,14 @@ from kbroker.coordinator.transactions.markers import NO_LEADER, Ending, Markers,
 from kbroker.coordinator.transactions.state import TopicPartition
 from kbroker.runtime.event_log import get_logger
 from wire.errors import Malformed, code_of
+from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 RETRY_MS: Final = 100
+COMPLETION_RETRY_MS: Final = 1_000
 WAITING_IN_MS: Final = 50
 ROUTED_AT_ONCE: Final = 200
 COMPLETED_AT_ONCE: Final = 50
@@ -39,8 +41,7 @@ IDLE_MS: Final = 60_000
 
 MARKERS_VERSION: Final = 1
 MARKERS_VERSION_WITH_TRANSACTION_VERSION: Final = 2
-METADATA_VERSION_OF_IT: Final = 30
-"""4.3-IV0: from here on every broker knows WriteTxnMarkers 2."""
+API_KEY: Final = 27
 
 logger = get_logger(__name__)
 
@@ -135,7 +136,8 @@ class MarkerSender:
         while True:
             await self._has_failed.wait()
             # With very many partitions without a leader, looking for their leaders must not keep the broker busy.
-            await self._broker.env.sleep_ms(max(RETRY_MS, self.waiting_count // WAITING_IN_MS))
+            pause_ms = max(RETRY_MS, self.waiting_count // WAITING_IN_MS)
+            await self._broker.env.sleep_ms(max(pause_ms, COMPLETION_RETRY_MS) if self._incomplete else pause_ms)
             self._has_failed = trio.Event()
             for ending, partitions in self.markers.take_waiting().items():
                 self._to_route.setdefault(ending, []).extend(partitions)
@@ -146,6 +148,7 @@ class MarkerSender:
     async def _serve(self, broker_id: int) -> None:
         """Send the markers for one broker, until there are none for IDLE_MS."""
         connection: Connection | None = None
+        version = MARKERS_VERSION
         try:
             while True:
                 sent = self.markers.take(broker_id)
@@ -160,8 +163,9 @@ class MarkerSender:
                     if broker_id == self._broker.node_id:
                         response = await write_markers(self._broker, markers_request(sent))
                     else:
-                        connection = connection or await self._connect(broker_id)
-                        response = await self._ask(connection, markers_request(sent))
+                        if connection is None:
+                            connection, version = await self._connect(broker_id)
+                        response = await self._ask(connection, markers_request(sent), version)
                 except (OSError, ConnectionClosed, Malformed) as error:
                     if connection is not None:
                         connection.close()
@@ -178,19 +182,34 @@ class MarkerSender:
             if connection is not None:
                 connection.close()
 
-    async def _connect(self, broker_id: int) -> Connection:
-        broker = self._broker
-        return await connect_to_peer(
-            broker,
-            broker_id,
-            client_id=f"broker-{broker.node_id}-markers",
-            timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
-        )
+    async def _connect(self, broker_id: int) -> tuple[Connection, int]:
+        """A connection, and the newest version of WriteTxnMarkers that its broker serves.
 
-    async def _ask(self, connection: Connection, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        Only version 2 says whether an equal epoch is that of an earlier transaction (KIP-1228), so it is used as soon
+        as a broker has it; Kafka waits for metadata.version 30.
+        Errors  OSError, ConnectionClosed, Malformed
+        """
         broker = self._broker
-        is_new = broker.image.metadata_version >= METADATA_VERSION_OF_IT
-        version = MARKERS_VERSION_WITH_TRANSACTION_VERSION if is_new else MARKERS_VERSION
+        timeout_ms = broker.settings.replication.replica_socket_timeout_ms
+        connection = await connect_to_peer(
+            broker, broker_id, client_id=f"broker-{broker.node_id}-markers", timeout_ms=timeout_ms
+        )
+        try:
+            with trio.fail_after(timeout_ms / 1000):
+                answer: ApiVersionsResponse = await connection.ask(ApiVersionsRequest(), version=0)
+        except trio.TooSlowError:
+            connection.close()
+            raise TimeoutError(f"no versions in {timeout_ms} ms") from None
+        except BaseException:
+            connection.close()
+            raise
+        served = {each.api_key: each.max_version for each in answer.api_keys}
+        return connection, min(served.get(API_KEY, MARKERS_VERSION), MARKERS_VERSION_WITH_TRANSACTION_VERSION)
+
+    async def _ask(
+        self, connection: Connection, request: WriteTxnMarkersRequest, version: int
+    ) -> WriteTxnMarkersResponse:
+        broker = self._broker
         # The leader itself waits for its replicas for request.timeout.ms.
         timeout_ms = 2 * broker.settings.server.request_timeout_ms
         with trio.move_on_after(timeout_ms / 1000):

@@ -52,12 +52,14 @@ class Allowances:
 
     Shape   unordered: processes whose sends may be repeated and reordered (not idempotent, with retries);
             leader_lost: partitions whose leader was lost for good, so that acks=1 promises nothing there;
-            uncommitted: processes that read with isolation level read_uncommitted
+            uncommitted: processes that read with isolation level read_uncommitted; consumer_groups: groups of KIP-848,
+            whose members have epochs of their own
     """
 
     unordered: frozenset[str] = frozenset()
     leader_lost: frozenset[str] = frozenset()
     uncommitted: frozenset[str] = frozenset()
+    consumer_groups: frozenset[str] = frozenset()
 
 
 NOTHING_ALLOWED = Allowances()

@@ -45,6 +45,7 @@ def with_transactions(plan: Plan, topic: TopicPlan) -> Plan:
         workload=_with_clients(plan, topic, draws),
         acts=_with_acts(plan, version) if plan.acts else (),
         transaction_version=version,
+        group_version=1,
     )
 
 
@@ -89,11 +90,15 @@ def _with_clients(plan: Plan, topic: TopicPlan, draws: Draws) -> Workload:
         )
     ]
     work = plan.workload
+    groups = [
+        replace(group, is_consumer=not group.is_standalone and Draws("protocol", plan.seed, group.name).chance(0.5))
+        for group in work.groups
+    ]
     return replace(
         work,
         transactions=tuple(writers),
         readers=(*work.readers, *readers),
-        groups=(*work.groups, *(copiers if draws.chance(0.6) else [])),
+        groups=(*groups, *(copiers if draws.chance(0.6) else [])),
     )
 
 

@@ -12,7 +12,9 @@ any later moment if its end is not known (`info`, or no completion), and never i
 transaction takes effect after its producer has asked to commit the transaction, or never; see `transaction_checker`.
 Reads must be of stable offsets, so a commit counts as soon as the outcome of the transaction is decided. Two requests
 for it that overlap may have taken effect in either order. A deletion is a commit of -1, which each register also
-contains before the first commit. A generation is in force once the first member knows its assignment.
+contains before the first commit. A generation is in force once the first member knows its assignment. In groups of
+KIP-848 the members have epochs of their own, so a newer epoch ends an older one only for the partitions that its member
+owns.
 
 These histories do not cover expired offsets and deleted groups: leave out a group whose offsets may go by themselves.
 """
@@ -64,12 +66,16 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     registers: dict[tuple[str, str], Register] = {}
     open_accesses: dict[tuple[Function, str, str, str], Access] = {}
     owners: dict[tuple[str, str, int], str] = {}
-    in_force: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    in_force: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+
+    def scope(group: str, key: str) -> tuple[str, str]:
+        return group, key if group in allowances.consumer_groups else ""
+
     findings: list[Finding] = []
     for place, event in enumerate(history):
         if event.function is Function.OWN:
             findings.extend(_own(event, owners))
-            generations = in_force[_group(event)]
+            generations = in_force[scope(_group(event), event.key)]
             if not generations or _epoch(event) > generations[-1][1]:
                 generations.append((place, _epoch(event)))
         elif event.function in (Function.COMMIT, Function.COMMITTED):
@@ -80,7 +86,7 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     for register in registers.values():
         _take_outcomes(register, transactions)
         findings.extend(_judge(register))
-        findings.extend(_judge_generations(register, in_force[register.group]))
+        findings.extend(_judge_generations(register, in_force[scope(register.group, register.key)]))
     return findings
 
 

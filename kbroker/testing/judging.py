@@ -314,7 +314,11 @@ def verdict(history: History, *, patience_ms: int) -> list[Finding]:
     try:
         promised = list(_without_lost_promises(history.events))
         kept = [event for event in promised if not history.is_lossy(event.key)]
-        allowed = Allowances(unordered=frozenset(history.unordered), uncommitted=frozenset(history.uncommitted))
+        allowed = Allowances(
+            unordered=frozenset(history.unordered),
+            uncommitted=frozenset(history.uncommitted),
+            consumer_groups=frozenset(history.consumer_groups),
+        )
         found += check_history(kept, allowed)
         found += [
             one

@@ -17,6 +17,7 @@ import trio
 from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.cluster_checker import METADATA
 from kbroker.testing.history import Function
+from kbroker.testing.model_consumer_group import Consumer
 from kbroker.testing.model_deleter import DeleterPlan, run_deleter
 from kbroker.testing.model_group import GroupClient, GroupPlan, Member, Offsets, Standalone, Watcher
 from kbroker.testing.model_producer import ProducerPlan, run_producer
@@ -80,9 +81,12 @@ async def run_workload(
 def _clients_of(cluster: MemoryCluster, plan: GroupPlan, history: History, *, seed: int) -> Iterator[GroupClient]:
     """The members or standalone consumers of a group, and its watchers."""
     offsets = Offsets()
-    member = Standalone if plan.is_standalone else Transformer if plan.writes_to else Member
+    member: type[GroupClient] = Standalone if plan.is_standalone else Transformer if plan.writes_to else Member
+    if plan.is_consumer:
+        member = Consumer
+        history.consumer_groups.add(plan.name)
     for number in range(plan.members + plan.watchers):
-        kind: type[GroupClient] = Watcher if number >= plan.members else member
+        kind = Watcher if number >= plan.members else member
         yield kind(Router(cluster, f"{plan.name}-{number}"), plan, number, history, offsets, seed=seed)
 
 

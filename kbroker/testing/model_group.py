@@ -49,7 +49,10 @@ _RETENTION_MS: Final = 10 * 365 * 86_400_000
 """What standalone consumers ask for: without it, a broker that starts while its clock is far ahead expires their
 offsets."""
 REJOIN: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS)
-_REFUSED: Final = (*REJOIN, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
+_REFUSED: Final = (
+    *REJOIN, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP, ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,8 @@ class GroupPlan:
     Shape  leaves: a member leaves and joins again now and then; commits_late: a member whose generation is over may
            commit in it once more; is_standalone: the clients are not members, and delete offsets now and then;
            watchers: how many clients only read; writes_to: the members read the topic and write to this one, with
-           partitions 0 to `outputs` - 1, in transactions of `timeout_ms` that commit their offsets
+           partitions 0 to `outputs` - 1, in transactions of `timeout_ms` that commit their offsets; is_consumer: the
+           members speak the protocol of KIP-848
     """
 
     name: str
@@ -74,6 +78,7 @@ class GroupPlan:
     writes_to: str = ""
     outputs: int = 1
     timeout_ms: int = 10_000
+    is_consumer: bool = False
 
 
 class Offsets:
@@ -109,6 +114,8 @@ class As(NamedTuple):
 
 class GroupClient(ABC):
     """What the clients of a group have in common."""
+
+    commit_version = _COMMIT_VERSION
 
     def __init__(
         self, router: Router, plan: GroupPlan, number: int, history: History, offsets: Offsets, *, seed: int
@@ -165,7 +172,7 @@ class GroupClient(ABC):
             retention_time_ms=_RETENTION_MS,
             topics=[topic],
         )
-        version = _RETENTION_VERSION if self._plan.is_standalone else _COMMIT_VERSION
+        version = _RETENTION_VERSION if self._plan.is_standalone else self.commit_version
         return await self._change(index, part.committed_offset, by.generation, request, version)
 
     async def _change(self, index: int, offset: int, generation: int, request: object, version: int) -> ErrorCode:

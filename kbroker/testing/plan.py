@@ -84,7 +84,7 @@ class Plan:
     """A run.
 
     Shape  drift is how much faster the wall clock of each broker runs than time, as a ratio; empty: not at all;
-           transaction_version is the level of the feature from the start on
+           transaction_version and group_version are the levels of features from the start on
     Units  invariants are checked every look_each_ms, and brokers are asked what they know every tenth time
     """
 
@@ -99,6 +99,7 @@ class Plan:
     drift: tuple[float, ...] = ()
     look_each_ms: int = LOOK_EACH_MS
     transaction_version: int = 0
+    group_version: int = 0
 
     def __str__(self) -> str:
         lines = [
@@ -138,6 +139,7 @@ def plan_of(text: str) -> Plan:
         drift=tuple(found.get("drift", ())),
         look_each_ms=found.get("look_each_ms", LOOK_EACH_MS),
         transaction_version=found.get("transaction_version", 0),
+        group_version=found.get("group_version", 0),
     )
 
 

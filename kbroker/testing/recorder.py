@@ -16,10 +16,11 @@ class History:
     """Lines for the checkers, and what clients see that has no line.
 
     Shape  unordered: producers whose sends may be repeated; uncommitted: readers with isolation level
-           read_uncommitted; complaints: findings of the clients themselves; batches maps partition -> base offset ->
-           the bytes of the batch that a reader received first; deleted maps partition -> the highest offset below
-           which a client has asked to delete, and confirmed what a leader has answered; lossy: topics with unclean
-           elections, which may lose and replace records; excused: partitions that faults have entitled to do so
+           read_uncommitted; consumer_groups: groups of KIP-848; complaints: findings of the clients themselves; batches
+           maps partition -> base offset -> the bytes of the batch that a reader received first; deleted maps partition
+           -> the highest offset below which a client has asked to delete, and confirmed what a leader has answered;
+           lossy: topics with unclean elections, which may lose and replace records; excused: partitions that faults
+           have entitled to do so
     """
 
     def __init__(self, *, lossy: frozenset[str] = frozenset()) -> None:
@@ -29,6 +30,7 @@ class History:
         self.counts: Counter[tuple[Function, Type]] = Counter()
         self.unordered: list[str] = []
         self.uncommitted: set[str] = set()
+        self.consumer_groups: set[str] = set()
         self.complaints: list[Finding] = []
         self.batches: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.deleted: dict[str, int] = defaultdict(int)

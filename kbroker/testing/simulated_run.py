@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from kbroker.metadata.parts import GROUP_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
 from kbroker.runtime.env import RealEnv
 from kbroker.testing.acts import perform
 from kbroker.testing.checkers import Finding
@@ -33,7 +34,6 @@ from kbroker.testing.model_clients import observe, run_workload
 from kbroker.testing.network import Pace
 from kbroker.testing.plan import SYNCS_ALL, Act, Plan
 from kbroker.testing.recorder import History
-from kbroker.testing.transactional_client import FEATURE
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 HEALTHY_WITHIN_MS: Final = 60_000
@@ -117,9 +117,10 @@ async def _run(plan: Plan, outcome: Outcome, record: Callable[..., object]) -> N
             node.drift(drift)
         for topic in plan.topics:
             await cluster.create_topic(topic.name, replicas=topic.replicas, **topic.configs)
-        if plan.transaction_version:
-            level = FeatureUpdateKey(feature=FEATURE, max_version_level=plan.transaction_version)
-            await cluster.ask(cluster.brokers[0], UpdateFeaturesRequest(feature_updates=[level]))
+        levels = {TRANSACTION_VERSION_FEATURE: plan.transaction_version, GROUP_VERSION_FEATURE: plan.group_version}
+        raised = [FeatureUpdateKey(feature=name, max_version_level=level) for name, level in levels.items() if level]
+        if raised:
+            await cluster.ask(cluster.brokers[0], UpdateFeaturesRequest(feature_updates=raised))
         history = History(lossy=frozenset(topic.name for topic in plan.topics if topic.is_lossy))
         try:
             await _judged(plan, cluster, history, outcome)

@@ -20,6 +20,7 @@ from typing import Any, Final
 import trio
 
 from kbroker.client.operations import produce_request
+from kbroker.metadata.parts import TRANSACTION_VERSION_FEATURE
 from kbroker.testing.env import WALL_START_MS
 from kbroker.testing.history import Function, Type, value_of
 from kbroker.testing.model_group import REJOIN
@@ -41,7 +42,6 @@ from wire.record_batch import Record, build_batch
 
 TRANSACTION: Final = 1
 """The key type of FindCoordinator."""
-FEATURE: Final = "transaction.version"
 PERSIST_MS: Final = 40_000
 LAST_MS: Final = 15_000
 """How long requests are repeated after the run has stopped."""
@@ -113,7 +113,7 @@ class TransactionalClient:
         except Unreachable:
             raise Broken("no features") from None
         levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-        self._is_new = levels.get(FEATURE, 0) >= 2
+        self._is_new = levels.get(TRANSACTION_VERSION_FEATURE, 0) >= 2
         return self._transaction
 
     async def send(self, partition: Partition, payloads: Sequence[bytes]) -> None:

@@ -58,12 +58,14 @@ async def eventually(
     raise AssertionError(f"the answer never becomes {expected}")
 
 
-async def begin(cluster: MemoryCluster) -> InitProducerIdResponse:
-    """A producer with a transaction over all partitions."""
-    await cluster.create_topic("t", partitions=len(PARTITIONS), replicas=1)
+async def begin(cluster: MemoryCluster, *, at_coordinator: bool = False) -> InitProducerIdResponse:
+    """A producer with a transaction over all partitions, which the coordinator or all brokers lead."""
     find = FindCoordinatorRequest(coordinator_keys=[NAME], key_type=1)
     await eventually(0, lambda: cluster.ask(1, find), lambda answer: answer.coordinators[0].error_code)
-    client = await cluster.connect(await cluster.until(lambda: coordinator(cluster)))
+    node = await cluster.until(lambda: coordinator(cluster))
+    replicas = [[node.id]] * len(PARTITIONS) if at_coordinator else 1
+    await cluster.create_topic("t", partitions=len(PARTITIONS), replicas=replicas)
+    client = await cluster.connect(node)
     producer = await init_answer(client, NAME)
     codes = await add_partitions(client, NAME, producer.producer_id, producer.producer_epoch, *PARTITIONS)
     assert set(codes.values()) == {0}
@@ -127,3 +129,20 @@ async def test_r11_a_decided_transaction_ends_although_brokers_die(dies: str) ->
         await others[0].start()
         await eventually("CompleteCommit", lambda: state(cluster))
         assert set(markers(cluster)) <= {1, 2}, "a marker may be written again, but not be left out"
+
+
+async def test_r11_no_marker_is_written_before_the_decision_is_committed() -> None:
+    """A coordinator that is cut off could have decided otherwise than its successor."""
+    async with memory_cluster(settings=SETTINGS, has_tier=False) as cluster:
+        producer = await begin(cluster, at_coordinator=True)
+        node = await cluster.until(lambda: coordinator(cluster))
+        for other in cluster.brokers:
+            if other is not node:
+                await other.kill()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit, cluster, producer)
+            await trio.sleep(1)
+            assert await state(cluster) == "PrepareCommit"
+            assert markers(cluster) == [0] * 6, "the followers are in the ISR, and lack the decision"
+            await cluster.until(lambda: markers(cluster) == [1] * 6)
+        await eventually("CompleteCommit", lambda: state(cluster))

@@ -50,7 +50,7 @@ STORAGE: Final = (
         (
             Patch(
                 _PRODUCERS,
-                "        if first_sequence != (last + 1) & MAX_SEQUENCE:\n",
+                "        if not is_next:\n",
                 "        if False:\n",
             ),
         ),

@@ -94,13 +94,7 @@ TRANSACTIONS: Final = (
         "prepared-not-resumed",
         "A coordinator that takes over a partition does not send the markers of prepared transactions.",
         ("K11",),
-        (
-            Patch(
-                _SHARD,
-                "        for known in self.transactions.values():\n            ending = self._ending(known)\n",
-                "        for known in ():\n            ending = self._ending(known)\n",
-            ),
-        ),
+        (Patch(_SHARD, "        self._endings = list(self._prepared.values())\n", "        self._endings = []\n"),),
     ),
     Mutant(
         "transactions-lost-on-load",
@@ -173,13 +167,13 @@ TRANSACTIONS: Final = (
         "aborted-offsets-kept",
         "The marker of an aborted transaction commits its offsets.",
         ("K4", "K10"),
-        (Patch(_OFFSETS, "            if not committed:\n                continue\n", ""),),
+        (Patch(_OFFSETS, "                if committed and (known is None", "                if (known is None"),),
     ),
     Mutant(
         "committed-offsets-dropped",
         "The marker of a committed transaction drops its offsets.",
         ("K4", "K10"),
-        (Patch(_OFFSETS, "            if not committed:\n", "            if committed:\n"),),
+        (Patch(_OFFSETS, "                if committed and (known", "                if not committed and (known"),),
     ),
     Mutant(
         "marker-of-equal-epoch",

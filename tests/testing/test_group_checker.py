@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.testing.checkers import Allowances
 from kbroker.testing.group_checker import check_groups
 from kbroker.testing.history import BadHistory, Event, Function, Type
 
@@ -166,6 +167,16 @@ def test_k10_finds_each_planted_fault(kind: str, lines: list[Line]) -> None:
 @pytest.mark.parametrize("lines", ALLOWED.values(), ids=ALLOWED)
 def test_k10_accepts_allowed_histories(lines: list[Line]) -> None:
     assert check_groups(history(*lines)) == []
+
+
+def test_k10_epochs_of_kip_848_end_commits_of_their_partitions_only() -> None:
+    allowed = Allowances(consumer_groups=frozenset({"g"}))
+    other = history(own("b", 2), key="orders-1")
+    events = [*history(own("a", 1)), *other, *history(*commit("a", 5))]
+    assert check_groups(events, allowed) == []
+    assert [one.kind for one in check_groups(events)] == ["stale-commit"]
+    taken = [*history(own("a", 1)), *history(own("b", 2)), *history(*commit("a", 5))]
+    assert [one.kind for one in check_groups(taken, allowed)] == ["stale-commit"]
 
 
 def test_groups_and_partitions_are_judged_separately() -> None:

@@ -1,4 +1,4 @@
-"""Model clients with transactions: a cluster without faults gives no findings after real work, in both protocols."""
+"""Model clients with transactions, and those of KIP-848: a cluster without faults gives no findings after real work."""
 
 from __future__ import annotations
 
@@ -77,6 +77,17 @@ def test_k11_transactions_of_fenced_dead_and_stalled_producers_are_aborted(versi
     counts = judged(replace(PLAN, workload=work, transaction_version=version)).counts
     assert counts["init-ok"] > 4
     assert counts["txn-fail"] + counts["send-fail"] > 0, "nobody was fenced"
+
+
+def test_k10_members_of_kip_848_share_partitions_and_commit() -> None:
+    group = GroupPlan(
+        name="consumers", members=3, topic="t", partitions=2, commit_every_ms=300, leaves=True, watchers=1,
+        is_consumer=True,
+    )  # fmt: skip
+    counts = judged(replace(PLAN, workload=replace(WORKLOAD, groups=(group,)), group_version=1)).counts
+    assert counts["own-ok"] > 4
+    assert counts["commit-ok"] > 10
+    assert counts["committed-ok"] > 10
 
 
 def test_a_plan_with_transactions_survives_a_file() -> None:

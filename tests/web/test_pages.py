@@ -30,6 +30,7 @@ from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.metrics import DECLARED, HISTOGRAM
 from kbroker.web.state import render as render_state
+from tests.handlers.transactions import add_partitions, end, init, settled
 from tests.web.asking import ADDRESS, Browser, get
 from wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -269,6 +270,26 @@ async def test_groups_are_shown_with_their_members_and_their_lag() -> None:
     (member,) = groups["joined"]["members"]
     assert (member["member_id"], member["client_id"]) == (member_id, 'a "client"\n')
     assert groups["joined"]["leader"] == member_id
+
+
+async def test_transactional_ids_are_shown_with_their_transactions() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t", partitions=3)
+        producer = await init(client, "x")
+        await add_partitions(client, "x", *producer, ("t", 0), ("t", 2))
+        await init(client, "idle")
+        found, state = await metrics(broker.env), (await get(broker.env, "/state")).json
+        await end(client, "x", *producer)
+        await settled(client, "x")
+        later = await metrics(broker.env)
+    assert (found[key("kbroker_transactional_ids")], found[key("kbroker_transactions", state="ongoing")]) == (2, 1)
+    assert later[key("kbroker_transactions_completed_total", result="commit")] == 1
+    assert (
+        later[key("kbroker_transactions", state="ongoing")] == later[key("kbroker_transactions", state="prepared")] == 0
+    )
+    ids = {one["transactional_id"]: one for one in state["transactions"]}
+    assert (ids["x"]["state"], ids["x"]["partitions"], ids["idle"]["state"]) == ("Ongoing", {"t": [0, 2]}, "Empty")
+    assert (ids["x"]["producer_id"], ids["x"]["producer_epoch"]) == producer
 
 
 async def test_state_is_json_with_any_number_of_partitions() -> None:

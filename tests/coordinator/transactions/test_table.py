@@ -184,6 +184,17 @@ def test_an_unknown_id_begins_with_init_only(version: int) -> None:
         assert step.after.timeout_ms == 30_000
 
 
+def test_partitions_are_added_to_those_of_the_transaction() -> None:
+    known = transaction(ONGOING)
+    after = adding(OTHER, KNOWN)(known).after
+    assert after is not None
+    assert list(after.partitions) == [KNOWN, OTHER]
+    assert after.start_timestamp_ms == known.start_timestamp_ms
+    begun = adding(OTHER)(transaction(TransactionState.COMPLETE_ABORT)).after
+    assert begun is not None
+    assert (list(begun.partitions), begun.start_timestamp_ms) == ([OTHER], NOW)
+
+
 @pytest.mark.parametrize("state", TransactionState)
 def test_only_open_partitions_are_verified(state: TransactionState) -> None:
     found = verify(transaction(state), Verify(NAME, ID, EPOCH, [KNOWN, OTHER]))
