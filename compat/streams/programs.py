@@ -1,4 +1,4 @@
-"""Java programs with the jars of Kafka Streams and Connect, as processes that are killed and started again."""
+"""Programs with Kafka Streams, Connect and quixstreams, as processes that are killed and started again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compat.brokers import end
-from compat.kafka.libraries import KAFKA_VERSION, cache_directory, class_path, executable, fetched
+from compat.brokers import CHECKOUT, end
+from compat.kafka.libraries import KAFKA_VERSION, Unavailable, cache_directory, class_path, executable, fetched
 from compat.kafka.tools import java_command
 
 _HERE = Path(__file__).parent
@@ -36,13 +36,24 @@ def compiled(directory: Path) -> Path:
     return directory
 
 
-class JavaProgram:
-    """A main class; `start` may be called again after `kill`."""
+def java_program(log: Path, main_class: str, *arguments: str, classes: Sequence[Path] = ()) -> Program:
+    """A main class of the jars, or of the directories `classes`."""
+    return Program(log, java_command(main_class, *arguments, options=OPTIONS), environment(*map(str, classes)))
 
-    def __init__(self, log: Path, main_class: str, *arguments: str, classes: Sequence[Path] = ()) -> None:
-        self._command = java_command(main_class, *arguments, options=OPTIONS)
-        self._environment: Mapping[str, str] = environment(*map(str, classes))
-        self._log = log
+
+def quix_program(log: Path, *arguments: str) -> Program:
+    """`quix_words.py` with quixstreams. Errors: Unavailable without its environment."""
+    python = CHECKOUT / ".venv-streams" / "bin" / "python"
+    if not python.exists():
+        raise Unavailable(f"{python} is missing (run `make .venv-streams/streams.stamp`)")
+    return Program(log, [str(python), str(_HERE / "quix_words.py"), *arguments], os.environ)
+
+
+class Program:
+    """A process that writes to a log; `start` may be called again after `kill`."""
+
+    def __init__(self, log: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command, self._environment, self._log = command, environment, log
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ from compat.clients import filling
 from compat.features import raise_features
 from compat.keyed import PATIENCE_S, read
 from compat.main_job import input_lines, source_file
-from compat.streams.programs import JavaProgram
+from compat.streams.programs import Program, java_program
 from compat.waiting import until
 
 LINES = 2_000
@@ -49,16 +49,16 @@ def lines() -> list[bytes]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., JavaProgram]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """`start("ConnectStandalone", worker, connector...)`: a worker with these properties; killed at the end."""
-    made: list[JavaProgram] = []
+    made: list[Program] = []
 
-    def start(main_class: str, *properties: dict[str, str]) -> JavaProgram:
+    def start(main_class: str, *properties: dict[str, str]) -> Program:
         files = []
         for number, each in enumerate(properties):
             files.append(tmp_path / f"{main_class}-{number}.properties")
             files[-1].write_text("".join(f"{key}={value}\n" for key, value in each.items()))
-        program = JavaProgram(
+        program = java_program(
             tmp_path / f"{main_class}.txt", f"org.apache.kafka.connect.cli.{main_class}", *map(str, files)
         )
         made.append(program)
@@ -110,7 +110,7 @@ def test_the_standalone_worker_copies_a_file(
     servers: str,
     tmp_path: Path,
     lines: list[bytes],
-    start: Callable[..., JavaProgram],
+    start: Callable[..., Program],
     new_topic_name: Callable[[str], str],
 ) -> None:
     topic = filling.create(servers, new_topic_name("standalone"))
@@ -146,7 +146,7 @@ def test_a_killed_distributed_worker_reads_its_source_exactly_once(
     servers: str,
     tmp_path: Path,
     lines: list[bytes],
-    start: Callable[..., JavaProgram],
+    start: Callable[..., Program],
     new_topic_name: Callable[[str], str],
 ) -> None:
     topic, group, port = filling.create(servers, new_topic_name("distributed")), new_topic_name("connect"), free_port()

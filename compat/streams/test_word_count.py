@@ -1,6 +1,7 @@
-"""A Kafka Streams program with exactly_once_v2, a repartition topic and a changelog, killed at random with its brokers.
+"""Programs with exactly-once, a repartition topic and a changelog, killed at random with their brokers: Kafka Streams
+with exactly_once_v2, and quixstreams.
 
-Its cache is off, so that each word gives one record with its next count: exactly once means that the records of each
+Nothing is cached, so that each word gives one record with its next count: exactly once means that the records of each
 word are 1, 2, 3, ..., n in this order.
 """
 
@@ -20,7 +21,7 @@ from compat.features import raise_features
 from compat.keyed import PATIENCE_S, consumer, read, write
 from compat.main_job import input_lines, source_file
 from compat.sites import brokers, kind_under_test
-from compat.streams.programs import JavaProgram, compiled
+from compat.streams.programs import Program, compiled, java_program, quix_program
 from compat.waiting import until
 
 PARTITIONS, PARTS, EACH = 3, 5, 200
@@ -49,22 +50,23 @@ class Progress:
 
 
 @pytest.fixture
-def program() -> Iterator[list[JavaProgram]]:
+def program() -> Iterator[list[Program]]:
     """Programs that are killed at the end."""
-    made: list[JavaProgram] = []
+    made: list[Program] = []
     yield made
     for each in made:
         each.kill()
         print(each.log_tail())  # pytest shows it if the test fails
 
 
-@pytest.mark.parametrize(("count", "transaction_version"), [(1, 2), (3, 0)], ids=["one", "three"])
+@pytest.mark.parametrize(
+    ("library", "count", "transaction_version"), [("java", 1, 2), ("java", 3, 0), ("quixstreams", 1, 2)]
+)
 def test_a_killed_word_count_counts_each_word_once(
-    tmp_path: Path, lines: list[bytes], program: list[JavaProgram], count: int, transaction_version: int
+    tmp_path: Path, lines: list[bytes], *, program: list[Program], library: str, count: int, transaction_version: int
 ) -> None:
     if os.environ.get("KBROKER_BOOTSTRAP_SERVERS"):
         pytest.skip("an external broker is not ours to kill")
-    classes = compiled(tmp_path / "classes")
     draws = random.Random(count)
     with brokers(kind_under_test(), count, tmp_path / "site") as site:
         site.start()
@@ -74,10 +76,14 @@ def test_a_killed_word_count_counts_each_word_once(
         admin = AdminClient({"bootstrap.servers": servers})
         for created in admin.create_topics(topics).values():
             created.result(PATIENCE_S)
-        arguments = (servers, NAME, str(tmp_path / "state"), str(count))
-        java = JavaProgram(tmp_path / "word-count.txt", "WordCount", *arguments, classes=[classes])
-        program.append(java)
-        java.start()
+        log, state = tmp_path / "program.txt", str(tmp_path / "state")
+        if library == "java":
+            classes = compiled(tmp_path / "classes")
+            running = java_program(log, "WordCount", servers, NAME, state, str(count), classes=[classes])
+        else:
+            running = quix_program(log, servers, NAME, state)
+        program.append(running)
+        running.start()
         progress, written = Progress(servers), 0
         for number in range(PARTS):
             chosen = lines[number * EACH : (number + 1) * EACH]
@@ -86,18 +92,20 @@ def test_a_killed_word_count_counts_each_word_once(
             until(lambda: progress.reaches(written + draws.randrange(now)), each_s=0, patience_s=PATIENCE_S)  # noqa: B023
             written += now
             if number in (1, 3):
-                java.kill()
-                java.start()
+                running.kill()
+                running.start()
             elif number == 2:
                 site.kill_one()
         until(lambda: progress.reaches(written), each_s=0, patience_s=PATIENCE_S)
-        java.check()
-        java.kill()
+        running.check()
+        running.kill()
         expected = Counter(word for line in lines for word in line.split())
         counted: dict[bytes, list[int]] = {}
         for part in read(servers, "counts", PARTITIONS):
             for word, value in part:
                 counted.setdefault(word, []).append(int(value))
         assert counted == {word: list(range(1, times + 1)) for word, times in expected.items()}
+        if library != "java":
+            return  # its changelog has a format of its own
         changelog = [each for part in read(servers, f"{NAME}-words-changelog", PARTITIONS) for each in part]
         assert {word: int.from_bytes(value, "big") for word, value in changelog} == expected
