@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.testing.broker import Client, memory_broker
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import BROKER, BROKER_LOGGER, TOPIC, alter_configs, batch, create_topic, produce
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -12,7 +12,7 @@ from kbroker.config.catalogue import BROKER as BROKER_KEYS
 from kbroker.config.catalogue import TOPIC as TOPIC_KEYS
 from kbroker.config.settings import Dynamic, Effect
 from kbroker.replication.partition import Partition
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     BROKER,
     ONE,
