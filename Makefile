@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # PySpark has its own environment. It is half a gigabyte: CI always installs it, other users on request.
 SPARK_VENV := .venv-spark
+# So has quixstreams, which needs other versions of what the tests use.
+STREAMS_VENV := .venv-streams
 SPARK := $(filter 1 true yes,$(CI) $(KBROKER_SPARK))
 ARGS ?=
 export ARGS
@@ -20,12 +22,12 @@ run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 
 # tests/ runs in two processes of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
-SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/image compat/oracle
+SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/streams compat/image compat/oracle
 CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
-test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp)
+test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
@@ -35,6 +37,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(CLIENTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
@@ -93,7 +96,7 @@ lock:
 	./requirements/update.sh
 
 clean:
-	rm -rf $(VENV) $(SPARK_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SPARK_VENV) $(STREAMS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Install the locked requirements by hash, then the checkout itself without build isolation. The files with which Spark
 # finds data sources are copied into the environment.
@@ -114,4 +117,9 @@ $(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml $(LOOKUP)
 	$(PYTHON) -m venv $(SPARK_VENV)
 	$(SPARK_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/spark.txt
 	$(SPARK_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(STREAMS_VENV)/streams.stamp: requirements/streams.txt
+	$(PYTHON) -m venv $(STREAMS_VENV)
+	$(STREAMS_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/streams.txt
 	touch $@

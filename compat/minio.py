@@ -2,34 +2,28 @@
 
 `$KBROKER_MINIO` names an existing binary. Otherwise the binary is in `${KBROKER_CACHE:-~/.cache/kbroker}`, where
 `python -m compat.minio` builds it, which needs Go and takes some minutes; `.ci/run` does. Tests do not build it.
-A Go since 1.21 fetches the release that MinIO requires by itself; for an older one, as in Debian 12, this module does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from compat import golang
 from compat.brokers import StartFailed, end, free_port
-from compat.kafka.libraries import Unavailable, cache_directory, executable
+from compat.kafka.libraries import Unavailable, cache_directory
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
-GO_RELEASE = "go1.24.8"  # required by MinIO's go.mod
-FETCHES_RELEASES = (1, 21)
-ATTEMPTS = 3
 BUCKET = "kbroker"
 START_TIMEOUT_S = 60.0
 
@@ -54,45 +48,8 @@ def build() -> Path:
     """Build the server if it is missing. Errors: Unavailable without Go, or if Go cannot build it."""
     with contextlib.suppress(Unavailable):
         return binary()
-    go = executable("go", hint="install Go")
-    target = cached_binary()
-    target.parent.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=target.parent.parent, prefix="minio-"))
-    try:
-        environment = {"GOBIN": str(scratch / "bin"), "CGO_ENABLED": "0"}
-        package = f"github.com/minio/minio@{VERSION}"
-        _go([_new_enough(go), "install", "-ldflags=-s -w", package], cwd=scratch, environment=environment)
-        with contextlib.suppress(OSError):  # another run was faster
-            (scratch / "bin").rename(target.parent)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    golang.install(f"github.com/minio/minio@{VERSION}", cached_binary().parent)
     return binary()
-
-
-def _new_enough(go: str) -> str:
-    """A Go that can build MinIO: this one, or the required release from the module proxy."""
-    found = re.search(r"\bgo(\d+)\.(\d+)", _go([go, "version"]))
-    if found is None or (int(found[1]), int(found[2])) >= FETCHES_RELEASES:
-        return go
-    platform = _go([go, "env", "GOHOSTOS", "GOHOSTARCH"]).split()
-    module = f"golang.org/toolchain@v0.0.1-{GO_RELEASE}.{'-'.join(platform)}"
-    directory = Path(json.loads(_go([go, "mod", "download", "-json", module]))["Dir"])
-    # Files of a module are not executable; only newer releases know that these are programs.
-    for program in [*directory.glob("bin/*"), *directory.glob("pkg/tool/*/*")]:
-        program.chmod(0o755)
-    return str(directory / "bin" / "go")
-
-
-def _go(command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """The output of Go. Failures are retried, because most of the work is downloading. Errors: Unavailable."""
-    own = {key: value for key, value in os.environ.items() if key != "GOROOT"}
-    for _ in range(ATTEMPTS):
-        done = subprocess.run(
-            command, env={**own, **(environment or {})}, cwd=cwd, capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0:
-            return done.stdout
-    raise Unavailable(f"Go cannot build MinIO: {done.stderr[-2000:]}")
 
 
 class MinioServer:

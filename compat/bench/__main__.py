@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from compat.bench.cluster_rows import cluster
+from compat.bench.compaction_rows import compaction
 from compat.bench.group_rows import many_groups, ten_thousand
 from compat.bench.minio_rows import minio
 from compat.bench.recovery_rows import recovery
@@ -18,6 +19,7 @@ from compat.bench.rows import ROUND, many_partitions, start_and_memory, warm_up
 from compat.bench.sizes import FULL, QUICK, Figures
 from compat.bench.spark_rows import SPARK_MEASURES
 from compat.bench.tier_rows import remote_segments, tier
+from compat.bench.transaction_rows import many_producers, transactions_on_three
 from kbroker import build
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
@@ -25,12 +27,15 @@ OUTSIDE_ROUNDS = {
     "start": start_and_memory,
     "partitions": many_partitions,
     "recovery": recovery,
+    "compaction": compaction,
     "many-groups": many_groups,
     "ten-thousand": ten_thousand,
     "tier": tier,
     "remote-segments": remote_segments,
     "minio": minio,
     "cluster": cluster,
+    "transactions-on-three": transactions_on_three,
+    "many-producers": many_producers,
     **SPARK_MEASURES,
 }
 

@@ -69,7 +69,8 @@ def cluster(directory: Path, which: set[str], *, rounds: int) -> dict[str, list[
     return found
 
 
-def _create(running: ProcessCluster, topic: str, *, partitions: int = 1) -> None:
+def create(running: ProcessCluster, topic: str, *, partitions: int = 1) -> None:
+    """Create a topic with three replicas, and wait until all are in sync."""
     wanted = {"Name": topic, "NumPartitions": partitions, "ReplicationFactor": REPLICAS, "Configs": []}
     with connected(running.brokers[1].address, timeout_s=120) as connection:
         answer = connection.call("CreateTopics", 5, {"Topics": [wanted], "timeoutMs": 120_000})
@@ -78,11 +79,11 @@ def _create(running: ProcessCluster, topic: str, *, partitions: int = 1) -> None
 
 
 def _produce(running: ProcessCluster) -> Figures:
-    _create(running, "latency")
+    create(running, "latency")
     leader = running.brokers[running.leader("latency")]
     measure("latency", leader.address, "latency", count=20_000)
     latency = measure("latency", leader.address, "latency", count=10_000)
-    _create(running, "throughput")
+    create(running, "throughput")
     leader = running.brokers[running.leader("throughput")]
     job = {"batch_bytes": 16 << 10}
     measure("throughput", leader.address, "throughput", **job, count=3_000)
@@ -95,7 +96,7 @@ def _catch_up(running: ProcessCluster) -> Figures:
 
     The rate counts what the follower copies after the cluster knows that it runs.
     """
-    _create(running, "catch-up")
+    create(running, "catch-up")
     leader = running.leader("catch-up")
     follower = running.brokers[next(each for each in running.brokers if each != leader)]
     follower.stop()
@@ -171,7 +172,7 @@ def _writing(running: ProcessCluster, topic: str) -> Iterator[Writer]:
 
 def _deaths(running: ProcessCluster) -> Figures:
     """Kill the leader, wait for the next acknowledged record, start it again; the median of DEATHS."""
-    _create(running, "failover")
+    create(running, "failover")
     gaps = []
     with _writing(running, "failover") as writer:
         for _ in range(DEATHS):
@@ -187,7 +188,7 @@ def _deaths(running: ProcessCluster) -> Figures:
 
 
 def _clean_restart(running: ProcessCluster) -> Figures:
-    _create(running, "restart")
+    create(running, "restart")
     with _writing(running, "restart") as writer:
         node = running.brokers[running.leader("restart")]
         began = time.perf_counter()
@@ -199,7 +200,7 @@ def _clean_restart(running: ProcessCluster) -> Figures:
 
 
 def _idle(running: ProcessCluster) -> Figures:
-    _create(running, "many", partitions=IDLE_PARTITIONS)
+    create(running, "many", partitions=IDLE_PARTITIONS)
     time.sleep(10)
     nodes = list(running.brokers.values())
     before = sum(cpu_seconds(node.pid) for node in nodes)

@@ -36,11 +36,14 @@ def batch_of_size(size: int, record_bytes: int = RECORD_BYTES) -> bytes:
     return batch_of_now([Item(value[: min(record_bytes, size - 100)]) for _ in range(count)])
 
 
-def fetch_frame(topic: str, partition: int, offset: int, limit: int) -> bytes:
-    """A Fetch of one partition without a session."""
+def fetch_frame(topic: str, partition: int, offset: int, limit: int, *, isolation: int = 0) -> bytes:
+    """A Fetch of one partition without a session; isolation 1 is read_committed."""
     wanted = {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": limit}
     topics = [{"Topic": topic, "Partitions": [wanted]}]
-    message = {"ReplicaId": -1, "MaxWaitMs": 500, "MinBytes": 1, "SessionEpoch": -1, "Topics": topics}
+    message = {
+        "ReplicaId": -1, "MaxWaitMs": 500, "MinBytes": 1, "IsolationLevel": isolation, "SessionEpoch": -1,
+        "Topics": topics,
+    }  # fmt: skip
     return encode_request("Fetch", FETCH_VERSION, message)
 
 

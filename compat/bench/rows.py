@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from compat.bench.cluster_rows import CLUSTER_ROWS
+from compat.bench.compaction_rows import COMPACTION_ROWS
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
 from compat.bench.minio_rows import MINIO_ROWS
@@ -18,6 +19,7 @@ from compat.bench.rivals import Rival, rivals
 from compat.bench.sizes import FULL, Figures, Row, Size, at_least_times, at_most, at_most_times
 from compat.bench.spark_rows import SPARK_ROWS
 from compat.bench.tier_rows import TIER_ROWS
+from compat.bench.transaction_rows import TRANSACTION_ROWS, idempotent, transactions
 from compat.oracle.raw import connected
 from compat.waiting import until
 
@@ -59,7 +61,9 @@ JUDGED = [
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
     *RECOVERY_ROWS,
+    *COMPACTION_ROWS,
     *GROUP_ROWS,
+    *TRANSACTION_ROWS,
     *CLUSTER_ROWS,
     *TIER_ROWS,
     *MINIO_ROWS,
@@ -172,6 +176,8 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
     "performance": producer_performance,
     "idle": idle_connections,
     "groups": groups,
+    "idempotent": idempotent,
+    "transactions": transactions,
 }
 
 

@@ -36,6 +36,13 @@ from compat.bench.group_worker import commits, fill_groups, rebalance
 from compat.bench.minio_worker import put_files, read_objects, read_partitions
 from compat.bench.spark_filling import fill_day
 from compat.bench.tier_worker import cold_read, first_bytes, latency_while_copied
+from compat.bench.transaction_worker import (
+    fill_producers,
+    fill_transactions,
+    idempotent,
+    join_consumers,
+    transactions,
+)
 from compat.oracle.batches import Item
 from compat.oracle.raw import RawConnection
 from compat.oracle.schema import decode_response, encode_request
@@ -151,7 +158,9 @@ def fill(servers: str, topic: str, *, partitions: int, megabytes: int) -> dict[s
     return {}
 
 
-def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float, connections: int = 1) -> dict[str, float]:
+def fetch(
+    servers: str, topic: str, *, partitions: int, gigabytes: float, connections: int = 1, isolation: int = 0
+) -> dict[str, float]:
     """Fetch 1 MiB of a partition at a time, all partitions from beginning to end, repeatedly; each connection has a
     thread, and one request in flight.
 
@@ -162,7 +171,7 @@ def fetch(servers: str, topic: str, *, partitions: int, gigabytes: float, connec
     for partition in range(partitions):
         offset = 0
         while True:
-            frame = fetch_frame(topic, partition, offset, 1 << 20)
+            frame = fetch_frame(topic, partition, offset, 1 << 20, isolation=isolation)
             connection.sendall(frame)
             reply = receive(connection)
             part = decode_response("Fetch", FETCH_VERSION, reply[4:])["Responses"][0]["Partitions"][0]
@@ -245,6 +254,7 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     for each in (
         *(latency, throughput, bursts, fill, fetch, bare_fetch, end_to_end, rebalance, commits, fill_groups),
         *(cold_read, first_bytes, latency_while_copied),
+        *(idempotent, transactions, fill_transactions, fill_producers, join_consumers),
         *(put_files, read_objects, read_partitions, fill_day),
     )
 }

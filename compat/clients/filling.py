@@ -1,4 +1,4 @@
-"""Topics filled by one request, for tests of reading rather than writing."""
+"""Topics created and filled by one request each, for tests of reading rather than writing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import time
 from collections.abc import Mapping, Sequence
 
 from compat.oracle.batches import Batch, Item
+from compat.oracle.conftest import await_leaders
 from compat.oracle.raw import connected
+
+
+def create(servers: str, name: str, partitions: int = 1, *, replicas: int = 1, **configs: str) -> str:
+    """Create a topic, and wait until each partition has a leader; returns its name. Underscores stand for dots."""
+    settings = [{"Name": key.replace("_", "."), "Value": value} for key, value in configs.items()]
+    topic = {"Name": name, "NumPartitions": partitions, "ReplicationFactor": replicas, "Configs": settings}
+    with connected(servers) as connection:
+        answer = connection.call("CreateTopics", 5, {"Topics": [topic], "timeoutMs": 30_000})
+    assert answer["Topics"][0]["ErrorCode"] == 0, answer
+    await_leaders(servers, name, partitions)
+    return name
 
 
 def fill(servers: str, topic: str, values: Mapping[int, Sequence[bytes]], *, start_ms: int | None = None) -> None:

@@ -165,12 +165,12 @@ class ConfluentMember:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 100,
             "fetch.wait.max.ms": 100,
-            "partition.assignment.strategy": "cooperative-sticky" if cooperative else "range",
             **{key.replace("_", "."): value for key, value in more.items()},
         }
+        if "group.protocol" not in settings:  # in the new protocol the broker decides about these
+            settings |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 100} | settings
+            settings |= {"partition.assignment.strategy": "cooperative-sticky" if cooperative else "range"}
         self.consumer = ConfluentConsumer(settings | ({"group.instance.id": instance} if instance else {}))
         self.consumer.subscribe([topic], on_assign=self._noting("assigned"), on_revoke=self._noting("revoked"))
 
@@ -211,18 +211,39 @@ class ConfluentMember:
         self.consumer.close()
 
 
+class Loop:
+    """An event loop in its own thread, for aiokafka."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        """Start a coroutine."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def do(self, work: Coroutine[Any, Any, Any], *, timeout_s: float = 30) -> Any:
+        """Run a coroutine to its end."""
+        return self.begin(work).result(timeout_s)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
 class AioMember:
     """aiokafka, on an event loop in its own thread."""
 
     def __init__(self, servers: str, group: str, topic: str, *, instance: str | None = None, **more: Any) -> None:
-        self.topic = topic
+        self.topic, self.group = topic, group
         self.changes: list[tuple[str, frozenset[int]]] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.consumer: AIOKafkaConsumer = self._do(self._made(servers, group, instance, more))
+        self._loop = Loop()
+        self.consumer: AIOKafkaConsumer = self._loop.do(self._made(servers, group, instance, more))
         # It waits for an assignment, which may need polls of other members.
-        self._started = asyncio.run_coroutine_threadsafe(self.consumer.start(), self._loop)
+        self._started = self._loop.begin(self.consumer.start())
 
     async def _made(self, servers: str, group: str, instance: str | None, more: Mapping[str, Any]) -> AIOKafkaConsumer:
         changes = self.changes
@@ -251,16 +272,13 @@ class AioMember:
         consumer.subscribe([self.topic], listener=Listener())
         return consumer
 
-    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
-
     def poll(self) -> list[Got]:
         """See `Member`."""
         try:
             self._started.result(POLL_MS / 1000)
         except concurrent.futures.TimeoutError:
             return []
-        found = self._do(self.consumer.getmany(timeout_ms=POLL_MS))
+        found = self._loop.do(self.consumer.getmany(timeout_ms=POLL_MS))
         return [Got(record.partition, record.offset, record.value) for part in found.values() for record in part]
 
     def assignment(self) -> set[int]:
@@ -269,12 +287,14 @@ class AioMember:
 
     def commit(self, offsets: Mapping[int, tuple[int, str]]) -> None:
         """See `Member`."""
-        self._do(self.consumer.commit({AioPartition(self.topic, each): reported for each, reported in offsets.items()}))
+        self._loop.do(
+            self.consumer.commit({AioPartition(self.topic, each): reported for each, reported in offsets.items()})
+        )
 
     def committed(self, partitions: Sequence[int]) -> dict[int, tuple[int, str]]:
         """See `Member`."""
         asked = [AioPartition(self.topic, partition) for partition in partitions]
-        found = self._do(self.consumer._coordinator.fetch_committed_offsets(asked))
+        found = self._loop.do(self.consumer._coordinator.fetch_committed_offsets(asked))
         return {
             each.partition: (reported.offset, reported.metadata.rstrip("\0"))
             for each, reported in found.items()
@@ -283,13 +303,11 @@ class AioMember:
 
     def seek(self, partition: int, offset: int) -> None:
         """See `Member`."""
-        self._loop.call_soon_threadsafe(self.consumer.seek, AioPartition(self.topic, partition), offset)
+        self._loop.loop.call_soon_threadsafe(self.consumer.seek, AioPartition(self.topic, partition), offset)
 
     def close(self) -> None:
         """See `Member`."""
-        self._do(self.consumer.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.do(self.consumer.stop())
         self._loop.close()
 
 

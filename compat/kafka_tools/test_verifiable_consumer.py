@@ -10,32 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from compat.brokers import Broker
-from compat.clients import filling
 from compat.clients.conftest import NewTopic
 from compat.conftest import KafkaTool
-from compat.kafka_tools.verifiable import STRATEGIES, JavaMember, JavaTeam
+from compat.kafka_tools.verifiable import PARTITIONS, STRATEGIES, JavaMember, Scene
 from compat.oracle.groups import await_coordinator
-
-PARTITIONS, EACH = 6, 30
-
-
-class Scene(JavaTeam):
-    """A team and the topic that it reads."""
-
-    def __init__(self, broker: Broker, group: str, topic: str) -> None:
-        super().__init__(broker.bootstrap_servers, group, topic, PARTITIONS)
-        self._servers, self._topic, self._count = broker.bootstrap_servers, topic, 0
-
-    def read_more(self) -> None:
-        """Write more records to each partition, and wait until their owners have read them once."""
-        before = [len(member.got) for member in self.members]
-        numbers = range(self._count, self._count + EACH)
-        values = {partition: [b"%d:%d" % (partition, number) for number in numbers] for partition in range(PARTITIONS)}
-        filling.fill(self._servers, self._topic, values)
-        self._count += EACH
-        self.complete(self._count)
-        for member, place in zip(self.members, before, strict=True):
-            assert {partition for partition, _, _ in member.got[place:]} == member.owns
 
 
 @pytest.fixture
@@ -45,7 +23,7 @@ def scene(
     assert callable(kafka_tool)  # Java is available
     group = new_topic_name("java-group")
     await_coordinator(broker.bootstrap_servers, group)
-    made = Scene(broker, group, new_topic("java-groups", partitions=PARTITIONS))
+    made = Scene(broker.bootstrap_servers, group, new_topic("java-groups", partitions=PARTITIONS))
     yield made
     made.close()
 

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from compat.brokers import end
+from compat.clients import filling
 from compat.kafka import start_tool
 
-LATEST_S = 60.0
+PARTITIONS, EACH = 6, 30
+LATEST_S = 120.0
 SESSION_MS = 6_000  # the shortest that a broker allows
 STRATEGIES = {
     "range": "RangeAssignor",
@@ -92,10 +94,21 @@ class JavaTeam:
         self._arguments = ["--bootstrap-server", servers, "--group-id", group, "--topic", topic, "--verbose"]
         self._changed = threading.Condition()
 
-    def join(self, strategy: str = "range", *, instance: str | None = None) -> JavaMember:
-        """A new member."""
-        more = ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{STRATEGIES[strategy]}"]
-        more += ["--session-timeout", str(SESSION_MS), "--reset-policy", "earliest"]
+    def join(
+        self,
+        strategy: str = "range",
+        *,
+        instance: str | None = None,
+        protocol: str = "classic",
+        assignor: str = "uniform",
+    ) -> JavaMember:
+        """A new member: of the classic protocol with a strategy, of the new one (`consumer`) with an assignor."""
+        if protocol == "classic":
+            more = ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{STRATEGIES[strategy]}"]
+            more += ["--session-timeout", str(SESSION_MS)]
+        else:
+            more = ["--group-protocol", "CONSUMER", "--group-remote-assignor", assignor]
+        more += ["--reset-policy", "earliest"]
         more += ["--group-instance-id", instance] if instance else []
         process = start_tool("org.apache.kafka.tools.VerifiableConsumer", *self._arguments, *more)
         self.members.append(JavaMember(process, self._changed))
@@ -166,3 +179,22 @@ class JavaTeam:
         for member in self.members:
             member.resume()
             member.kill()
+
+
+class Scene(JavaTeam):
+    """A team and the topic that it reads."""
+
+    def __init__(self, servers: str, group: str, topic: str) -> None:
+        super().__init__(servers, group, topic, PARTITIONS)
+        self._servers, self._topic, self._count = servers, topic, 0
+
+    def read_more(self) -> None:
+        """Write more records to each partition, and wait until their owners have read them once."""
+        before = [len(member.got) for member in self.members]
+        numbers = range(self._count, self._count + EACH)
+        values = {partition: [b"%d:%d" % (partition, number) for number in numbers] for partition in range(PARTITIONS)}
+        filling.fill(self._servers, self._topic, values)
+        self._count += EACH
+        self.complete(self._count)
+        for member, place in zip(self.members, before, strict=True):
+            assert {partition for partition, _, _ in member.got[place:]} == member.owns

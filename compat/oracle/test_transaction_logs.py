@@ -196,6 +196,22 @@ def test_k5_histories_of_transactions_are_stored_and_read_alike(
     assert described[0]
 
 
+def test_records_of_an_open_transaction_are_deleted_alike(
+    unverified: Pair, new_topic_name: Callable[[str], str]
+) -> None:
+    pair = unverified
+    topic = pair.create(new_topic_name("deleted"))
+    for sequence in range(5):
+        same(pair.call("Produce", 9, producing(topic, batch(9, 0, sequence), version=9)))
+    partitions = [{"PartitionIndex": 0, "Offset": 3}]
+    same(
+        pair.call("DeleteRecords", 2, {"TimeoutMs": 10_000, "Topics": [{"Name": topic.name, "Partitions": partitions}]})
+    )
+    assert parts(read_committed(pair, topic, 3, 1 << 20))[0]["LastStableOffset"] == 3
+    same(pair.call("WriteTxnMarkers", 1, marking(topic, 9, 0, commit=False)))
+    assert parts(read_committed(pair, topic, 3, 1 << 20))[0]["AbortedTransactions"] == [(0, 9)]
+
+
 def test_r11_markers_are_refused_alike(unverified: Pair, new_topic_name: Callable[[str], str]) -> None:
     pair = unverified
     topic = pair.create(new_topic_name("markers"), partitions=PARTITIONS)

@@ -50,6 +50,7 @@ LOGS_A_TURN: Final = 128
 MOST_FAILURES: Final = 3
 """A log is uncleanable after this many worker processes have died of it."""
 LONGEST_PAUSE_MS: Final = 600_000
+LONGEST_SLEEP_MS: Final = 1_000
 HISTORY_BYTES: Final = 8 << 20
 """Divided among the partitions of an internal topic: an active segment that is shorter is not rolled early. A start
 reads this much in less than a second."""
@@ -281,7 +282,6 @@ class LogCleaner:
         self, runner: PassRunner, log: Log, sources: Sequence[Segment], generation: int
     ) -> Finished | None:
         """The end of the pass; None if it was ended early."""
-        env = self._broker.env
         while True:
             with log.disk_errors():
                 step = await self._threads.run_blocking(runner.step)
@@ -290,11 +290,23 @@ class LogCleaner:
             if isinstance(step, Finished):
                 return step
             if isinstance(step, Progress):
-                rate = self._settings.log_cleaner_io_max_bytes_per_second
-                delay_ms = self._throttle.delay_ms(step.bytes_read + step.bytes_written, rate=rate, now_ms=env.now_ms())
-                await env.sleep_ms(delay_ms)
+                if not await self._pause(log, generation, step.bytes_read + step.bytes_written):
+                    return None
             elif not await self._replace(log, sources, step, generation):
                 return None
+
+    async def _pause(self, log: Log, generation: int, size: int) -> bool:
+        """Wait until the rate admits more bytes; False if the pass must end."""
+        env = self._broker.env
+        while True:
+            rate = self._settings.log_cleaner_io_max_bytes_per_second
+            delay_ms = self._throttle.delay_ms(size, rate=rate, now_ms=env.now_ms())
+            if not delay_ms:
+                return True
+            await env.sleep_ms(min(delay_ms, LONGEST_SLEEP_MS))
+            if not self._may_continue(log, generation):
+                return False
+            size = 0
 
     async def _replace(self, log: Log, sources: Sequence[Segment], step: CleanedSegment, generation: int) -> bool:
         env = self._broker.env

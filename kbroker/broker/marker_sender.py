@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
 RETRY_MS: Final = 100
+COMPLETION_RETRY_MS: Final = 1_000
 WAITING_IN_MS: Final = 50
 ROUTED_AT_ONCE: Final = 200
 COMPLETED_AT_ONCE: Final = 50
@@ -135,7 +136,8 @@ class MarkerSender:
         while True:
             await self._has_failed.wait()
             # With very many partitions without a leader, looking for their leaders must not keep the broker busy.
-            await self._broker.env.sleep_ms(max(RETRY_MS, self.waiting_count // WAITING_IN_MS))
+            pause_ms = max(RETRY_MS, self.waiting_count // WAITING_IN_MS)
+            await self._broker.env.sleep_ms(max(pause_ms, COMPLETION_RETRY_MS) if self._incomplete else pause_ms)
             self._has_failed = trio.Event()
             for ending, partitions in self.markers.take_waiting().items():
                 self._to_route.setdefault(ending, []).extend(partitions)

@@ -77,7 +77,7 @@ async def verify_produced(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
         )
     adds = version >= FIRST_VERSION_THAT_ADDS
-    is_enabled = broker.settings.transactions.transaction_partition_verification_enable
+    is_enabled = broker.transaction_verifier.is_enabled
     if not (adds or is_enabled):
         return found
     ((producer_id, epoch),) = producers

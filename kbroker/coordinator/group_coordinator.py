@@ -28,12 +28,15 @@ from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.plans import UNKNOWN_SPACE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from wire.messages.heartbeat import HeartbeatRequest
 from wire.messages.join_group import JoinGroupRequest
 from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+TARGET_WAIT_MS: Final = 1_000
 
 _OF_NAMED_GROUPS: Final = (
     JoinGroupRequest,
@@ -65,6 +68,7 @@ class GroupCoordinator:
     ) -> None:
         """`lowest_free_bytes`: groups may not write when the disk has less free space."""
         self.settings = settings
+        self._purgatory = purgatory
         self._env = env
         self._replicas = replicas
         kind = Kind(
@@ -143,6 +147,28 @@ class GroupCoordinator:
         """
         del producer_epoch  # a marker ends the transaction of every epoch, as in Kafka
         self.runtime.on_marker(partition_index, producer_id, committed=committed)
+
+    async def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, wait: Wait
+    ) -> ConsumerGroupHeartbeatResponse:
+        """The response to a heartbeat of KIP-848. A member that joins while a thread computes the target assignment of
+        a large group waits a moment for it, because it would send its next heartbeat only seconds later.
+        """
+        answer: ConsumerGroupHeartbeatResponse = await self.ask(request.group_id, request, caller, wait=wait)
+        led = self.led.get(self.runtime.partition_of(request.group_id))
+        if request.member_epoch != 0 or answer.error_code or led is None:
+            return answer
+
+        def is_computed() -> bool:
+            return not led.shard.is_computing(request.group_id)
+
+        if is_computed() or not await wait(
+            self._purgatory, led.partition.key, until=is_computed, max_wait_ms=TARGET_WAIT_MS
+        ):
+            return answer
+        request.member_id = answer.member_id or request.member_id
+        again: ConsumerGroupHeartbeatResponse = await self.ask(request.group_id, request, caller, wait=wait)
+        return again
 
     async def on_image(self, image: Image, delta: Delta) -> None:
         """Load new partitions, unload lost ones, and delete the offsets of deleted topics. Consumer groups compare the

@@ -222,6 +222,10 @@ class GroupShard:
         """Describe a consumer group. The caller adds the members, which follow, and authorized_operations."""
         return describe_consumer_group(self._context, group_id)
 
+    def is_computing(self, group_id: str) -> bool:
+        """Whether a thread computes the target assignment of a consumer group."""
+        return group_id in self._context.computing
+
     def group(self, group_id: str) -> Group | ConsumerGroup | None:
         """A group, or None. Read-only."""
         return self._context.groups.get(group_id)

@@ -21,9 +21,7 @@ async def consumer_group_heartbeat(
     """Join a group, stay in it, or leave it. The reply has the member's assignment if that has changed."""
     require_group_version(broker)
     existed = request.member_epoch != 0 or broker.groups.knows(request.group_id)
-    answer: ConsumerGroupHeartbeatResponse = await broker.groups.ask(
-        request.group_id, request, context.caller, wait=context.wait
-    )
+    answer = await broker.groups.heartbeat(request, context.caller, wait=context.wait)
     log_new_group(request.group_id, broker, context, existed=existed)
     return answer
 

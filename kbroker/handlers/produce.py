@@ -67,6 +67,8 @@ _REFUSED_BEFORE_THE_LOG: Final = frozenset(
     }
 )
 
+_RAISED_BEFORE_THE_LOG: Final = (NotOneBatch, NotVerified)
+
 
 @handles(ProduceRequest, versions="3-13", advertised="0-13", on_error=lambda request, code: None)
 async def produce(request: ProduceRequest, broker: Broker, context: Context) -> ProduceResponse | Later | None:
@@ -231,7 +233,7 @@ def _failed(
         ],
         error_message=error.message or None,
     )
-    if error.code not in _REFUSED_BEFORE_THE_LOG and not isinstance(error, NotOneBatch | NotVerified):
+    if error.code not in _REFUSED_BEFORE_THE_LOG and type(error) not in _RAISED_BEFORE_THE_LOG:
         partition = broker.find_partition((topic, data.index))
         if partition is not None:  # the topic may have been deleted since
             answer.log_start_offset = partition.log.log_start_offset

@@ -93,9 +93,9 @@ async def _verified(request: TxnOffsetCommitRequest, broker: Broker, version: in
     producers = partition.log.producers
     if producers.is_open(producer_id, epoch):
         return Producer(producer_id, epoch, NO_VERIFICATION)
-    if not broker.transaction_verifier.is_enabled:
+    adds, is_enabled = version >= FIRST_VERSION_THAT_ADDS_THE_PARTITION, broker.transaction_verifier.is_enabled
+    if not (adds or is_enabled):
         return Producer(producer_id, epoch)
-    adds = version >= FIRST_VERSION_THAT_ADDS_THE_PARTITION
     verification = producers.verifications.begin(
         producer_id, epoch=epoch, sequence=-1, adds=adds, timestamp_ms=broker.env.timestamp_ms()
     )
@@ -105,7 +105,7 @@ async def _verified(request: TxnOffsetCommitRequest, broker: Broker, version: in
         code = ErrorCode.INVALID_TXN_STATE
     if code is not ErrorCode.NONE:
         raise KafkaError(code)
-    return Producer(producer_id, epoch, verification)
+    return Producer(producer_id, epoch, verification) if is_enabled else Producer(producer_id, epoch)
 
 
 def _answered(name: str, indexes: Iterable[int], code: ErrorCode) -> TxnOffsetCommitResponseTopic:

@@ -46,9 +46,13 @@ class Partition(PartitionState):
         return None if self.progress is None else self._last_stable_offset(self.progress.high_watermark)
 
     def _last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is completed."""
+        """The offset below which every transaction is completed; never below the start of the log, from which
+        DeleteRecords may have removed the begin of an open transaction.
+        """
         unstable = self.log.producers.first_unstable_offset
-        return high_watermark if unstable is None else min(unstable, high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return min(max(unstable, self.log.log_start_offset), high_watermark)
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd | None:
         """The end of leader_epoch in this log (KIP-101, KIP-279); None if it is unknown."""

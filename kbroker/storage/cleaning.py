@@ -141,12 +141,16 @@ def below(segments: Iterable[SourceSegment], offset: int) -> tuple[SourceSegment
 
 
 class Throttle:
-    """Spreads the bytes of all passes over time, so that they stay below a rate."""
+    """Spreads the bytes of all passes over time, so that they stay below a rate, which may change at any time."""
 
     def __init__(self) -> None:
-        self._free_ms = 0.0  # monotonic time until which the rate is used up
+        self._excess_bytes = 0.0
+        self._noted_ms = 0
 
     def delay_ms(self, size: int, *, rate: float, now_ms: int) -> int:
-        """How long to wait after `size` bytes. `rate` is in bytes per second."""
-        self._free_ms = max(self._free_ms, float(now_ms)) + 1000 * size / max(rate, 1.0)
-        return int(self._free_ms) - now_ms
+        """How long to wait after `size` more bytes. Units: rate in bytes per second, monotonic time."""
+        rate = max(rate, 1.0)
+        drained = rate * (now_ms - self._noted_ms) / 1000
+        self._excess_bytes = max(0.0, self._excess_bytes - drained) + size
+        self._noted_ms = now_ms
+        return int(1000 * self._excess_bytes / rate)

@@ -57,6 +57,11 @@ class CleanedRecords:
     invalid_records: int = 0
 
 
+def unpacked(batch: RecordBatch, max_bytes: int) -> bytes:
+    """The bytes of the records; at most max_bytes, if they are compressed. Errors: Malformed."""
+    return decompress(batch.codec, batch.payload, max_bytes=max(max_bytes, batch.size))
+
+
 @dataclass(slots=True)
 class BatchCleaner:
     """See the module's docstring.
@@ -87,7 +92,7 @@ class BatchCleaner:
             return self._without_records(batch)
         if batch.is_control:
             return self._kept_whole(batch, needs_horizon=may_drop)
-        data = decompress(batch.codec, batch.payload, max_bytes=self.max_decompressed_bytes)
+        data = unpacked(batch, self.max_decompressed_bytes)
         records = scan_records(data, batch.record_count)
         kept = self._kept(batch, records, drops_tombstones=is_over)
         if kept is None:
@@ -130,7 +135,7 @@ class BatchCleaner:
     ) -> Buffer:
         if needs_horizon and not batch.has_delete_horizon:
             if data is None or records is None:
-                data = decompress(batch.codec, batch.payload, max_bytes=self.max_decompressed_bytes)
+                data = unpacked(batch, self.max_decompressed_bytes)
                 records = scan_records(data, batch.record_count)
             return self._rebuilt(batch, data, records, [True] * batch.record_count, needs_horizon=True)
         self._note_kept(batch.record_count, batch.size)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from kbroker.runtime.ports import Buffer, Disk
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.cleaning import SourceSegment, below, group_segments
-from kbroker.storage.cleaning_batches import BatchCleaner, CleanedRecords, KnownProducer
+from kbroker.storage.cleaning_batches import BatchCleaner, CleanedRecords, KnownProducer, unpacked
 from kbroker.storage.cleaning_map import OffsetMap
 from kbroker.storage.cleaning_records import scan_records
 from kbroker.storage.cleaning_transactions import CleanedTransactions
@@ -36,7 +36,6 @@ from kbroker.storage.segment import (
     file_name,
 )
 from kbroker.storage.transaction_index import AbortedTransaction
-from wire.compression import decompress
 from wire.errors import Malformed
 from wire.record_batch import RecordBatch
 
@@ -177,7 +176,7 @@ class _Pass:
     def _add(self, batch: RecordBatch, start: int) -> bool:
         if not batch.record_count:
             return True
-        data = decompress(batch.codec, batch.payload, max_bytes=self._plan.max_decompressed_bytes)
+        data = unpacked(batch, self._plan.max_decompressed_bytes)
         records = scan_records(data, batch.record_count)
         base_offset, keys, deltas = batch.base_offset, records.keys, records.deltas
         if base_offset < start:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.coordinator.consumer.targets import INLINE_ELEMENTS
 from kbroker.metadata.image import BROKER_RESOURCE
-from kbroker.testing.broker import Client
+from kbroker.testing.memory_node import Client
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -38,8 +39,8 @@ async def join(client: Client, *, version: int = 1, member_id: str = "m") -> Con
     return answer
 
 
-async def create(client: Client) -> None:
-    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+async def create(client: Client, *, partitions: int = 2) -> None:
+    topic = CreatableTopic(name="t", num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
     await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
     await client.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=0))
 
@@ -60,6 +61,12 @@ async def test_a_member_joins_and_is_described(client: Client, version: int) -> 
     assert (missing.error_code, missing.error_message) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group none not found.")
     listed = await client.ask(ListGroupsRequest(states_filter=["stable"], types_filter=["consumer"]))
     assert [(one.group_id, one.group_type) for one in listed.groups] == [("g", "consumer")]
+
+
+async def test_a_member_of_a_large_group_gets_its_assignment_at_once(client: Client) -> None:
+    await create(client, partitions=INLINE_ELEMENTS)
+    answer = await join(client)
+    assert [one.partitions for one in answer.assignment.topic_partitions] == [list(range(INLINE_ELEMENTS))]
 
 
 async def test_offsets_need_the_member_epoch(client: Client) -> None:

@@ -11,13 +11,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.broker.transaction_verification import verify
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.handlers.asking import (
     BROKER,
-    NAMED,
     alter_configs,
     batch,
     create_topic,
+    delete_records,
     delete_topic,
     fetch_in_background,
     fetching,
@@ -28,7 +28,7 @@ from tests.handlers.asking import (
     values,
     wanted,
 )
-from tests.handlers.transactions import add_partitions, end, init, settled
+from tests.handlers.transactions import add_partitions, end, finalize_transaction_version, init, settled
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from wire.messages.describe_producers import DescribeProducersRequest, ProducerState, TopicRequest
@@ -157,6 +157,22 @@ async def test_a_waiting_reader_wakes_when_the_marker_moves_the_stable_offset(
     assert values(parts(answer)[0])[0] == b"v"
 
 
+async def test_the_stable_offset_is_never_below_the_start_of_the_log(client: Client) -> None:
+    await create_topic(client, "t")
+    producer = await init(client, "x")
+    await add_partitions(client, "x", *producer, ("t", 0))
+    for sequence in range(4):
+        await write(client, producer, sequence)
+    assert await delete_records(client, "t", 3) == (0, 3)
+    found = await committed(client, offset=3)
+    assert (found.error_code, found.last_stable_offset, found.log_start_offset, values(found)) == (0, 3, 3, [])
+    await end(client, "x", *producer, is_commit=False)
+    await settled(client, "x")
+    found = await committed(client, offset=3)
+    assert found.aborted_transactions is not None
+    assert [one.first_offset for one in found.aborted_transactions] == [0]
+
+
 # --- verification ---
 
 
@@ -184,16 +200,18 @@ async def test_without_a_coordinator_producers_retry(client: Client, version: in
 
 async def test_version_12_adds_the_partition(client: Client) -> None:
     await create_topic(client, "t")
+    await finalize_transaction_version(client, 2)
     producer = await init(client, "x")
     assert await write(client, producer, 0, version=12) == (0, 0)
     assert await write(client, producer, 1, version=12) == (0, 1)
-    await end(client, "x", *producer)
+    await end(client, "x", *producer, version=5)
     await settled(client, "x")
     assert (await committed(client)).last_stable_offset == 3
 
 
 async def test_version_13_names_topics_by_id(client: Client) -> None:
     topic_id = await create_topic(client, "t")
+    await finalize_transaction_version(client, 2)
     producer = await init(client, "x")
     topics = [
         TopicProduceData(topic_id=one, partition_data=[PartitionProduceData(index=0, records=sent(producer, 0))])
@@ -374,13 +392,15 @@ async def test_a_marker_is_no_record_for_clients_to_write(client: Client) -> Non
     assert (await list_offset(client, "t", -1))[1] == 0
 
 
-async def test_a_lost_reply_of_a_transactional_batch_can_be_repeated(client: Client) -> None:
+async def test_r6_a_lost_reply_of_a_transactional_batch_can_be_repeated(client: Client) -> None:
     await create_topic(client, "t")
     producer = await init(client, "x")
+    await add_partitions(client, "x", *producer, ("t", 0))
     for sequence in range(7):
-        assert await write(client, producer, sequence, version=NAMED) == (0, sequence)
+        assert await write(client, producer, sequence, version=CLASSIC) == (0, sequence)
     for sequence in range(2, 7):
-        assert await write(client, producer, sequence, version=NAMED) == (0, sequence)
+        assert await write(client, producer, sequence, version=CLASSIC) == (0, sequence)
     await end(client, "x", *producer)
     await settled(client, "x")
-    assert await write(client, producer, 6, version=NAMED) == (0, 6), "r11: also after the marker"
+    await add_partitions(client, "x", *producer, ("t", 0))
+    assert await write(client, producer, 6, version=CLASSIC) == (0, 6), "r6: also after the marker"

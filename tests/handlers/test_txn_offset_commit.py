@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.handlers.txn_offset_commit import PARTITIONS_TOGETHER
-from kbroker.testing.broker import Client, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import commit, fetch_group, find, offsets_of
 from tests.handlers.transactions import described, end, init, settled
@@ -90,17 +90,24 @@ async def test_offsets_are_visible_after_a_commit_only(
     assert await is_stable(client)
 
 
-async def test_version_5_adds_the_groups_partition_itself(client: Client, producer: tuple[int, int]) -> None:
-    code = ErrorCode.UNSUPPORTED_VERSION
-    assert await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5) == {("t", 0): code}
-    raised = FeatureUpdateKey(feature="transaction.version", max_version_level=2, upgrade_type=1)
-    assert (await client.ask(UpdateFeaturesRequest(feature_updates=[raised]))).error_code == 0
-    assert await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5) == {("t", 0): 0}
-    state = await described(client, "t")
-    assert [(topic.topic, state.transaction_state) for topic in state.topics] == [("__consumer_offsets", "Ongoing")]
-    assert (await end(client, "t", *producer)).error_code == 0
-    await settled(client, "t")
-    assert await offsets_of(client) == {("t", 0): 9}
+@pytest.mark.parametrize("verifies", ["true", "false"])
+async def test_version_5_adds_the_groups_partition_itself(verifies: str) -> None:
+    """Even without verification: otherwise no marker would be written there."""
+    async with memory_broker(settings={"transaction.partition.verification.enable": verifies}) as broker:
+        client = await broker.connect()
+        await find(client)
+        await create_topic(client, "t")
+        producer = await init(client, "t")
+        answer = await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5)
+        assert answer == {("t", 0): ErrorCode.UNSUPPORTED_VERSION}
+        raised = FeatureUpdateKey(feature="transaction.version", max_version_level=2, upgrade_type=1)
+        assert (await client.ask(UpdateFeaturesRequest(feature_updates=[raised]))).error_code == 0
+        assert await commit_in_transaction(client, {("t", 0): 9}, producer=producer, version=5) == {("t", 0): 0}
+        state = await described(client, "t")
+        assert [(topic.topic, state.transaction_state) for topic in state.topics] == [("__consumer_offsets", "Ongoing")]
+        assert (await end(client, "t", *producer)).error_code == 0
+        await settled(client, "t")
+        assert await offsets_of(client) == {("t", 0): 9}
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -18,7 +18,7 @@ from tests.storage.logs import open_log, read_all
 
 DIRECTORY = "/data/t-0"
 CONFIG = replace(COMPACTED, segment_bytes=1_000, delete_retention_ms=20_000, flush_messages=1)
-STEPS = 48
+STEPS = 36
 WORKLOADS = int(os.environ.get("KBROKER_SWEEP_WORKLOADS", "1"))
 
 

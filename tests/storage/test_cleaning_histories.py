@@ -30,7 +30,7 @@ def reopened(log: Log, directory: Path, rng: random.Random) -> Log:
     return open_log(directory, **given)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_consumers_and_producers_notice_no_cleaning(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history = CompactedHistory(open_log(tmp_path, config=CONFIG), rng)

@@ -24,7 +24,6 @@ from kbroker.coordinator.consumer.heartbeat import (
 )
 from kbroker.coordinator.consumer.member import UNRELEASED, UNREVOKED, ConsumerMember
 from kbroker.coordinator.consumer.reconciling import Goal
-from kbroker.coordinator.consumer.subscribing import topic_ids
 from kbroker.coordinator.consumer.targets import update_target
 from kbroker.coordinator.context import Caller, Context, Write
 from kbroker.coordinator.member import protocols_of
@@ -84,16 +83,15 @@ def join(context: Context, group: ConsumerGroup, request: JoinGroupRequest, call
     has_changed = regexes.update(context, group, old, new) is not regexes.Status.UNCHANGED or names_changed
     change = raise_epoch(context, group, old, new, raises=has_changed)
     owned = _owned(subscription, context.image)
-    subscribed = topic_ids(group.topics_of(new), context.image)
     if replaced is not None and migrating.becomes_classic_with(context, group, replaced):
         rebalances = group.assignment_epoch < change.group_epoch
         if not rebalances:
-            goal = Goal(group.assignment_epoch, group.target_of(new), subscribed, has_changed, owned)
+            goal = Goal(group.assignment_epoch, group.target_of(new), has_changed, owned)
             new = reconcile(context, group, new, goal)
         migrating.to_classic(context, group, joining=new, rebalances=rebalances)
     else:
         epoch, target = update_target(context, change)
-        new = reconcile(context, group, new, Goal(epoch, target, subscribed, has_changed, owned))
+        new = reconcile(context, group, new, Goal(epoch, target, has_changed, owned))
         _start_phase(context, group_id, new, request.rebalance_timeout_ms)
     return JoinGroupResponse(
         generation_id=new.member_epoch,

@@ -68,8 +68,7 @@ def consumer_group_heartbeat(
     change = raise_epoch(context, group, old, new, raises=names_changed or regex is regexes.Status.RESOLVED)
     epoch, target = update_target(context, change)
     has_changed = names_changed or regex is not regexes.Status.UNCHANGED
-    goal = Goal(epoch, target, topic_ids(group.topics_of(new), context.image), has_changed, request.topic_partitions)
-    new = reconcile(context, group, new, goal)
+    new = reconcile(context, group, new, Goal(epoch, target, has_changed, request.topic_partitions))
     timing.extend_session(context, group.group_id, new)
     response = ConsumerGroupHeartbeatResponse(
         member_id=new.member_id,
@@ -264,7 +263,7 @@ def reconcile(context: Context, group: ConsumerGroup, member: ConsumerMember, go
     """Move the member towards its target, and store the step."""
     if not goal.has_subscription_changed and member.is_reconciled_to(goal.epoch):
         return member
-    new = reconciled(group, member, goal)
+    new = reconciled(group, member, goal, topic_ids(group.topics_of(member), context.image))
     if new == member:
         return member
     context.records.append(assignment_record(group.group_id, new))

@@ -33,26 +33,26 @@ from wire.messages.consumer_group_heartbeat import TopicPartitions
 class Goal(NamedTuple):
     """What a member is reconciled with.
 
-    Shape   subscribed are the ids of the topics that it subscribes to; owned are the partitions that it reports, None
-            if it reports none
+    Shape   owned are the partitions that it reports, None if it reports none
     """
 
     epoch: int
     target: Partitions
-    subscribed: Collection[UUID]
     has_subscription_changed: bool
     owned: Iterable[TopicPartitions] | None
 
 
-def reconciled(group: ConsumerGroup, member: ConsumerMember, goal: Goal) -> ConsumerMember:
-    """The member after its next step; the same one if it has to wait.
+def reconciled(
+    group: ConsumerGroup, member: ConsumerMember, goal: Goal, subscribed: Collection[UUID]
+) -> ConsumerMember:
+    """The member after its next step; the same one if it has to wait. It subscribes to the topics with these ids.
 
     Errors  FENCED_MEMBER_EPOCH if a later version stored a state that this one does not know
     """
     if member.state is STABLE and member.member_epoch == goal.epoch:
-        return _without_unsubscribed(member, goal) if goal.has_subscription_changed else member
+        return _without_unsubscribed(member, goal, subscribed) if goal.has_subscription_changed else member
     if member.state is UNREVOKED and _owns(goal, member.pending_revocation):
-        return _without_unsubscribed(member, goal) if goal.has_subscription_changed else member
+        return _without_unsubscribed(member, goal, subscribed) if goal.has_subscription_changed else member
     epoch = member.member_epoch
     if member.state is UNKNOWN:
         if goal.owned is None or any(True for _ in goal.owned):
@@ -62,7 +62,7 @@ def reconciled(group: ConsumerGroup, member: ConsumerMember, goal: Goal) -> Cons
             )
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
         epoch = goal.epoch
-    return _next(group, member, epoch, goal)
+    return _next(group, member, epoch, goal, subscribed)
 
 
 def _owns(goal: Goal, partitions: Epochs) -> bool:
@@ -72,12 +72,12 @@ def _owns(goal: Goal, partitions: Epochs) -> bool:
     return any(not partitions.get(one.topic_id, {}).keys().isdisjoint(one.partitions) for one in goal.owned)
 
 
-def _without_unsubscribed(member: ConsumerMember, goal: Goal) -> ConsumerMember:
+def _without_unsubscribed(member: ConsumerMember, goal: Goal, subscribed: Collection[UUID]) -> ConsumerMember:
     """Take the partitions of topics away to which the member no longer subscribes."""
-    gone = {topic_id: epochs for topic_id, epochs in member.assigned.items() if topic_id not in goal.subscribed}
+    gone = {topic_id: epochs for topic_id, epochs in member.assigned.items() if topic_id not in subscribed}
     if not gone:
         return member
-    kept = {topic_id: epochs for topic_id, epochs in member.assigned.items() if topic_id in goal.subscribed}
+    kept = {topic_id: epochs for topic_id, epochs in member.assigned.items() if topic_id in subscribed}
     pending = dict(member.pending_revocation)
     for topic_id, epochs in gone.items():
         pending[topic_id] = {**pending.get(topic_id, {}), **epochs}
@@ -86,14 +86,16 @@ def _without_unsubscribed(member: ConsumerMember, goal: Goal) -> ConsumerMember:
     return member._replace(previous_member_epoch=member.member_epoch, assigned=kept)
 
 
-def _next(group: ConsumerGroup, member: ConsumerMember, epoch: int, goal: Goal) -> ConsumerMember:
+def _next(
+    group: ConsumerGroup, member: ConsumerMember, epoch: int, goal: Goal, subscribed: Collection[UUID]
+) -> ConsumerMember:
     """The member after it gave up what it no longer reports, with the partitions that are free."""
     assigned: dict[UUID, dict[int, int]] = {}
     pending: dict[UUID, dict[int, int]] = {}
     new: dict[UUID, list[int]] = {}
     has_unreleased = False
     for topic_id in dict.fromkeys((*goal.target, *member.assigned)):
-        target = goal.target.get(topic_id, frozenset()) if topic_id in goal.subscribed else frozenset()
+        target = goal.target.get(topic_id, frozenset()) if topic_id in subscribed else frozenset()
         current = member.assigned.get(topic_id, {})
         kept = {partition: of for partition, of in current.items() if partition in target}
         if kept:

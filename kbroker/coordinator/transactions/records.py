@@ -8,7 +8,8 @@ Source: TransactionLog of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from kbroker.coordinator.transactions.state import (
     EMPTY,
@@ -19,10 +20,12 @@ from kbroker.coordinator.transactions.state import (
     Transaction,
     TransactionState,
 )
+from wire.codec import encode_element
 from wire.errors import Malformed
 from wire.stored.frame import decode_key, decode_value, encode_key, encode_value
 from wire.stored.transactions import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
+REMEMBERED_TOPICS: Final = 4_096
 _STATES: Final = {state.value: state for state in STORED}
 
 
@@ -47,31 +50,34 @@ class TransactionRecord(NamedTuple):
         known = self.transaction
         if known is None:
             return None
+        version = min(self.server_version, 1)
         value = TransactionLogValue(
             producer_id=known.producer_id,
             producer_epoch=known.producer_epoch,
             transaction_timeout_ms=known.timeout_ms,
             transaction_status=known.state.value,
-            transaction_partitions=None if known.state is EMPTY else _by_topic(known.partitions),
+            transaction_partitions=None if known.state is EMPTY else _by_topic(known.partitions, version),
             transaction_last_update_timestamp_ms=known.last_update_timestamp_ms,
             transaction_start_timestamp_ms=known.start_timestamp_ms,
         )
-        if self.server_version < 1:
-            return encode_value(value, 0)
-        value.previous_producer_id = known.previous_producer_id
-        value.next_producer_id = known.next_producer_id
-        value.client_transaction_version = known.client_version
-        return encode_value(value, 1)
+        if version == 1:
+            value.previous_producer_id = known.previous_producer_id
+            value.next_producer_id = known.next_producer_id
+            value.client_transaction_version = known.client_version
+        return encode_value(value, version)
 
 
-def _by_topic(partitions: Partitions) -> list[PartitionsSchema]:
-    topics: dict[str, PartitionsSchema] = {}
+def _by_topic(partitions: Partitions, version: int) -> list[Any]:
+    """The partitions of each topic, encoded. A transaction is stored again with each partition that it gets."""
+    topics: dict[str, list[int]] = {}
     for topic, index in partitions:
-        found = topics.get(topic)
-        if found is None:
-            found = topics[topic] = PartitionsSchema(topic=topic, partition_ids=[])
-        found.partition_ids.append(index)
-    return list(topics.values())
+        topics.setdefault(topic, []).append(index)
+    return [_encoded(topic, tuple(indexes), version) for topic, indexes in topics.items()]
+
+
+@lru_cache(REMEMBERED_TOPICS)
+def _encoded(topic: str, indexes: tuple[int, ...], version: int) -> bytes:
+    return encode_element(PartitionsSchema(topic=topic, partition_ids=list(indexes)), TransactionLogValue, version)
 
 
 def decode_record(key: bytes, value: bytes | None) -> TransactionRecord | None:

@@ -1,0 +1,1 @@
+"""Kafka Streams and Kafka Connect on the broker under test."""
