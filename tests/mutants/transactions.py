@@ -20,7 +20,7 @@ TRANSACTIONS: Final = (
         (
             Patch(
                 "kbroker.replication.partition",
-                "        return high_watermark if unstable is None else min(unstable, high_watermark)\n",
+                "        return min(max(unstable, self.log.log_start_offset), high_watermark)\n",
                 "        return high_watermark\n",
             ),
         ),
