@@ -20,7 +20,7 @@ TRANSACTIONS: Final = (
         (
             Patch(
                 "kbroker.replication.partition",
-                "        return high_watermark if unstable is None else min(unstable, high_watermark)\n",
+                "        return min(max(unstable, self.log.log_start_offset), high_watermark)\n",
                 "        return high_watermark\n",
             ),
         ),
@@ -106,7 +106,13 @@ TRANSACTIONS: Final = (
         "timed-out-transactions-stay-open",
         "A coordinator does not abort transactions that have timed out.",
         ("K11",),
-        (Patch(_SHARD, "            if has_timed_out(known, timestamp_ms):\n", "            if False:\n"),),
+        (
+            Patch(
+                _SHARD,
+                "            if known is not None and has_timed_out(known, timestamp_ms):\n",
+                "            if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "markers-before-replication",

@@ -15,7 +15,9 @@ def _same_runs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
 
 
-@pytest.mark.parametrize("name", ["truncate-by-hw", "offsets-lost-on-load", "two-owners"])
+@pytest.mark.parametrize(
+    "name", ["truncate-by-hw", "offsets-lost-on-load", "two-owners", "aborted-transactions-not-listed"]
+)
 def test_a_planted_defect_is_found(name: str) -> None:
     found = hunt(MUTANTS[name], FEW_SEEDS)
     assert found is not None, f"none of the first {len(FEW_SEEDS)} seeds finds it"

@@ -98,6 +98,6 @@ def test_a_search_reports_its_findings() -> None:
     assert ran.returncode == 0, ran.stdout
     assert "3 runs, " in ran.stdout
     assert "no findings" in ran.stdout
-    ran = simulate("--mutant", "always-fails", "--seeds", "0..", "--first")
+    ran = simulate("--mutant", "always-fails", "--seeds", "1..", "--first")
     assert ran.returncode == 1
-    assert "seeds with findings: [1]" in ran.stdout  # the topics of seed 0 may lose records
+    assert "seeds with findings: [1]" in ran.stdout
