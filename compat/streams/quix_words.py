@@ -4,12 +4,14 @@ It runs in the environment of requirements/streams.txt. Arguments: bootstrap ser
 """
 
 import sys
+import time
 
 from quixstreams import Application, State
 
 
 def count(word: str, state: State) -> dict[str, str]:
     """The word and its next count."""
+    time.sleep(0.0005)  # so that kills find work that is not committed
     number = state.get("count", 0) + 1
     state.set("count", number)
     return {"word": word, "count": str(number)}
