@@ -16,8 +16,8 @@ from trio.testing import MockClock
 
 from kbroker.client.blocking import Connection
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import Fault
+from kbroker.testing.memory_node import memory_broker
 from tests.broker_process import BrokerProcess, connect, serve_and_fail
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -34,6 +34,7 @@ from kbroker.metadata.parts import (
 from kbroker.runtime.ports import Disk
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -58,7 +59,7 @@ _OTHERS: Final = (
     FAILED,
     RESERVE,
     snapshots.BOOTSTRAP_FILE,
-    "cleaner-offset-checkpoint",
+    CLEANER_CHECKPOINT,
 )
 _OF_THE_TIER: Final = (registry.FILE_NAME, "remote-log-index-cache", local.INSIDE)
 """The second caches remote indexes, and the broker checks each when it uses it; the third is the tier itself."""
@@ -110,14 +111,15 @@ class DirectoryCheck:
                 "is missing: the shutdown was unclean, and the next start recovers the logs",
             )
         identity = self._identity()
-        self._offsets = {name: self._read_offsets(name) for name in CHECKPOINTS}
+        self._offsets = {name: self._read_offsets(name) for name in (*CHECKPOINTS, CLEANER_CHECKPOINT)}
         paths = self._partition_paths()
         self._check_names(paths)
         self._check_registry()
         image = self._metadata(paths.pop(_METADATA, None))
         extents = {}
         for key, path in sorted(paths.items()):
-            is_compacted = image is None or _is_compacted(image, key[0])
+            # A log that is no longer compacted keeps the gaps of earlier passes.
+            is_compacted = image is None or _is_compacted(image, key[0]) or key in self._offsets[CLEANER_CHECKPOINT]
             extents[key] = self._check_partition(key, path, is_compacted=is_compacted)
         if image is not None and identity is not None:
             self._compare(image, identity, paths, extents)

@@ -1,6 +1,6 @@
-"""For tests: a cluster of real brokers in virtual time, with faults. docs/testing.md is the manual.
+"""For tests: real brokers (docs/pytest.md), and clusters in virtual time (docs/testing.md).
 
-from kbroker.testing import memory_cluster, run
+from kbroker.testing import broker, brokers, memory_cluster, run
 """
 
 from __future__ import annotations
@@ -9,25 +9,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kbroker.testing.broker import Client as Client
-    from kbroker.testing.broker import memory_broker as memory_broker
     from kbroker.testing.cluster import MemoryCluster as MemoryCluster
     from kbroker.testing.cluster import MemoryNode as MemoryNode
     from kbroker.testing.cluster import memory_cluster as memory_cluster
     from kbroker.testing.determinism import deterministic as deterministic
     from kbroker.testing.determinism import run as run
     from kbroker.testing.disk_nodes import Loss as Loss
+    from kbroker.testing.memory_node import Client as Client
+    from kbroker.testing.memory_node import memory_broker as memory_broker
     from kbroker.testing.network import Pace as Pace
+    from kbroker.testing.servers import Server as Server
+    from kbroker.testing.servers import broker as broker
+    from kbroker.testing.servers import brokers as brokers
 
 _MODULES: Final = {
-    "Client": "broker",
+    "Client": "memory_node",
     "Loss": "disk_nodes",
     "MemoryCluster": "cluster",
     "MemoryNode": "cluster",
     "Pace": "network",
     "deterministic": "determinism",
-    "memory_broker": "broker",
+    "memory_broker": "memory_node",
     "memory_cluster": "cluster",
+    "Server": "servers",
+    "broker": "servers",
+    "brokers": "servers",
     "run": "determinism",
 }
 

@@ -30,13 +30,13 @@ from kbroker.metadata.parts import PartitionImage
 from kbroker.node import Node, NodeFailed
 from kbroker.replication.partition import Partition
 from kbroker.testing import records
-from kbroker.testing.broker import Client
 from kbroker.testing.disk import Crashed, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
 from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from kbroker.testing.event_lines import EventLines, running_as
 from kbroker.testing.hosts import NODE
+from kbroker.testing.memory_node import Client
 from kbroker.testing.network import Pace, SimulatedNetwork
 from kbroker.testing.store import RemoteStore
 from kbroker.testing.virtual_time import VirtualClock

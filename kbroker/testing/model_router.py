@@ -9,8 +9,8 @@ import trio
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.parts import NO_LEADER
-from kbroker.testing.broker import Client
 from kbroker.testing.cluster import MemoryCluster
+from kbroker.testing.memory_node import Client
 from wire.errors import Malformed
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic

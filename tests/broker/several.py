@@ -30,9 +30,9 @@ from kbroker.runtime.turns import Turns
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.testing.broker import Client
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.memory_node import Client
 from tests.broker.running_broker import DATA, Links, Port, RunningBroker, settings_of
 from wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from wire.messages.broker_registration import Endpoint

@@ -9,7 +9,7 @@ import pytest
 from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog
 from kbroker.metadata.image import QuotaEntity
 from kbroker.runtime.turns import Turns
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.controller.test_client_quotas import entry
 from tests.handlers.asking import BROKER, TOPIC, alter_configs, create_topic, delete_topic
 from tests.handlers.conftest import broker as broker  # noqa: PLC0414  (a fixture)

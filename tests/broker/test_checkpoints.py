@@ -2,8 +2,8 @@
 
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, produce
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import (
     batch,
     create_topic,

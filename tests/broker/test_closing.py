@@ -1,7 +1,7 @@
 """Shutdown of a node with many partitions."""
 
-from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import Operation
+from kbroker.testing.memory_node import memory_broker
 from tests.handlers.asking import batch, create_topic, produce, read
 
 

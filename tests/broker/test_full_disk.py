@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import (
     TOPIC,
     alter_configs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, produce, read
 from tests.handlers.groups import beat, commit, find, form, join, offsets_of
 from wire.errors import ErrorCode

@@ -10,7 +10,7 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.storage.log import Log
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.web import cleaner_metrics  # noqa: F401  (declares the metrics)
 from kbroker.web.health import ready
 from kbroker.web.metrics import DECLARED

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, list_offset, produce, read
 
 

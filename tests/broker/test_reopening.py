@@ -6,9 +6,9 @@ import errno
 
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, Operation
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, list_offset, produce, read
 from tests.handlers.groups import beat, find, form, join
 from wire.errors import ErrorCode

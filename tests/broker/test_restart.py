@@ -2,9 +2,9 @@
 
 import pytest
 
-from kbroker.testing.broker import Client, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import batch, create_topic, list_offset, new_producer, produce, read
 from wire.errors import ErrorCode
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic

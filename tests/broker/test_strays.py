@@ -11,9 +11,9 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, objects, read_all, segments, until
 from tests.handlers.asking import batch, create_topic, delete_topic, produce, read
 from wire.record_batch import RecordBatch

@@ -13,8 +13,8 @@ import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.web.health import problems, ready
 from tests.controller.injected import inject
 from tests.handlers.asking import (

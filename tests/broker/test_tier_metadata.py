@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.metadata_follower import MetadataCounters
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.web.exposition import render

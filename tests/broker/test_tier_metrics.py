@@ -9,8 +9,8 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.web.exposition import render

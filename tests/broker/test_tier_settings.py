@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import WALL_START_MS, MemoryThreads
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from tests.broker.test_tier_lifecycle import QUICK, TIER, TIERED, alter, fill, local_start, segments, until, value

@@ -7,8 +7,8 @@ import errno
 import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, local_start, read_all, until, value
 from tests.handlers.asking import batch, create_topic, delete_records, produce
 from wire.errors import ErrorCode

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.local import LocalRemoteStorage
 from kbroker.web.health import _warnings

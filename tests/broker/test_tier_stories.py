@@ -11,9 +11,9 @@ from random import Random
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.broker.test_tier_lifecycle import (
     EARLIEST,
     LATEST,

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 from kbroker.cli._verify_directory import DirectoryCheck
 from kbroker.cli._verify_report import Report
-from kbroker.testing.broker import DATA_DIRECTORY, Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import DATA_DIRECTORY, Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, delete_topic, new_producer, produce
 from wire.record_batch import Record, build_batch
 

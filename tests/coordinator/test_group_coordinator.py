@@ -12,9 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.coordinator.common.led import LedPartition, State
 from kbroker.coordinator.common.loading import Loading
 from kbroker.coordinator.group_coordinator import GroupCoordinator
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import create_topic, delete_topic
 from tests.handlers.groups import beat, commit, fetch_group, find, form, offsets_of
 from wire.errors import ErrorCode, KafkaError

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import beat, commit, find, form, offsets_of
 from wire.messages.join_group import JoinGroupResponse

@@ -8,9 +8,9 @@ import pytest
 from trio.testing import MockClock
 
 from kbroker.coordinator.common.led import State
-from kbroker.testing.broker import memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import memory_broker
 from kbroker.web.health import ready as health
 from tests.coordinator.test_group_coordinator import LOG, ONE_PARTITION, SMALL, led_by, offset_record, ready
 from tests.handlers.groups import beat, commit, fetch_group, form, joining, offsets_of

@@ -9,8 +9,8 @@ from uuid import UUID
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.testing.broker import Client, MemoryBroker
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import Client, MemoryBroker
 from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

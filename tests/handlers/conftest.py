@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 
 
 def run_on_virtual_time(

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.testing.broker import Client
+from kbroker.testing.memory_node import Client
 from wire.errors import ErrorCode
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.heartbeat import HeartbeatRequest

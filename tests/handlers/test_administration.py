@@ -8,8 +8,8 @@ import pytest
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.handlers import discover
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import ONE, batch, create_topic, fill, new_producer, produce
 from wire.errors import ErrorCode
 from wire.messages.alter_partition_reassignments import (

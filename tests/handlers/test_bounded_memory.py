@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     BROKER,
     NAMED,

@@ -7,8 +7,8 @@ import trio
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.image import QuotaEntity
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.controller.test_client_quotas import entry
 from tests.handlers.asking import batch, create_topic, fetching, parts, producing, read, values, wanted
 from wire.errors import ErrorCode

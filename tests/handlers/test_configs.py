@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.testing.broker import Client, memory_broker
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import BROKER, BROKER_LOGGER, TOPIC, alter_configs, batch, create_topic, produce
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -121,8 +121,8 @@ async def test_a_broker_id_of_thousands_of_digits_is_refused(kind: int, client: 
 @pytest.mark.parametrize(
     ("resource", "value", "why"),
     [
-        ((GROUP, "consumer.session.timeout.ms"), 50_000, "Groups of the consumer, share and streams protocols"),
-        ((GROUP, "share.isolation.level"), "read_committed", "Groups of the consumer, share and streams protocols"),
+        ((GROUP, "share.session.timeout.ms"), 50_000, "Groups of the share and streams protocols"),
+        ((GROUP, "share.isolation.level"), "read_committed", "Groups of the share and streams protocols"),
         ((CLIENT_METRICS, "interval.ms"), 1000, "The broker does not collect metrics from clients"),
         ((CLIENT_METRICS, "metrics"), "org.apache.kafka", "The broker does not collect metrics from clients"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.coordinator.consumer.targets import INLINE_ELEMENTS
 from kbroker.metadata.image import BROKER_RESOURCE
-from kbroker.testing.broker import Client
+from kbroker.testing.memory_node import Client
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

@@ -1,8 +1,8 @@
 import pytest
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, list_offset, produce, read
 from wire.errors import ErrorCode
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from wire.errors import ErrorCode
 from wire.messages.describe_quorum import (
     DescribeQuorumRequest,

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.client.streaming import ConnectionClosed
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import BROKER
 from tests.handlers.test_configs import alter, describe
 from wire.errors import ErrorCode

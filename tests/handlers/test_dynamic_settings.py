@@ -12,7 +12,7 @@ from kbroker.config.catalogue import BROKER as BROKER_KEYS
 from kbroker.config.catalogue import TOPIC as TOPIC_KEYS
 from kbroker.config.settings import Dynamic, Effect
 from kbroker.replication.partition import Partition
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     BROKER,
     ONE,
@@ -228,6 +228,7 @@ async def test_a_setting_takes_effect_at_once_until_it_is_deleted(
 SEEN_ELSEWHERE = {
     "max.connections": "tests/handlers/test_dynamic_limits.py",
     "transaction.partition.verification.enable": "tests/handlers/test_transactional_produce.py",
+    "group.consumer.assignment.interval.ms": "tests/handlers/test_consumer_group_heartbeat.py",
     "max.connections.per.ip": "tests/handlers/test_dynamic_limits.py",
     "max.connections.per.ip.overrides": "tests/handlers/test_dynamic_limits.py",
     "max.connection.creation.rate": "tests/handlers/test_dynamic_limits.py",

@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     ONE,
     batch,

@@ -2,7 +2,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.handlers.asking import (
     ONE,
     batch,

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, delete_topic, produce
 from tests.handlers.groups import commit, find
 from wire.errors import ErrorCode

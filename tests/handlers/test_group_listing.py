@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import commit, fetch_group, find, form, offsets_of
 from wire.errors import ErrorCode

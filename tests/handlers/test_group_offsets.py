@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import create_topic, delete_topic
 from tests.handlers.groups import commit, committing, fetch_group, find, form, offsets_of
 from wire.errors import ErrorCode

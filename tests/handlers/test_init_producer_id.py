@@ -1,7 +1,7 @@
 import pytest
 
-from kbroker.testing.broker import Client, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import new_producer
 from wire.errors import ErrorCode
 from wire.messages.init_producer_id import InitProducerIdRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator.common.ports import partition_for
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from kbroker.testing.remote_metadata import ORDERS, segment_metadata
 from kbroker.tiered.metadata_topic import encode_event, metadata_partition
 from tests.handlers.asking import NAMED, create_topic, producing

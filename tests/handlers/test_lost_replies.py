@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import NAMED, batch, create_topic, new_producer, producing, read
 from tests.handlers.groups import beat, commit, committing, find, form, offsets_of
 from wire.errors import ErrorCode

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.runtime.net_ports import Stream
 from kbroker.server.connection import Connection
-from kbroker.testing.broker import MemoryBroker, memory_broker
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import NAMED, batch, create_topic, produce, producing
 from wire.compression import Codec
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -1,6 +1,6 @@
 import pytest
 
-from kbroker.testing.broker import Client, memory_broker
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import batch, create_topic, produce, read
 from wire.errors import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest

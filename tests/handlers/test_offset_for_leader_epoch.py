@@ -1,7 +1,7 @@
 import pytest
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, list_offset, produce
 from wire.errors import ErrorCode
 from wire.messages.offset_for_leader_epoch import (

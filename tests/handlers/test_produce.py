@@ -3,9 +3,9 @@ import trio
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.node import NodeFailed
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     NAMED,
     batch,

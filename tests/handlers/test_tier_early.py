@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from tests.broker.test_tier_lifecycle import QUICK, TIERED, alter, fill, local_start, segments, until

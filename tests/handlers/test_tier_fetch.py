@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.tiered.remote_read import RemoteReader
 from tests.garbage import left_to_the_collector
 from tests.handlers.asking import (

@@ -20,8 +20,8 @@ import trio
 
 from kbroker.storage.leader_epoch import LeaderEpochs, parse_epochs
 from kbroker.storage.producer_state import parse_snapshot
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.tiered.api import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.lifecycle import RemoteLogMetadataCache
 from kbroker.tiered.local import LocalRemoteStorage

@@ -19,10 +19,10 @@ import trio
 
 from kbroker.broker.tier_lifecycle import Tier
 from kbroker.storage.leader_epoch import LeaderEpochs
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, update_to
 from kbroker.testing.remote_segments import write_batches
 from kbroker.tiered.api import RemoteLogMetadataManager, RemoteLogSegmentMetadata, TopicIdPartition

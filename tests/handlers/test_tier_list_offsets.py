@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_records, list_offset, produce
 from tests.handlers.test_offset_for_leader_epoch import end_of
 from tests.handlers.test_tier_fetch import PER_SEGMENT, SETTINGS, TIERED, VALUE, until_local_from

@@ -5,9 +5,9 @@ import trio
 
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import batch, create_topic, delete_topic, list_offset, produce, read
 from wire.errors import ErrorCode
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.broker.transaction_verification import verify
-from kbroker.testing.broker import Client, MemoryBroker
+from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.handlers.asking import (
     BROKER,
     alter_configs,

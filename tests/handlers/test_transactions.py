@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 import pytest
 import trio
 
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     batch,
     create_topic,

@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.handlers.txn_offset_commit import PARTITIONS_TOGETHER
-from kbroker.testing.broker import Client, memory_broker
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import commit, fetch_group, find, offsets_of
 from tests.handlers.transactions import described, end, init, settled

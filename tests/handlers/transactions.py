@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from kbroker.testing.broker import Client
+from kbroker.testing.memory_node import Client
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from wire.messages.describe_transactions import DescribeTransactionsRequest, TransactionState

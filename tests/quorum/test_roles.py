@@ -12,9 +12,9 @@ from kbroker import quorum
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.config import Settings
 from kbroker.node import Node, NodeFailed
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.web import exposition, health
 from tests.handlers.asking import create_topic
 from tests.quorum.site import CLUSTER_ID, HOST, NODE_ID, PORT, SETTINGS, creation, registration

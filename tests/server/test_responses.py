@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.runtime.metrics import Histogram
 from kbroker.server.responses import finder
-from kbroker.testing.broker import memory_broker
+from kbroker.testing.memory_node import memory_broker
 from tests.server.serving import heart, serving
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -10,10 +10,10 @@ from weakref import ReferenceType, ref
 import pytest
 import trio
 
-from kbroker.testing.broker import Client
 from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import Client
 from kbroker.testing.model_reader import fetch_request
 from kbroker.testing.network import Pace
 from wire.messages.describe_quorum import (

@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from kbroker.client.producing import Producer
-from kbroker.testing.servers import Server, broker, brokers, wait_until
+from kbroker.testing import Server, broker, brokers
+from kbroker.testing.servers import wait_until
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

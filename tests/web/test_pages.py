@@ -23,9 +23,9 @@ from kbroker.metadata.image import Image, PartitionImage, TopicImage
 from kbroker.node import Node
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
-from kbroker.testing.broker import Client, MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.metrics import DECLARED, HISTOGRAM

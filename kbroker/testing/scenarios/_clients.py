@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from kbroker.client.streaming import ConnectionClosed
-from kbroker.testing.broker import Client
+from kbroker.testing.memory_node import Client
 from kbroker.testing.scenarios._looks import values_of
 from wire.batch_header import NO_PRODUCER_ID, NO_SEQUENCE
 from wire.errors import ErrorCode, check

@@ -20,9 +20,9 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image, PartitionImage
 from kbroker.replication.partition import Partition
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.testing.broker import MemoryBroker, memory_broker
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from tests.handlers.asking import create_topic, delete_topic
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
