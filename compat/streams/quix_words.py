@@ -29,6 +29,8 @@ def main() -> None:
         commit_interval=0.2,
         loglevel="WARNING",
         consumer_extra_config={"session.timeout.ms": 6000},
+        # Each start has another transactional id, so that the transaction of a killed program only ends by this.
+        producer_extra_config={"transaction.timeout.ms": 6000},
     )
     lines = application.topic("lines", value_deserializer="str")
     counts = application.topic("counts", key_serializer="str", value_serializer="str")
