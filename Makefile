@@ -31,7 +31,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
-		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300') \
+		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \

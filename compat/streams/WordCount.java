@@ -1,6 +1,7 @@
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -31,6 +32,7 @@ public final class WordCount {
         StreamsBuilder builder = new StreamsBuilder();
         builder.<String, String>stream("lines")
             .flatMapValues(line -> List.of(line.trim().split("\\s+")))
+            .peek((key, word) -> LockSupport.parkNanos(500_000)) // so that kills find work that is not committed
             .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
             .count(Materialized.as("words"))
             .toStream()

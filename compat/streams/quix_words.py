@@ -4,12 +4,14 @@ It runs in the environment of requirements/streams.txt. Arguments: bootstrap ser
 """
 
 import sys
+import time
 
 from quixstreams import Application, State
 
 
 def count(word: str, state: State) -> dict[str, str]:
     """The word and its next count."""
+    time.sleep(0.0005)  # so that kills find work that is not committed
     number = state.get("count", 0) + 1
     state.set("count", number)
     return {"word": word, "count": str(number)}
@@ -27,6 +29,8 @@ def main() -> None:
         commit_interval=0.2,
         loglevel="WARNING",
         consumer_extra_config={"session.timeout.ms": 6000},
+        # Each start has another transactional id, so that the transaction of a killed program only ends by this.
+        producer_extra_config={"transaction.timeout.ms": 6000},
     )
     lines = application.topic("lines", value_deserializer="str")
     counts = application.topic("counts", key_serializer="str", value_serializer="str")

@@ -45,7 +45,7 @@ class Progress:
 
     def reaches(self, count: int) -> bool:
         """Read on; whether there are so many counts."""
-        self.count += sum(message.error() is None for message in self._reader.consume(5_000, timeout=0.2))
+        self.count += sum(message.error() is None for message in self._reader.consume(200, timeout=0.05))
         return self.count >= count
 
 

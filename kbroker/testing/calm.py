@@ -1,4 +1,6 @@
-"""Plans of clusters that run for hours, like those of users: long calm times with few records, and faults now and then.
+"""Plans of other lengths than the drawn ones: small ones for CI, and calm ones.
+
+Calm plans are clusters that run for hours, like those of users: long calm times with few records, and faults now and then.
 
 The topology, topics and settings are those of the seed's ordinary plan. Its clients work more slowly, the periodic
 tasks run as rarely as they may, and every few minutes a burst of faults comes. So an hour costs a fraction of the
@@ -17,6 +19,7 @@ CALM_MS: Final = 2 * 3_600_000
 _BURST_EACH_MS: Final = 600_000
 _BURST_MS: Final = 60_000
 _SLOWER: Final = 100
+_SMALLER: Final = 3
 _LOOK_EACH_MS: Final = 2_000
 _SETTINGS: Final = {
     "replica.fetch.wait.max.ms": 5_000,
@@ -27,6 +30,13 @@ _SETTINGS: Final = {
     "offsets.retention.check.interval.ms": 60_000,
     "unclean.leader.election.interval.ms": 10_000,
 }
+
+
+def small_plan(seed: int) -> Plan:
+    """The plan of a seed in a third of the time: its faults come closer together and end earlier."""
+    plan = drawn_plan(seed)
+    acts = tuple(replace(act, at_ms=act.at_ms // _SMALLER, for_ms=max(100, act.for_ms // 2)) for act in plan.acts)
+    return replace(plan, duration_ms=plan.duration_ms // _SMALLER, acts=acts)
 
 
 def calm_plan(seed: int, *, duration_ms: int = CALM_MS) -> Plan:

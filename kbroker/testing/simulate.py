@@ -7,6 +7,7 @@
     python -m kbroker.testing.simulate --seeds 0..500 --jobs 2       search
     python -m kbroker.testing.simulate --seed 0 --runs 500           the same
     python -m kbroker.testing.simulate --seeds 0.. --hours 10        search until so much time was simulated
+    python -m kbroker.testing.simulate --seeds 0..300 --small        a third of the time for each seed, as CI does
     python -m kbroker.testing.simulate --seeds 0..150 --calm         two hours for each seed, with few records
 
 Each run has a process of its own, so none depends on those before it. The exit status is 1 if a promise was broken.
@@ -62,6 +63,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
     parser.add_argument("--calm", action="store_true", help="plans of two hours with few records and rare faults")
+    parser.add_argument("--small", action="store_true", help="the plans in a third of the time")
     parser.add_argument("--first", action="store_true", help="end a search at its first finding")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event of one run")
     parser.add_argument("--shrink", action="store_true", help="find a smaller plan with the same finding")
@@ -107,13 +109,13 @@ def seed_range(text: str) -> Iterable[int]:
 
 
 def _one(options: argparse.Namespace) -> int:
-    from kbroker.testing.calm import calm_plan  # noqa: PLC0415 - after a mutant is installed
+    from kbroker.testing.calm import calm_plan, small_plan  # noqa: PLC0415 - after a mutant is installed
     from kbroker.testing.drawing import drawn_plan  # noqa: PLC0415
     from kbroker.testing.plan import plan_of  # noqa: PLC0415
     from kbroker.testing.searching import is_repeatable, shrink  # noqa: PLC0415
     from kbroker.testing.simulated_run import run_plan  # noqa: PLC0415
 
-    drawn = calm_plan if options.calm else drawn_plan
+    drawn = calm_plan if options.calm else small_plan if options.small else drawn_plan
     plan = drawn(options.seed) if options.plan is None else plan_of(options.plan.read_text())
     if options.trace is None:
         outcome = run_plan(plan)
@@ -134,14 +136,15 @@ def _one(options: argparse.Namespace) -> int:
 
 
 def _search(options: argparse.Namespace) -> int:
-    from kbroker.testing.calm import calm_plan  # noqa: PLC0415 - after a mutant is installed
+    from kbroker.testing.calm import calm_plan, small_plan  # noqa: PLC0415 - after a mutant is installed
     from kbroker.testing.drawing import drawn_plan  # noqa: PLC0415
     from kbroker.testing.searching import is_repeatable, of_seeds  # noqa: PLC0415
 
     found: list[Plan] = []
     simulated = real = runs = 0
     counts: Counter[str] = Counter()
-    for outcome in of_seeds(options.seeds, jobs=options.jobs, draw=calm_plan if options.calm else drawn_plan):
+    draw = calm_plan if options.calm else small_plan if options.small else drawn_plan
+    for outcome in of_seeds(options.seeds, jobs=options.jobs, draw=draw):
         runs += 1
         simulated += outcome.simulated_ms
         real += outcome.real_ms
@@ -172,7 +175,7 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
     for finding in outcome.findings[:10]:
         _say(f"  {finding}")
     if outcome.findings:
-        calm = " --calm" if options.calm else ""
+        calm = " --calm" if options.calm else " --small" if options.small else ""
         plan = f"--seed {outcome.plan.seed}{calm}" if options.plan is None else f"--plan {options.plan}"
         _say(f"  again: python -m kbroker.testing.simulate {plan}{mutant}")
 
