@@ -19,7 +19,7 @@ from kbroker.node import NodeFailed
 from kbroker.testing.disk import Fault
 from kbroker.testing.memory_node import memory_broker
 from tests.broker_process import BrokerProcess, connect, serve_and_fail
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -268,15 +268,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         broker.process.send_signal(signal.SIGCONT)
         code = broker.process.wait(timeout=10)
     assert code in (130, 143)
-
-
-def test_a_topic_setting_without_effect_is_logged(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data") as broker, broker.client() as client:
-        config = CreatableTopicConfig(name="cleanup.policy", value="compact")
-        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
-        answer = client.ask(CreateTopicsRequest(topics=[topic]), version=5)
-        assert answer.topics[0].error_code == 0
-        assert "compaction is not implemented yet topic=t" in broker.stop_and_read_errors()
 
 
 def advertised(client: Connection) -> list[tuple[str, int]]:

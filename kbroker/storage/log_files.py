@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from kbroker.runtime.ports import Disk
@@ -356,6 +356,15 @@ class LogFiles:
             self.snapshots.remove(offset)
 
     # --- deleting segments --------------------------------------------------------------------------------------------
+
+    def sync_snapshot(self, offset: int) -> None:
+        """Make the producer snapshot at an offset durable. Its producers may have no batches after it, so once the
+        segments before it are deleted, nothing else knows their last batches.
+        """
+        if offset in self.snapshots:
+            with closing(self.disk.open(self.snapshot_path(offset))) as file:
+                sync_file(file)
+            sync_names(self.disk, self.directory)
 
     def release(self, segments: Sequence[Segment]) -> None:
         """Remove the oldest segments from the log; `doom` or a restart removes their files."""

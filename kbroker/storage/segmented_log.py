@@ -220,8 +220,11 @@ class SegmentedLog(LogView):
             return
         assert len(doomed) < len(segments)
         assert doomed == segments[: len(doomed)]
-        # Raise the offsets first, so that no reader looks for the segments.
         start_offset = segments[len(doomed)].base_offset
+        if self.producers.producers:
+            with self.disk_errors():
+                self.files.sync_snapshot(start_offset)
+        # Raise the offsets first, so that no reader looks for the segments.
         self.local_log_start_offset = max(self.local_log_start_offset, start_offset)
         if not plan.is_copied:
             self.raise_log_start_offset(max(self.log_start_offset, start_offset))

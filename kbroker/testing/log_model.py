@@ -79,6 +79,8 @@ class ModelLog:
         self.pending = []
 
     def refuse_append(self) -> None:
+        """The append failed, and its bytes were cut off. A loss of power may undo the cut, which is not synced."""
+        self._older.append(self.batches + self.pending)
         self.pending = []
 
     def begin_truncation(self, offset: int) -> None:
