@@ -1,6 +1,7 @@
 """Plans of other lengths than the drawn ones: small ones for CI, and calm ones.
 
-Calm plans are clusters that run for hours, like those of users: long calm times with few records, and faults now and then.
+Calm plans are clusters that run for hours, like those of users: long calm times with few records, and now and then
+faults.
 
 The topology, topics and settings are those of the seed's ordinary plan. Its clients work more slowly, the periodic
 tasks run as rarely as they may, and every few minutes a burst of faults comes. So an hour costs a fraction of the
