@@ -140,7 +140,10 @@ def registration(broker: int, incarnation: int = 1, **more: Any) -> Message:
         "ClusterId": CLUSTER_ID,
         "IncarnationId": bytes([incarnation]) * 16,
         "Listeners": [listener],
-        "Features": [{"Name": "metadata.version", "MinSupportedVersion": 7, "MaxSupportedVersion": 30}],
+        "Features": [
+            {"Name": "metadata.version", "MinSupportedVersion": 7, "MaxSupportedVersion": 30},
+            {"Name": "group.version", "MinSupportedVersion": 0, "MaxSupportedVersion": 1},
+        ],
         "Rack": None,
         "LogDirs": [bytes([broker]) * 16],
         **more,
