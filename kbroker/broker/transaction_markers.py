@@ -2,7 +2,8 @@
 
 The transaction coordinator sends markers to the leaders of the partitions of a transaction until each of them has been
 appended. Every partition has its own result. A marker counts as written when all in-sync replicas have it; the
-coordinator repeats markers whose result it does not know, and a repeated marker does no harm.
+coordinator repeats markers whose result it does not know, and a marker that is repeated before the next
+transaction begins does no harm.
 
 A marker in `__consumer_offsets` also ends the pending offsets of its transaction: the group coordinator learns of it in
 the order of the log.

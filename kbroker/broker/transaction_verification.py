@@ -172,25 +172,27 @@ class TransactionVerifier:
         version = API_VERSION if is_new else OLD_API_VERSION
         was_open = line.connection is not None
         answer: AddPartitionsToTxnResponse | None = None
-        with trio.move_on_after(timeout_ms / 1000):
-            while True:
-                try:
-                    if line.connection is None:
-                        line.connection = await connect_to_peer(
-                            broker,
-                            coordinator_id,
-                            client_id=f"broker-{broker.node_id}-transactions",
-                            timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
-                        )
-                    answer = await line.connection.ask(request, version=version)
-                    break
-                except (OSError, ConnectionClosed, Malformed):
-                    line.close()
-                    if not was_open:
+        try:
+            with trio.move_on_after(timeout_ms / 1000):
+                while True:
+                    try:
+                        if line.connection is None:
+                            line.connection = await connect_to_peer(
+                                broker,
+                                coordinator_id,
+                                client_id=f"broker-{broker.node_id}-transactions",
+                                timeout_ms=broker.settings.replication.replica_socket_timeout_ms,
+                            )
+                        answer = await line.connection.ask(request, version=version)
                         break
-                    was_open = False
-        if answer is None:
-            line.close()
+                    except (OSError, ConnectionClosed, Malformed):
+                        line.close()
+                        if not was_open:
+                            break
+                        was_open = False
+        finally:
+            if answer is None:
+                line.close()
         return answer
 
 

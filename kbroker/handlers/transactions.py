@@ -5,6 +5,7 @@ The decisions are in `kbroker.coordinator.transactions`. Listing and describing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -132,14 +133,17 @@ async def list_transactions(
         while portion := list(islice(transactions, LISTED_AT_ONCE)):
             if broker.turns.due(len(portion)):
                 await broker.turns.next()
-            for found in listed(
+            selected: Iterable[object] = listed(
                 portion,
                 states=states,
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
                 timestamp_ms=timestamp_ms,
                 matches=matches,
-            ):
+            )
+            if matches is not None:  # one long id can take a second; matching releases the interpreter's lock
+                selected = await broker.env.run_blocking(list, selected)
+            for found in selected:
                 reply.add(found)
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=reply.elements)

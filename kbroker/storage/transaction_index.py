@@ -55,8 +55,9 @@ class TransactionIndex(Index):
         """Write the unwritten entries to the file."""
         tail = self._tail
         if tail:
-            super().write_out()
+            # First: a reader in another thread that finds no unwritten entries must look into the file.
             self._written_until = self._entry.unpack_from(tail, len(tail) - self._entry.size)[LAST_OFFSET]
+            super().write_out()
 
     @property
     def is_empty(self) -> bool:

@@ -128,7 +128,7 @@ class TransactionShard:
                 records += evicted
         if step.after is None:
             return Decided([], step)
-        if step.after.client_version > 0 and self._server_version() == 0:
+        if type(request) is not Init and step.after.client_version > 0 and self._server_version() == 0:
             # The record could not say how the transaction ends. Clients do not ask for this without the feature.
             return Decided([], Step(ErrorCode.UNSUPPORTED_VERSION))
         return Decided([*records, self._record(step.after)], step._replace(after=None), _refused)
@@ -173,7 +173,10 @@ class TransactionShard:
                 self.abort_count += known.state is COMPLETE_ABORT
 
     def on_append_failed(self, decided: Decided, code: ErrorCode, *, now_ms: int, timestamp_ms: int) -> None:
-        """Nothing was changed, so there is nothing to undo."""
+        """Nothing was changed, so there is nothing to undo. Expiry must not fail again at once."""
+        if decided.refuse is None and self._expiry.deadline_ms is not None:
+            pause_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            self._timers.schedule(self._expiry, max(self._expiry.deadline_ms, now_ms + pause_ms))
 
     def take_answers(self) -> list[tuple[Parked, Any]]:
         """No request is parked."""

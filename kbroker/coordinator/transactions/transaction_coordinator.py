@@ -193,12 +193,12 @@ class TransactionCoordinator:
             codes = await self._add(one, api_version)
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await self._results(one.topics, codes))
         results: list[AddPartitionsToTxnResult] = []
-        is_unsupported = False
+        unsupported = 0
 
         async def decide(transaction: AddPartitionsToTxnTransaction, result: AddPartitionsToTxnResult) -> None:
-            nonlocal is_unsupported
+            nonlocal unsupported
             codes = await self._add(transaction, api_version)
-            is_unsupported |= ErrorCode.UNSUPPORTED_VERSION in codes.values()
+            unsupported += ErrorCode.UNSUPPORTED_VERSION in codes.values()
             result.topic_results = await self._results(transaction.topics, codes)
 
         async with trio.open_nursery() as nursery:
@@ -208,7 +208,7 @@ class TransactionCoordinator:
                 result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=[])
                 results.append(result)
                 nursery.start_soon(decide, transaction, result)
-        if is_unsupported:
+        if results and unsupported == len(results):  # as Kafka; but one such transaction must not fail the others
             return AddPartitionsToTxnResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
 

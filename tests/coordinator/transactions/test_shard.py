@@ -8,7 +8,13 @@ from kbroker.config.transactions import TransactionSettings
 from kbroker.coordinator.common.ports import Decided
 from kbroker.coordinator.transactions.records import TransactionRecord, decode_record
 from kbroker.coordinator.transactions.shard import BYTES_OF_AN_ID, SCANNED_AT_ONCE, TransactionShard
-from kbroker.coordinator.transactions.state import ONGOING, PREPARE_ABORT, Transaction, TransactionState
+from kbroker.coordinator.transactions.state import (
+    COMPLETE_COMMIT,
+    ONGOING,
+    PREPARE_ABORT,
+    Transaction,
+    TransactionState,
+)
 from kbroker.coordinator.transactions.transitions import Init, Step
 from wire.errors import ErrorCode, Malformed
 
@@ -100,3 +106,24 @@ def test_records_that_are_never_stored_are_malformed() -> None:
         with pytest.raises(Malformed, match=f"status {status}"):
             decode_record(key, damaged)
     assert decode_record(b"\x00\x05later", value) is None
+
+
+def test_expiry_pauses_after_a_failed_append() -> None:
+    found = shard(ids=SCANNED_AT_ONCE, state=COMPLETE_COMMIT)
+    decided = found.on_time(now_ms=20_000, timestamp_ms=20_000)
+    assert len(decided.records) == SCANNED_AT_ONCE
+    found.on_append_failed(decided, ErrorCode.NOT_ENOUGH_REPLICAS, now_ms=20_000, timestamp_ms=20_000)
+    due_ms = found.next_deadline_ms()
+    assert due_ms is not None
+    assert due_ms >= 30_000
+
+
+def test_an_id_of_the_newer_protocol_can_be_used_after_a_downgrade() -> None:
+    version = 2
+    made = TransactionShard(SETTINGS, server_version=lambda: version)
+    known = Transaction("x", 7, 1, timeout_ms=1_000, state=COMPLETE_COMMIT, client_version=2)
+    made.replay(*stored("x", known))
+    made.on_loaded(now_ms=0, timestamp_ms=0)
+    version = 0
+    decided = made.decide(Init("x", 1_000), -1, now_ms=1, timestamp_ms=1)
+    assert decided.response.code is ErrorCode.NONE
