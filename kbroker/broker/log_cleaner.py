@@ -67,9 +67,12 @@ class PassRunner:
     """Runs the steps of one pass in a worker process, or here if no other process can access the disk. Blocking."""
 
     def __init__(self, disk: Disk, plan: CleaningPlan) -> None:
-        """Errors: OSError if no process can be started; WorkerFailed."""
+        """Errors: KAFKA_STORAGE_ERROR if no process can be started; WorkerFailed."""
         self._disk, self._directory = disk, plan.directory
-        self._worker = Worker() if disk.is_shared else None
+        try:
+            self._worker = Worker() if disk.is_shared else None
+        except (OSError, ValueError) as error:  # no error of the disk, so the log directory must not go offline
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no process can be started: {error}") from error
         if self._worker is not None:
             self._worker.call(cleaning_pass.begin, disk, plan)
         else:
@@ -218,8 +221,11 @@ class LogCleaner:
                 self._give_up(log, str(error))
         except WorkerFailed as error:
             self._retry_later(log, str(error))
-            if self._failing[log].count >= MOST_FAILURES:
+            failing = self._failing.get(log)  # None if the log is closed
+            if failing is not None and failing.count >= MOST_FAILURES:
                 self._give_up(log, str(error))
+        except Exception as error:  # noqa: BLE001  (a defect must not end the broker; Kafka does the same)
+            self._give_up(log, repr(error))
         else:
             self._failing.pop(log, None)
         finally:
@@ -245,7 +251,7 @@ class LogCleaner:
         broker, settings = self._broker, self._settings
         env = broker.env
         began_ms, generation, size = env.now_ms(), log.generation, log.size
-        sources = sources_of(log, found)
+        sources = list(sources_of(log, found))
         make_plan = partial(
             plan_pass,
             log,
@@ -259,7 +265,7 @@ class LogCleaner:
             max_decompressed_bytes=broker.settings.limits.kbroker_max_decompressed_batch_bytes,
         )
         async with broker.locked(log):
-            if not self._may_continue(log, generation):
+            if not self._may_continue(log, generation) or found.first_uncleanable_offset > self._stable_offset(log):
                 return
             plan = await env.run_blocking(make_plan)
         with log.disk_errors():
@@ -269,7 +275,7 @@ class LogCleaner:
         finally:
             with trio.CancelScope(shield=True):
                 await env.run_blocking(runner.end)
-        if finished is None:
+        if finished is None or not self._may_continue(log, generation):
             return
         log.cleaned_offset = finished.end_offset
         await broker.write_cleaned_offsets()
@@ -279,7 +285,7 @@ class LogCleaner:
         return self._may_clean(log) and log.generation == generation
 
     async def _run_steps(
-        self, runner: PassRunner, log: Log, sources: Sequence[Segment], generation: int
+        self, runner: PassRunner, log: Log, sources: list[Segment], generation: int
     ) -> Finished | None:
         """The end of the pass; None if it was ended early."""
         while True:
@@ -308,7 +314,7 @@ class LogCleaner:
                 return False
             size = 0
 
-    async def _replace(self, log: Log, sources: Sequence[Segment], step: CleanedSegment, generation: int) -> bool:
+    async def _replace(self, log: Log, sources: list[Segment], step: CleanedSegment, generation: int) -> bool:
         env = self._broker.env
         async with self._broker.locked(log):
             if not self._may_continue(log, generation):
@@ -317,6 +323,8 @@ class LogCleaner:
             due_ms = env.now_ms() + delay_ms
             with trio.CancelScope(shield=True):
                 if await env.run_blocking(partial(replace, log, sources, step, due_ms=due_ms)):
+                    # A replaced segment holds its file open, and with it the disk space.
+                    sources[:] = [one for one in sources if one.base_offset not in step.base_offsets]
                     return True
         return False
 

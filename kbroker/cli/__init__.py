@@ -42,6 +42,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with usage and message."""
+        if "invalid choice" in message:  # of a command
+            super().error(message)
         from difflib import get_close_matches  # noqa: PLC0415  (only for a mistake)
 
         known = [flag for action in self._actions for flag in action.option_strings]

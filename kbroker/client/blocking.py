@@ -24,7 +24,7 @@ _TLS_RECORDS = (b"\x15", b"\x16")  # an alert, a handshake
 def _refuse_other_protocols(begin: bytes) -> None:
     """Recognize other protocols by the first bytes of an answer. Errors: ConnectionError."""
     if begin.startswith(b"HTTP"):
-        raise ConnectionError("an HTTP server answers there, such as the pages of a broker, and no broker")
+        raise ConnectionError("an HTTP server answers there, not a broker")
     if begin[:1] in _TLS_RECORDS and begin[1:2] == b"\3":
         raise ConnectionError("the server uses TLS on this port, and the client does not (security.protocol=SSL)")
     if not begin:

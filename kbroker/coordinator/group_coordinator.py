@@ -167,6 +167,7 @@ class GroupCoordinator:
         ):
             return answer
         request.member_id = answer.member_id or request.member_id
+        request.member_epoch = answer.member_epoch  # a static member that joins twice would be refused
         again: ConsumerGroupHeartbeatResponse = await self.ask(request.group_id, request, caller, wait=wait)
         return again
 

@@ -131,6 +131,9 @@ class GroupShard:
         except KafkaError as error:
             self._drop(error.code)
             response = refuse(request, error.code, caller.api_version, error.message)
+        except Exception:
+            self._drop(ErrorCode.UNKNOWN_SERVER_ERROR)  # a fault must not leave its records to the next decision
+            raise
         if type(response) is JoinGroupResponse:
             in_version(response, caller.api_version)
         return self._outcome(response, partial(_refused, request, caller.api_version))

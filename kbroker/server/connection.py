@@ -274,9 +274,8 @@ class Connection:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            if (
-                not self._dispatcher.quotas.is_active
-            ):  # a connection that is muted must not hold memory of its next frame
+            # A muted connection must not hold memory of its next frame; any quota may mute it but after a Produce.
+            if frame[0] == frame[1] == 0 and not self._dispatcher.quotas.is_active:
                 nursery.start_soon(self._receive_ahead)
             try:
                 await self._answer_one(frame)

@@ -22,6 +22,7 @@ from kbroker.runtime.ports import Buffer
 from kbroker.storage.cleaning_map import OffsetMap
 from kbroker.storage.cleaning_records import ScannedRecords, scan_records, timestamp_deltas, with_timestamp_delta
 from kbroker.storage.cleaning_transactions import CleanedTransactions
+from kbroker.storage.log_config import MAX_INT64
 from wire.batch_header import (
     CODEC_MASK,
     CRC_START,
@@ -152,10 +153,12 @@ class BatchCleaner:
         sets_horizon = needs_horizon and not batch.has_delete_horizon
         if sets_horizon or not batch.is_log_append_time:
             deltas = timestamp_deltas(data, starts)
+        horizon = min(self.timestamp_ms + self.delete_retention_ms, MAX_INT64)
+        # A timestamp delta has 64 bits. A record from too long ago for that gets no horizon, and stays.
+        sets_horizon = sets_horizon and base_timestamp + min(deltas) - horizon >= -MAX_INT64 - 1
         if not batch.is_log_append_time:
             max_timestamp = base_timestamp + max(deltas)
         if sets_horizon:
-            horizon = self.timestamp_ms + self.delete_retention_ms
             shift = base_timestamp - horizon
             base_timestamp = horizon
             payload = b"".join(

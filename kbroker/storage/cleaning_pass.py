@@ -162,6 +162,11 @@ class _Pass:
             if end <= start:
                 continue
             for batch in self._batches(source):
+                if not offsets.latest_offset < batch.base_offset <= batch.last_offset < end or not batch.crc_is_valid():
+                    # Checked before a segment is replaced: a damaged key would displace the record of another one.
+                    raise Malformed(
+                        f"the batch at offset {batch.base_offset} is damaged: its CRC or its offsets are wrong"
+                    )
                 is_aborted = transactions.may_drop(batch)
                 if batch.last_offset >= start:
                     if not (batch.is_control or is_aborted) and not self._add(batch, start):
@@ -192,12 +197,10 @@ class _Pass:
         output.begin(group[0].base_offset)
         kept_before = len(cleaner.transactions.kept)
         dropped: RecordBatch | None = None
-        is_changed = len(group) > 1
         for source in group:
             for batch in self._batches(source):
                 kept = cleaner.clean(batch)
                 dropped = batch if kept is None else None
-                is_changed = is_changed or kept is None or len(kept) != batch.size
                 if kept is not None:
                     self._written += len(kept)
                     output.add(kept)

@@ -149,6 +149,9 @@ class Log(SegmentedLog):
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._segment_ms = config.segment_ms
+        if config.is_compacting and config.max_compaction_lag_ms > 0:
+            # Records in the active segment cannot be compacted.
+            self._segment_ms = min(self._segment_ms, config.max_compaction_lag_ms)
         self.tail.segment.interval_bytes = config.index_interval_bytes
         self._flush_messages = config.flush_messages
         self._offset_entries = config.offset_index_entries

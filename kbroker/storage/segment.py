@@ -236,6 +236,8 @@ class Segment:
 
     def write_indexes(self) -> None:
         """Write new entries to the index files; done by rolls, flushes and closes."""
+        if self.replaced is not None:
+            return  # the names of its files belong to a cleaned segment
         if self._offset_index is not None:
             self._offset_index.write_out()
         if self._time_index is not None:

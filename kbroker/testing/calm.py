@@ -4,7 +4,7 @@ Calm plans are clusters that run for hours, like those of users: long calm times
 faults.
 
 The topology, topics and settings are those of the seed's ordinary plan. Its clients work more slowly, the periodic
-tasks run as rarely as they may, and every few minutes a burst of faults comes. So an hour costs a fraction of the
+tasks run at long intervals, and every few minutes a burst of faults comes. So an hour costs a fraction of the
 processor time, and what needs hours is reached: expiry, snapshots, long idle times, many elections in one log.
 """
 

@@ -1,4 +1,4 @@
-"""What a test tells a broker that it has started, beside the protocol: rules for requests, and its clock.
+"""Commands from a test to a broker that it has started, outside of Kafka's protocol: rules and the clock.
 
 The commands are values, so that they can travel to a broker in another process:
 
@@ -28,11 +28,12 @@ def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any
     if "add" in command:
         return {"rule": book.add(Rule(**command["add"]))}
     if "hits" in command:
-        return {"hits": book.rules[command["hits"]].hits}
+        rule = book.rules.get(command["hits"])  # None if the broker was restarted
+        return {"hits": 0 if rule is None else rule.hits}
     if "remove" in command:
-        book.rules.pop(command["remove"], None)
+        book.end(command["remove"])
     elif "clear" in command:
-        book.rules.clear()
+        book.end(*book.rules)
     else:
         clock.advance(command["advance_ms"])
     return {}

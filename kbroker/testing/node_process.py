@@ -32,15 +32,16 @@ class NodeProcess:
         self.log = directory / f"{name}.log"
         self.address = ""
         self.http: str | None = None
-        self._asked = json.dumps(asked)
+        self._asked = dict(asked)
         self._begin()
 
     def _begin(self) -> None:
-        command = [sys.executable, "-m", "kbroker.testing.node_child", self._asked]
+        # -P: a folder of the project under test must not hide a package.
+        command = [sys.executable, "-P", "-m", "kbroker.testing.node_child", json.dumps(self._asked)]
         with self.log.open("ab") as errors:
-            # A session of its own, so that Ctrl-C reaches only the test, which then stops its brokers in order.
+            # A process group of its own, so that Ctrl-C reaches only the test, which then stops its brokers in order.
             self._process = subprocess.Popen(  # noqa: S603  (this program itself)
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0
             )
 
     @property
@@ -67,7 +68,7 @@ class NodeProcess:
         """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not run."""
         assert self._process.stdin is not None
         answer = None
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ValueError):  # the broker has ended, or `kill` has closed the pipe
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
             answer = self._answer(_ANSWER_S)
@@ -82,10 +83,14 @@ class NodeProcess:
         return json.loads(line) if line else None
 
     def restart(self) -> None:
-        """Start it again after `stop` or `kill`, with the same settings and directory. Rules are gone."""
+        """Start it again after `stop` or `kill`, at the same address, with the same directory. Rules are gone."""
         self._close()
+        before = self.address
+        if before and "defaults" in self._asked:
+            self._asked["defaults"] = {**self._asked["defaults"], "listeners": f"PLAINTEXT://{before}"}
         self._begin()
         self.await_ready()
+        self.address = before
 
     def pause(self) -> None:
         """Freeze the process until `resume`."""
@@ -105,6 +110,7 @@ class NodeProcess:
         """End it in order."""
         if self.is_running:
             self._process.terminate()
+            self.resume()
             try:
                 self._process.wait(STOP_S)
             except subprocess.TimeoutExpired:

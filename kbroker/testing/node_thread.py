@@ -65,6 +65,11 @@ class NodeThread:
         self.address = f"{host}:{port}"
         self._ready.set()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the node has not ended."""
+        return self._thread.is_alive()
+
     def control(self, command: Command) -> dict[str, Any]:
         """Tell the broker a command; see kbroker.testing.control."""
         assert self._token is not None, "the constructor waits until it is ready"

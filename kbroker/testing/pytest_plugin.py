@@ -133,12 +133,15 @@ def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
     view = Kbroker(kbroker_server)
     is_ours = bool(kbroker_server.nodes)
     before = set(kbroker_server.topics())
+    old = set(kbroker_server.groups()) if is_ours else set()
     yield view
+    if is_ours:
+        kbroker_server.faults.clear()
     # Other programs may use a broker that is not ours.
     names = [name for name in kbroker_server.topics() if name not in before]
     kbroker_server.delete_topics([name for name in names if is_ours or name.startswith(view.prefix)])
-    if is_ours and (groups := kbroker_server.groups()):
-        kbroker_server.delete_groups(groups)
+    if is_ours:
+        kbroker_server.delete_groups([group for group in kbroker_server.groups() if group not in old])
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,12 @@ class RuleBook:
         self.rules[number] = rule
         return number
 
+    def end(self, *numbers: int) -> None:
+        """Let rules apply no more; their hits remain known."""
+        for number in numbers:
+            if number in self.rules:
+                self.rules[number].times = 0
+
     def find(self, api: str, client_id: str) -> Rule | None:
         """The rule for a request; None if no rule applies."""
         return next((rule for rule in self.rules.values() if rule.matches(api, client_id)), None)
@@ -78,7 +84,7 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: A
     if rule is None:
         return await handler.function(request, broker, context)
     if rule.action == FAIL and isinstance(request, FetchRequest) and request.session_epoch > 0 and not request.topics:
-        # The request of a session does not name its partitions. Without the session the client's next one does.
+        # The request of a session does not name its partitions. After this error the client's next Fetch names them.
         return refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     rule.hits += 1
     if rule.action == DELAY:

@@ -52,6 +52,9 @@ class Running(Protocol):
     http: str | None
     log: Path
 
+    @property
+    def is_running(self) -> bool: ...
+
     def control(self, command: Command) -> dict[str, Any]: ...
 
     def stop(self) -> None: ...
@@ -96,7 +99,7 @@ class Server:
     def _ours(self) -> list[Running]:
         if not self.nodes:
             raise RuntimeError("faults and clocks need a broker that the test has started")
-        return [node for node in self.nodes if node.address]
+        return [node for node in self.nodes if node.address and node.is_running]
 
     @property
     def client(self) -> Cluster:
@@ -253,7 +256,7 @@ class Server:
     def state(self) -> str:
         """The state page of the first node with pages as JSON; empty without one."""
         for node in self.nodes:
-            if node.http is not None:
+            if node.http is not None and node.is_running:
                 host, _, port = node.http.rpartition(":")
                 connection = HTTPConnection(host, int(port), timeout=5)
                 try:
@@ -266,7 +269,7 @@ class Server:
 
 def pages_address(log: Path) -> str | None:
     """The address of a node's pages, from its log; None if it has none, or does not log it."""
-    for line in log.read_text(errors="replace").splitlines():
+    for line in reversed(log.read_text(errors="replace").splitlines()):  # the last start counts
         if _PAGES in line and _URL in line:
             return line.partition(_URL)[2].split("/")[0]
     return None
@@ -316,9 +319,10 @@ async def _in_thread(function: Callable[[], T]) -> T:
     from sniffio import current_async_library  # noqa: PLC0415  (comes with trio; tests without async do not need it)
 
     if current_async_library() == "trio":
-        from trio import to_thread  # noqa: PLC0415
+        from trio import CancelScope, to_thread  # noqa: PLC0415
 
-        return await to_thread.run_sync(function)
+        with CancelScope(shield=True):  # a cancelled test must not leave its broker behind
+            return await to_thread.run_sync(function)
     import asyncio  # noqa: PLC0415
 
     return await asyncio.to_thread(function)

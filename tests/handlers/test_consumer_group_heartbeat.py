@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from kbroker.coordinator.consumer.targets import INLINE_ELEMENTS
 from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.testing.memory_node import Client
+from tests.coordinator.consumer.test_migrating import assignment
+from tests.coordinator.world import subscription
+from tests.handlers.asking import create_topic
+from tests.handlers.groups import find
 from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -18,9 +23,11 @@ from wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.list_groups import ListGroupsRequest
 from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
+from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 SAFE_DOWNGRADE = 2
@@ -113,3 +120,34 @@ async def test_the_assignment_interval_changes_while_the_broker_runs(client: Cli
         epoch = (await join(client, member_id=f"m{interval_ms}")).member_epoch
         described = await client.ask(ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False))
         assert (described.groups[0].group_epoch == described.groups[0].assignment_epoch == epoch) == is_assigned
+
+
+@pytest.mark.parametrize("indexes", [(0, 4_000), (0, 0)], ids=["unknown", "twice"])
+async def test_a_wrong_assignment_of_a_classic_leader_does_no_harm(indexes: tuple[int, ...], client: Client) -> None:
+    await create_topic(client, "orders")
+    await find(client, "g")
+    joining = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("orders"))],
+    )
+    joined = await client.ask(joining, version=3)
+    given = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment(*indexes))
+    syncing = SyncGroupRequest(
+        group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, assignments=[given]
+    )
+    assert (await client.ask(syncing, version=3)).error_code == ErrorCode.NONE
+    entering = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="new",
+        member_epoch=0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=["orders"],
+        topic_partitions=[],
+    )
+    assert (await client.ask(entering, version=1)).error_code == ErrorCode.NONE
+    await trio.sleep(60)
+    assert await find(client, "g") == 1, "the coordinator still works"

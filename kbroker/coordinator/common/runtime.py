@@ -346,7 +346,11 @@ class CoordinatorRuntime(Generic[S]):
 
     async def _do_jobs(self) -> None:
         async for led, job in self._jobs:
-            result = await self._env.run_blocking(job.run)
+            try:
+                result = await self._env.run_blocking(job.run)
+            except Exception:
+                logger.exception("fault in a job", partition=led.partition.name)
+                continue
             with suppress(KafkaError):  # the leadership was lost while waiting for the lock
                 await self.decide(led, job.decide(result))
 

@@ -195,6 +195,8 @@ class ConsumerGroup:
         """Add or replace a member."""
         old = self.members.get(new.member_id)
         self._recount(old, new)
+        if old is not None and old.instance_id != new.instance_id:
+            self._forget_instance(old)
         self.members[new.member_id] = new
         if new.instance_id is not None:
             self.static_members[new.instance_id] = new.member_id
@@ -203,7 +205,10 @@ class ConsumerGroup:
         """Remove a member. Its instance id may already belong to another one."""
         old = self.members.pop(member_id)
         self._recount(old, None)
-        if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+        self._forget_instance(old)
+
+    def _forget_instance(self, old: ConsumerMember) -> None:
+        if old.instance_id is not None and self.static_members.get(old.instance_id) == old.member_id:
             del self.static_members[old.instance_id]
 
     def _recount(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:

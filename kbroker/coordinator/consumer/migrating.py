@@ -239,9 +239,11 @@ def to_classic(
     renamed = {replaced.member_id: joining.member_id} if joining is not None and replaced is not None else {}
     context.records += group_tombstones(group, renamed)
 
+    member_ids = tuple(group.members)  # the tombstones remove them before on_appended
+
     def on_appended() -> None:
-        for member in group.members.values():
-            timing.cancel(context, group_id, member.member_id)
+        for member_id in member_ids:
+            timing.cancel(context, group_id, member_id)
         context.groups[group_id] = classic
         for one in classic.members.values():
             context.extend_session(one)

@@ -8,10 +8,11 @@ Source: TargetAssignmentBuilder and maybeUpdateTargetAssignment of Apache Kafka 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from kbroker.coordinator.consumer.assignors import Assignment, Subscribed, Subscriber, assign_range, assign_same_topics
 from kbroker.coordinator.consumer.balancing import balance
@@ -127,11 +128,30 @@ def _compute(given: _Input) -> dict[str, Partitions]:
             ids_of[key] = tuple(topic_ids(key[0] | given.topics.get(key[1], frozenset()), given.image))
         subscribers[member_id] = Subscriber(member.instance_id, ids_of[key], given.target.get(member_id, NO_PARTITIONS))
     counts = {id: len(given.image.topics_by_id[id].partitions) for ids in ids_of.values() for id in ids}
+    taken: dict[UUID, set[int]] = {}
+    subscribers = {
+        member_id: one._replace(target=_valid(one.target, counts, taken)) for member_id, one in subscribers.items()
+    }
     assigned = ASSIGNORS[given.assignor](Subscribed(subscribers, counts, given.is_homogeneous))
     return {
         member_id: {topic_id: frozenset(partitions) for topic_id, partitions in assigned.get(member_id, {}).items()}
         for member_id in given.members
     }
+
+
+def _valid(target: Partitions, counts: Mapping[UUID, int], taken: dict[UUID, set[int]]) -> Partitions:
+    """A target without partitions that do not exist or that an earlier member has: the leader of a classic group may
+    have assigned them, and after a failover only some records of a large target may be in the log.
+    """
+    valid: dict[UUID, frozenset[int]] = {}
+    for topic_id, partitions in target.items():
+        others = taken.setdefault(topic_id, set())
+        count = counts.get(topic_id, 0)
+        mine = frozenset(partition for partition in partitions if 0 <= partition < count and partition not in others)
+        if mine:
+            valid[topic_id] = mine
+            others |= mine
+    return valid
 
 
 def _records(given: _Input, targets: dict[str, Partitions]) -> list[ConsumerRecord]:

@@ -113,9 +113,8 @@ def test_expiry_pauses_after_a_failed_append() -> None:
     decided = found.on_time(now_ms=20_000, timestamp_ms=20_000)
     assert len(decided.records) == SCANNED_AT_ONCE
     found.on_append_failed(decided, ErrorCode.NOT_ENOUGH_REPLICAS, now_ms=20_000, timestamp_ms=20_000)
-    due_ms = found.next_deadline_ms()
-    assert due_ms is not None
-    assert due_ms >= 30_000
+    assert not found.on_time(now_ms=20_002, timestamp_ms=20_002).records
+    assert len(found.on_time(now_ms=40_000, timestamp_ms=40_000).records) == SCANNED_AT_ONCE
 
 
 def test_an_id_of_the_newer_protocol_can_be_used_after_a_downgrade() -> None:
