@@ -3,11 +3,12 @@
 The leader of a partition asks before the first write of a transaction to it, and so does a group coordinator before
 the first pending offsets. With transaction.version 2 the same request adds the partitions, so that clients need not.
 
-Each coordinator gets one request at a time. The transactions that come up meanwhile are in the next one, so the number
-of requests does not grow with the number of producers. There is no task for this: every caller waits for the lock of
-its coordinator, and the first one that gets it sends for all. If it is cancelled, the next one sends.
+Each coordinator gets one request at a time. Transactions that arrive during a request are in the next one, so the
+number of requests does not grow with the number of producers. There is no task for this: every caller waits for the
+lock of its coordinator, and the first one that gets it sends for all. If it is cancelled, the next one sends.
 
-A coordinator that cannot be reached or does not answer gives NETWORK_EXCEPTION. The producer can only retry.
+A coordinator that cannot be reached or does not answer gives NETWORK_EXCEPTION. Producers retry it; the group
+coordinator answers COORDINATOR_LOAD_IN_PROGRESS instead, which transactional clients retry.
 
 Source  AddPartitionsToTxnManager of Apache Kafka 4.3.1
 """

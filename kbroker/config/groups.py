@@ -99,7 +99,7 @@ class GroupSettings:
         default=10 * MINUTE,
         at_least=10_000,
         internal=True,
-        doc="How often the topics that match the regular expressions of a consumer group are found anew.",
+        doc="How often the broker looks for topics that match the regular expressions of a consumer group.",
     )
     group_consumer_session_timeout_ms: int = setting(
         default=45_000,

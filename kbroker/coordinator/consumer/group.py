@@ -11,7 +11,7 @@ Source: ConsumerGroup and ModernGroup of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -258,8 +258,3 @@ def as_partitions(topics: Iterable[Any]) -> Partitions:
 def partitions_of(epochs: Epochs) -> dict[UUID, frozenset[int]]:
     """Assigned partitions without their epochs."""
     return {topic_id: frozenset(of_topic) for topic_id, of_topic in epochs.items()}
-
-
-def count_partitions(target: Mapping[str, Partitions]) -> int:
-    """The number of partitions in a target assignment."""
-    return sum(len(partitions) for of_member in target.values() for partitions in of_member.values())
