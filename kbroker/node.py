@@ -166,6 +166,7 @@ class Node:
         self.server: Server | None = None
         self.recovery = RecoveryProgress()
         self.is_serving = False
+        self.pages_address: str | None = None
         self._metadata: MetadataPublisher | None = None
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None

@@ -19,6 +19,7 @@ class Observed(Protocol):
 
     Shape  broker and server are None until they are created, and on a node that is only controller
     Shape  image is the newest metadata, None until they are loaded
+    Shape  pages_address is host:port of the HTTP pages, None without them
     Note   is_serving: the node has begun to accept connections
     """
 
@@ -29,6 +30,7 @@ class Observed(Protocol):
     broker: Broker | None
     server: Server | None
     recovery: RecoveryProgress
+    pages_address: str | None
     is_serving: bool
 
     @property
