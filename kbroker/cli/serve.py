@@ -184,6 +184,16 @@ def announce(
     with suppress(OSError):  # the output may be a file on a full disk
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
+    if systemd := os.environ.get("NOTIFY_SOCKET"):
+        _notify(systemd)
+
+
+def _notify(address: str) -> None:
+    """Tell systemd that the service is ready (Type=notify); sd_notify(3)."""
+    import socket  # noqa: PLC0415  (only under systemd)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.sendto(b"READY=1", f"\0{address[1:]}" if address.startswith("@") else address)
 
 
 def first_screen(address: str, settings: Settings) -> list[str]:
