@@ -18,7 +18,7 @@ from kbroker.cli._groups import led_partitions, log_offsets
 from kbroker.cli._say import say_json
 from kbroker.cli._table import print_rows
 from kbroker.client.operations import EARLIEST, LATEST, LATEST_TIERED
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -40,7 +40,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Request the copy and wait. Raises CommandFailed if it takes too long."""
     del parser
     topic: str = options.topic
-    env = RealEnv()
+    env = RealClocks()
     with admin_client(options) as client:
         entity = configs.Entity("topics", topic)
         known = {each.name: each.value for each in configs.describe(client, entity, all_of_them=True)}
@@ -87,7 +87,7 @@ def _ask(client: Cluster, entity: configs.Entity, moment_ms: int) -> None:
         ) from refusal
 
 
-def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
+def _moment(env: RealClocks, known: Mapping[str, str | None]) -> int:
     """The current time, but later than the previous value, because an unchanged setting has no effect."""
     before = known.get(KEY)
     return max(env.timestamp_ms(), int(before or "-1") + 1)

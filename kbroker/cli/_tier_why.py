@@ -21,7 +21,7 @@ from kbroker.cli.serve import load_settings
 from kbroker.config import Settings
 from kbroker.config.observability import http_address
 from kbroker.metadata.names import is_tierable
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import TIME_ENTRY
@@ -120,7 +120,7 @@ class _Explained:
         self._catalogue: Catalogue = source.catalogue()
         warn(self._catalogue)
         self._starts = source.reading(source.log_starts)
-        self._now_ms = RealEnv().timestamp_ms()
+        self._now_ms = RealClocks().timestamp_ms()
 
     def tiered_partitions(self) -> list[Partition]:
         """The partitions of tiered topics."""
