@@ -15,6 +15,7 @@ RUN python3 -m venv /opt/kbroker \
     && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/run.txt \
     && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/compile.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY docs/kbroker.1 docs/
 COPY wire wire
 COPY kbroker kbroker
 # Remove the build dependencies and pip, which the broker does not need at run time.
