@@ -9,6 +9,7 @@ Source  the tools of Apache Kafka 4.3.1, and tests that run them beside these
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Final
 
 from kbroker import __version__, build, cli
 from kbroker.cli import _table
+from kbroker.cli._say import say
 
 EXIT_FAILED: Final = 1
 
@@ -94,10 +96,15 @@ def main(tool: str, words: Sequence[str]) -> int:
     # Programs read these tools; even on a terminal the output is Kafka's.
     _table.draws = False
     try:
-        return TOOLS[tool](words)
+        code = TOOLS[tool](words)
+        sys.stdout.flush()
+        return code
     except cli.CommandFailed as failure:
-        print(f"{tool}: {failure}", file=sys.stderr)
+        say(f"{tool}: {failure}", file=sys.stderr)
         return EXIT_FAILED
+    except BrokenPipeError:  # the reader has enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return cli.EXIT_INTERRUPTED
     except SystemExit as end:

@@ -6,11 +6,12 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from kbroker import cli
 from kbroker.cli import CommandFailed, Parser
-from kbroker.cli._admin import add_connection_flags, admin_client
+from kbroker.cli._admin import add_connection_flags, admin_client, read_properties
 from kbroker.cli._consuming import read
 from kbroker.cli._payloads import CLASSES
 from kbroker.cli._positions import Position, Range, TopicPartitions, count, milliseconds, pair, partition
@@ -45,7 +46,7 @@ def _parser(tool: str, config_flag: str, property_flag: str) -> Parser:
     add_connection_flags(parser)
     for name in (property_flag, "--command-property"):
         parser.add_argument(name, action="append", dest="command_property", type=pair, metavar="KEY=VALUE")
-    parser.add_argument(config_flag, dest="command_config", metavar="FILE")
+    parser.add_argument(config_flag, dest="command_config", type=Path, metavar="FILE")
     return parser
 
 
@@ -112,10 +113,12 @@ def consume(words: Sequence[str]) -> int:
     for name in ("--property", "--formatter-property"):
         parser.add_argument(name, action="append", dest="properties", default=[], type=pair, metavar="KEY=VALUE")
     options = parser.parse_args(list(words))
-    settings = dict(options.command_property or [])
+    settings = read_properties(options.command_config) if options.command_config else {}
+    settings |= dict(options.command_property or [])
+    options.isolation_level = settings.pop("isolation.level", options.isolation_level)
     options.group = options.group or settings.pop("group.id", None)
     start = "earliest" if options.from_beginning else settings.pop("auto.offset.reset", options.offset)
-    options.command_property = list(settings.items())
+    options.command_property, options.command_config = list(settings.items()), None
     if options.partition is None and (options.offset != "latest"):
         parser.error("The partition is required when offset is specified.")
     if options.group is not None and options.partition is not None:

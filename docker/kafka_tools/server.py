@@ -66,7 +66,7 @@ def _format(options: argparse.Namespace) -> None:
         return
     identity = DirectoryIdentity(options.cluster_id, settings.node_id, RealEnv().new_uuid())
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)
         write_atomically(RealDisk(), str(file), format_identity(identity).encode())
     except OSError as error:
         raise CommandFailed(f"cannot format {directory}: {error}") from error

@@ -85,6 +85,15 @@ def test_records_go_in_and_out_with_keys(run: Run, at: list[str]) -> None:
     assert run("kafka-get-offsets.sh", *at, "--topic", "keyed").stdout == "keyed:0:2\n"
 
 
+def test_a_consumer_takes_its_group_from_a_file(run: Run, at: list[str], container: Container) -> None:
+    file = container.path / "consumer.properties"
+    file.write_text("group.id=from-file\nauto.offset.reset=earliest\nisolation.level=read_committed\n")
+    run("kafka-console-producer", *at, "--topic", "filed", input="1\n")
+    words = ["--topic", "filed", "--consumer.config", str(file), "--max-messages", "1"]
+    assert run("kafka-console-consumer", *at, *words).stdout == "1\n"
+    assert "from-file" in run("kafka-consumer-groups", *at, "--list").stdout.split()
+
+
 def test_a_line_without_a_key_fails(run: Run, at: list[str]) -> None:
     words = ["--topic", "keyed", "--property", "parse.key=true", "--property", "key.separator=:"]
     assert "no key" in run("kafka-console-producer", *at, *words, status=1, input="word\n").stderr
