@@ -19,6 +19,10 @@ The `Host` header of a request must name this server, so that a foreign web page
 browser. Accepted are IP addresses, names without a dot, names in `kbroker.http.listener` or `advertised.listeners`, and
 names in `kbroker.http.hosts`. A request for any other name gets status 421.
 
+- `/` is a page for people: brokers and controllers, partitions with their offsets in both tiers (those in trouble
+  first), topics, groups with lag, open transactions, the tier and its errors, the disk. It refreshes itself and only
+  reads. A node shows what it knows: the offsets of its own replicas, and the groups and transactions that it
+  coordinates; a controller shows the cluster without offsets.
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when the node can serve clients. It is 503 while the node starts or stops,
   after its data directory has failed, and while groups are being loaded; a JSON body lists the problems. During
@@ -27,6 +31,8 @@ names in `kbroker.http.hosts`. A request for any other name gets status 421.
 - `/health/live` is 200 whenever the process responds, also while it starts.
 - `/state` is JSON: each partition with its offsets, leader epoch and segments; for tiered topics also the state of the
   tier, the last error, and why each segment is still on the local disk; groups with members and lag; connections.
+- `/state/view`, `/state/partition` and `/state/group` are the data of the page at `/`; they may change with
+  each release.
 
 `HEAD` works like `GET` without the body. A request must arrive within ten seconds, with a head of at most 16 KiB. A
 client has ten seconds to read each 16 KiB, and a minute for a page. Beyond 32 connections, the server closes the one

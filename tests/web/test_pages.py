@@ -233,6 +233,12 @@ async def join(client: Client, group_id: str) -> str:
     return str(answer.member_id)
 
 
+async def find_coordinator(client: Client, group_id: str) -> None:
+    """Wait until a group has a coordinator."""
+    while (await client.ask(FindCoordinatorRequest(key=group_id), version=2)).error_code:
+        await trio.lowlevel.checkpoint()
+
+
 async def commit(client: Client, group_id: str, topic: str, offsets: dict[int, int]) -> None:
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
@@ -247,8 +253,7 @@ async def test_groups_are_shown_with_their_members_and_their_lag() -> None:
     async with observed() as (broker, client):
         await create(client, "t", partitions=3)
         await produce(client, "t", records=5)
-        while (await client.ask(FindCoordinatorRequest(key="g"), version=2)).error_code:
-            await trio.lowlevel.checkpoint()
+        await find_coordinator(client, "g")
         await commit(client, "g", "t", {0: 2, 1: 7})
         member_id = await join(client, "joined")
         found, state = await metrics(broker.env), (await get(broker.env, "/state")).json
