@@ -44,6 +44,15 @@ The names are Apache Kafka's in the usual format of Prometheus's JMX exporter. M
 with `kbroker_`, and group lag has the names of kafka_exporter. Counters start at zero with the process. Deleting a
 topic or a group removes its series.
 
+`sum()` over a metric counts nothing twice: each metric has series either for each topic or for all of them. Kafka's
+exporter gives both one name; here the count of all topics begins with `kbroker_all_topics_`, and includes deleted
+topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller. Quantiles of times are in the
+buckets of histograms: `histogram_quantile(0.99, sum by (request, le)
+(rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`.
+
+[grafana-dashboard.json](grafana-dashboard.json) is a dashboard for Grafana, and
+[prometheus-alerts.yml](prometheus-alerts.yml) has alert rules.
+
 | name | sort | labels | |
 |---|---|---|---|
 """
