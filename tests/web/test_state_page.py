@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import trio
 
 import kbroker.testing
+from kbroker.broker.recovery import RecoveryProgress
 from kbroker.client.blocking import Connection
+from kbroker.config import Settings
+from kbroker.metadata.image import Image, PartitionImage, TopicImage
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.net_ports import Listener
+from kbroker.runtime.turns import Turns
 from kbroker.testing.servers import Server
+from kbroker.web.pages import serving_pages
+from kbroker.web.sorting import STEP
+from kbroker.web.view import Asked, Views
 from tests.web.chromium import Chromium
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -282,3 +295,76 @@ def test_the_page_is_dark_where_the_system_is_and_stops_while_hidden(browser: Ch
         browser.until(f"({ROWS.format('partitions')})[0][10] === '5'")
         browser.click("#pause")
         assert browser.text("#status").startswith("paused")
+
+
+@dataclass
+class ManyPartitions:
+    """A node as a controller knows it, whose metadata have ten thousand partitions, two of them in trouble."""
+
+    settings: Settings
+    env: RealEnv = field(default_factory=RealEnv)
+    metrics: Metrics = field(default_factory=Metrics)
+    broker: None = None
+    server: None = None
+    directory: None = None
+    recovery: RecoveryProgress = field(default_factory=RecoveryProgress)
+    is_serving: bool = True
+    is_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.env.now_ns)
+        healthy = PartitionImage((1, 2), (1, 2), 1, 0, 0)
+        topics = {}
+        for number in range(100):
+            partitions = dict.fromkeys(range(100), healthy)
+            if number == 57:
+                partitions |= {31: healthy._replace(leader=-1, isr=(2,)), 7: healthy._replace(isr=(1,))}
+            topics[uuid.UUID(int=number + 10)] = TopicImage(
+                f"topic-{number:02}", uuid.UUID(int=number + 10), partitions
+            )
+        self.image = Image(topics_by_id=topics, topics_by_name={topic.name: topic for topic in topics.values()})
+
+
+async def test_ten_thousand_partitions_are_readable(browser: Chromium) -> None:
+    settings = Settings.load(
+        overrides=["kbroker.http.listener=127.0.0.1:0"],
+        defaults={
+            "process.roles": "controller",
+            "node.id": "9",
+            "log.dirs": "/data",
+            "listeners": "CONTROLLER://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+        },
+    )
+    node = ManyPartitions(settings)
+    listeners: list[Listener] = []
+
+    async def listen(host: str, port: int) -> list[Listener]:
+        listeners.append(await node.env.listen(host, port))
+        return listeners
+
+    def drive() -> None:
+        browser.open(f"http://127.0.0.1:{listeners[0].port}/")
+        browser.until("document.querySelector('#status')?.textContent.startsWith('live')")
+        found = rows(browser, "partitions")
+        assert [row[:2] for row in found[:3]] == [
+            ["topic-57-31", "offline"],
+            ["topic-57-7", "under-replicated"],
+            ["topic-00-0", "healthy"],
+        ]
+        assert len(found) == 50
+        assert "1 to 50 of 10,000" in browser.text("#partitions-pages")
+        assert rows(browser, "topics")[0][:4] == ["topic-57", "offline", "100", "2"]
+        browser.click("[aria-label='Next page of partitions']")
+        browser.until("document.querySelector('#partitions-pages').textContent.includes('51 to 100')")
+        browser.click("[data-key='sort partitions name']")
+        browser.until("document.querySelector('#partitions tr.row').cells[0].innerText === 'topic-00-0'")
+        browser.evaluate("document.querySelector('#search').value = 'PIC-57'")
+        browser.evaluate("document.querySelector('#search').dispatchEvent(new Event('input'))")
+        browser.until("document.querySelector('#partitions-pages').textContent.includes('of 100')")
+        assert browser.evaluate("location.hash") == "#search=PIC-57"
+
+    async with serving_pages(node, listen):
+        await trio.to_thread.run_sync(drive)
+    steps = list(Views(node).render(Asked.parse("")))
+    assert len(steps) > 10_000 / STEP, "no step reads more than a few partitions"
