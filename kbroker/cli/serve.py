@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="address of /metrics, /health and /state; the default host is loopback (default: off)",
+        help="address of the state page, /metrics, /health and /state; the default host is loopback (default: off)",
     )
     parser.add_argument(
         "--profile",
@@ -205,7 +205,7 @@ def first_screen(address: str, settings: Settings) -> list[str]:
         f"  data     {settings.data_directory}",
         f"  pages    http://{pages}/"
         if pages
-        else "  pages    off; --http 127.0.0.1:9644 serves /metrics, /health and /state",
+        else "  pages    off; --http 127.0.0.1:9644 serves a state page, /metrics and /health",
         f"  try      echo hello | kbroker produce -b {address} -t greetings",
         f"           kbroker consume -b {address} -t greetings --exit-at-end",
         f"           kcat -b {address} -L",
