@@ -168,6 +168,7 @@ class _Explained:
             timestamp_ms=self._now_ms,
             waits_for_copy=tier.is_copied,
             highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage if tier.is_tiered else None,
+            leased_from=config.held_from(partition[1], self._now_ms),
         )
         stable = _number(live, "last_stable_offset", end)
         return why_kept(verdicts, config, tier, high_watermark=high_watermark, last_stable_offset=stable)

@@ -4,12 +4,13 @@
     cat     print the records, the bytes or an index of a segment in the tier
     flush   close the active segments of a topic, and wait until the tier has everything
     attach  make a topic out of what a store holds of a cluster that is gone
+    lease   hold records against retention while a job reads them
     scrub   compare the store with the metadata
     why     explain for each local segment why it is still on the local disk
 
 `ls`, `cat` and `scrub` read the metadata of segments from `__remote_log_metadata`, through a broker (kbroker or Apache
-Kafka) or from a data directory (with or without a running broker). Only `flush`, `attach` and `scrub --delete-orphans`
-change anything.
+Kafka) or from a data directory (with or without a running broker). Only `flush`, `attach`, `lease` and
+`scrub --delete-orphans` change anything.
 
 Exit codes of scrub: 0 no findings, 1 the check failed, 3 findings.
 """
@@ -28,6 +29,7 @@ from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_topi
 from kbroker.cli.serve import add_settings_flags
 
 FLUSH_TIMEOUT_MS: Final = 120_000
+LEASE_MS: Final = 600_000
 INDEX_KINDS: Final = ("index", "timeindex", "snapshot", "txnindex", "leader-epoch-checkpoint")
 
 
@@ -39,7 +41,7 @@ def add_parser(commands: Commands) -> None:
         description="Show, read, fill and check tiered storage.",
     )
     parts: Commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for declare in (_ls, _cat, _flush, _attach, _scrub, _why):
+    for declare in (_ls, _cat, _flush, _attach, _lease, _scrub, _why):
         declare(parts)
 
 
@@ -163,6 +165,31 @@ def _attach(parts: Commands) -> None:
         "--timeout-ms", type=parse.milliseconds, default=FLUSH_TIMEOUT_MS, metavar="MS",
         help=f"how long to wait for the brokers (default {FLUSH_TIMEOUT_MS})",
     )  # fmt: skip
+    add_format_flag(parser)
+
+
+def _lease(parts: Commands) -> None:
+    parser = add_part(
+        parts,
+        "tier",
+        "lease",
+        "hold records against retention",
+        "Hold the records of a topic from an offset on against retention, while a job reads them; prints the id of the "
+        "lease. It ends after its time to live unless it is renewed.",
+    )
+    add_connection_flags(parser)
+    parser.add_argument("-t", "--topic", required=True, type=parse.topic_partitions, metavar="NAME[:0,1]", help="topic")
+    parser.add_argument(
+        "-o", "--offset", type=parse.position, default=parse.Position("beginning"), metavar="OFFSET",
+        help="the first held offset: beginning (default), end, <n> or s@<ms>",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ttl-ms", type=parse.milliseconds, default=LEASE_MS, metavar="MS", help=f"time to live (default {LEASE_MS})"
+    )
+    act = parser.add_mutually_exclusive_group()
+    act.add_argument("--renew", metavar="ID", help="extend a lease")
+    act.add_argument("--release", metavar="ID", help="end a lease")
+    act.add_argument("--list", action="store_true", help="print the leases of the topic")
     add_format_flag(parser)
 
 

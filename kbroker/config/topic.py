@@ -7,6 +7,7 @@ from copy import copy
 from typing import Final
 
 from kbroker.config.cleaner import CleanerSettings
+from kbroker.config.leases import fault
 from kbroker.config.log_settings import SMALLEST_SEGMENT_BYTES, LogSettings
 from kbroker.config.settings import DAY, HOUR, MAX_INT64, MINUTE, Setting, declarations
 from kbroker.config.values import Kind
@@ -122,6 +123,14 @@ SETTINGS: Final = (
         internal=True,
         doc="The broker copies records produced before this wall clock time to the tier as soon as possible. Set by "
         "`kbroker tier flush`.",
+    ),
+    Setting(
+        (),
+        name="kbroker.retention.leases",
+        kind=Kind.LIST,
+        check=fault,
+        internal=True,
+        doc="Offsets that retention keeps for a time, for jobs that read them. Set by `kbroker tier lease`.",
     ),
     Setting(
         False,

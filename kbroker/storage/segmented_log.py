@@ -191,6 +191,7 @@ class SegmentedLog(LogView):
             timestamp_ms=timestamp_ms,
             waits_for_copy=is_copied,
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+            leased_from=self.config.held_from(self.partition, timestamp_ms),
         )
         with self.disk_errors():
             return plan_retention(verdicts, is_copied=is_copied)

@@ -80,6 +80,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         timestamp_ms=timestamp_ms,
         copying=frozenset(held.unfinished),  # of the same time as `known`: a copy may end while a thread decides
         is_abandoned=is_abandoned,
+        leased_from=config.held_from(partition.index, timestamp_ms),
     )
     # This takes tens of milliseconds for ten thousand segments: too long for the event loop.
     plan = decide() if len(known) < INLINE_SEGMENTS else await tools.env.run_blocking(decide)

@@ -153,6 +153,7 @@ def _kept(
         timestamp_ms=timestamp_ms,
         waits_for_copy=remote.copies,
         highest_offset_in_remote_storage=highest,
+        leased_from=log.config.held_from(log.partition, timestamp_ms),
     )
     return why_kept(
         verdicts,
