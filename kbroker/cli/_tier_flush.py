@@ -17,6 +17,7 @@ from kbroker.cli._admin import admin_client
 from kbroker.cli._groups import led_partitions, log_offsets
 from kbroker.cli._say import say_json
 from kbroker.cli._table import print_rows
+from kbroker.cli._tier_why import broker_state
 from kbroker.client.operations import EARLIEST, LATEST, LATEST_TIERED
 from kbroker.runtime.clocks import RealClocks
 
@@ -61,10 +62,22 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]
     if behind:
         raise CommandFailed(
-            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker continues to copy. Its "
-            "log and /state show the last error"
+            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker continues to copy. "
+            + (_errors(options.http, reached) if options.http else "--http HOST:PORT of its leader shows why")
         )
     return 0
+
+
+def _errors(http: str, reached: Mapping[Partition, Reached]) -> str:
+    """The last errors of the tier of the partitions that are behind, from the pages of a broker that leads them."""
+    errors = {
+        each: (state[each].get("remote") or {}).get("last_error")
+        for state in [broker_state(http)]
+        for each, one in reached.items()
+        if not one.is_done and each in state
+    }
+    found = [f"{topic}-{index}: {error}" for (topic, index), error in errors.items() if error]
+    return f"Its last error: {'; '.join(found)}" if found else "There was no error so far"
 
 
 def _check(topic: str, known: Mapping[str, str | None]) -> None:
