@@ -16,8 +16,9 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings
 from kbroker.cli._positions import pair
 from kbroker.cli._topics import FILTERS, PartitionState, TopicState, include_list
-from kbroker.cli.serve import announce
+from kbroker.cli.serve import announce, first_screen
 from kbroker.cli.topic import parse_assignment
+from kbroker.config import Settings
 from kbroker.config.profiles import PROFILES
 from tests.cli.conftest import Run
 
@@ -262,6 +263,16 @@ def test_an_unknown_flag_is_answered_with_the_nearest(run: Run, words: str, comp
     assert done.code == 2
     assert complaint in done.err
     assert f"usage: kbroker {words.split(' -', maxsplit=1)[0]} " in done.err
+
+
+def test_the_first_screen_of_a_controller_has_no_commands_for_clients() -> None:
+    addresses = (
+        "listeners=CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.voters=1@h:9093\n"
+    )
+    settings = Settings.load(f"process.roles=controller\nnode.id=1\nlog.dirs=d\n{addresses}".encode(), file_name="f")
+    text = "\n".join(first_screen("h:9093", settings))
+    assert "controller.quorum.bootstrap.servers=h:9093" in text
+    assert "produce" not in text
 
 
 def test_a_terminal_gets_a_first_screen(tmp_path: Path) -> None:
