@@ -15,7 +15,7 @@ HOT := $(shell sed -n 's/^    "\(\(kbroker\|wire\)\/.*\.py\)",$$/\1/p' pyproject
 # CI tests a compiled copy of the checkout as well.
 COMPILED_COPY := build/checkout
 
-.PHONY: run test test-spark compiled compiled-copy pure check format docs bench soak lock clean
+.PHONY: run test test-spark compiled compiled-copy pure check format docs bench soak lock release clean
 
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
@@ -76,6 +76,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docker/kafka_tools
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp
@@ -86,6 +87,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python -m kbroker.config.document > docs/configuration.md
 	$(BIN)/python -m kbroker.server.document > docs/apis.md
 	$(BIN)/python -m kbroker.web.document > docs/metrics.md
+	$(BIN)/python -m kbroker.cli._document > docs/kbroker.1
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
@@ -97,6 +99,10 @@ soak: $(VENV)/dev.stamp $(SPARK_VENV)/spark.stamp
 
 lock:
 	./requirements/update.sh
+
+# make release VERSION=1.2.3: version, notes, source and wheels in dist/, all checked; it uploads nothing. See docs/releases.md.
+release:
+	$(PYTHON) .ci/release $(or $(VERSION),$(error set VERSION, as in: make release VERSION=1.2.3))
 
 clean:
 	rm -rf $(VENV) $(SPARK_VENV) $(STREAMS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,10 +16,9 @@ from typing import Final
 from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
 from wire.record_batch import WideVarint, read_varint, read_zigzag
-from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
+from wire.record_columns import AT_LEAST, AT_ONCE, FEW, Proof, prove_alike
 
 _MAX_FAILURES: Final = 2  # after this many failed attempts in one batch its records count as dissimilar
-_FEW: Final = 64  # records whose offset deltas take one byte: too few for columns if their sizes differ
 _WIDEST: Final = 10  # bytes of a 64-bit varint
 _NARROW_HEADER_BYTES: Final = 130  # of a header whose lengths take one byte each
 
@@ -65,8 +64,8 @@ class RecordWalk:
                 if proof is not None:
                     position = self._note(proof)
                     continue
-                self.failures += before >= _FEW
-            stop = min(count, _FEW if before < _FEW else before + AT_ONCE)
+                self.failures += before >= FEW
+            stop = min(count, FEW if before < FEW else before + AT_ONCE)
             position = self._walk_each(data, position, stop)
             if self.index < stop:
                 break

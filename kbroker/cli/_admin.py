@@ -7,7 +7,8 @@ do.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -115,6 +116,23 @@ def read_properties(path: Path) -> dict[str, str]:
         return parse_properties(path.read_bytes(), file_name=str(path))
     except (OSError, ConfigError) as error:
         raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def confirm(question: str, names: Sequence[str], *, is_agreed: bool) -> None:
+    """List what a pattern has matched, and ask on a terminal. Raises CommandFailed unless the answer is yes.
+
+    Without a terminal, only `--yes` (is_agreed) is an agreement.
+    """
+    if is_agreed or not names:
+        return
+    for name in names:
+        note(f"  {name}")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandFailed(f"{question} Nothing was deleted, because there is no terminal to ask; use --yes to agree")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandFailed("nothing was deleted")
 
 
 def explain(error: KafkaError) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._admin import confirm
 from kbroker.cli._say import note, say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.cli._topics import (
@@ -73,7 +74,9 @@ def _to_change(client: Cluster, options: argparse.Namespace) -> list[Any]:
 
 
 def _delete(client: Cluster, options: argparse.Namespace) -> None:
-    names = [topic.name for topic in _to_change(client, options)]
+    names = [str(topic.name) for topic in _to_change(client, options)]
+    if not set(names) <= set(options.topic.split(",")):
+        confirm(f"Delete these {len(names)} topics with their records?", names, is_agreed=options.yes)
     delete_topics(client, names)
     if options.format == "json":
         say_json({"deleted": names})

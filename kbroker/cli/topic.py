@@ -57,6 +57,7 @@ def add_parser(commands: Commands) -> None:
     actions.add(
         "create", "--config", action="append", type=parse.pair, metavar="NAME=VALUE", help="topic setting; repeatable"
     )
+    actions.add("delete", "-y", "--yes", action="store_true", help="do not ask before deleting what a pattern matches")
     for flag, usable_with, text in (
         ("if-exists", "delete alter describe", "do nothing if the topic does not exist"),
         ("if-not-exists", "create", "do nothing if the topic exists"),

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from kbroker.client.blocking import Connection
 from kbroker.client.security import connect, tls_context
 from kbroker.config.client_properties import parse_server
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from wire.client import UnsupportedApi
 from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.find_coordinator import FindCoordinatorRequest
@@ -49,13 +49,30 @@ class UnknownPartition(KafkaError):
         self.index = index
 
 
+def _ignore(_reason: str) -> None:
+    pass
+
+
+def reason_of(error: KafkaError, partitions: Collection[Partition] = ()) -> str:
+    """The error and the partition, if there is one."""
+    said = error.message or error.code.name
+    name = "-".join(map(str, next(iter(partitions)))) if len(partitions) == 1 else ""
+    return f"{name}: {said}" if name and name not in said else said
+
+
+def throttled(cluster: Cluster, answer: Any) -> None:
+    """Say so if a quota delays the next response of a broker."""
+    if answer.throttle_time_ms:
+        cluster.waits_for("a quota of the broker throttles this client")
+
+
 class Cluster:
     """A context manager. Errors: KafkaError (BROKER_NOT_AVAILABLE) from the constructor; OSError for TLS files."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
         self.servers = ",".join(settings["bootstrap_servers"])
-        self.env = RealEnv()
+        self.env = RealClocks()
         self.leaders: dict[Partition, int] = {}
         self.leader_epochs: dict[Partition, int] = {}
         self.controller_id = UNKNOWN_NODE
@@ -64,6 +81,8 @@ class Cluster:
         self._tls = tls_context(settings)
         self.nodes: dict[int, tuple[str, int]] = {}
         """Host and port of the known brokers."""
+        self.waits_for: Callable[[str], object] = _ignore
+        """Gets the reason of each wait before another attempt, and of a throttled response."""
         self._connections: dict[int, Connection] = {}
         bootstrap_ms = int(settings.get("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS))
         waits = settings.get("waits_for_broker", True)
@@ -147,6 +166,8 @@ class Cluster:
             except KafkaError as error:
                 if not (error.code.retriable or error.code in also) or self.env.now_ms() + pause_ms > deadline:
                     raise
+                if pause_ms:
+                    self.waits_for(reason_of(error, partitions))
             # No pause before the first look-up: maybe the leader was never looked up.
             self.wait(pause_ms)
             pause_ms = self.retry_ms
