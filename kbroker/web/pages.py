@@ -42,7 +42,7 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     try:
         listeners = await listen(host, port)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
     logger.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
     if not is_loopback(bound):
