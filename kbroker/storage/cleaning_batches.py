@@ -34,7 +34,7 @@ from wire.batch_header import (
     MAGIC,
     POSITIONS,
 )
-from wire.compression import Codec, compress, decompress
+from wire.compression import compress, decompress
 from wire.crc32c import crc32c
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
@@ -69,7 +69,7 @@ def unpacked(batch: RecordBatch, max_bytes: int) -> tuple[bytes, int, int]:
     Bound  at most max_bytes, if they are compressed
     """
     buffer = batch.buffer
-    if batch.codec is Codec.NONE and isinstance(buffer, bytes):
+    if not batch.attributes & CODEC_MASK and isinstance(buffer, bytes):
         return buffer, batch.position + HEADER_SIZE, batch.position + batch.size
     data = decompress(batch.codec, batch.payload, max_bytes=max(max_bytes, batch.size))
     return data, 0, len(data)
@@ -124,9 +124,12 @@ class BatchCleaner:
             return self._whole(batch)
         if flags is None:
             flags = self._looked_up(batch)
-        stats.invalid_records += flags.count(HAS_NO_KEY) + flags.count(HAS_NO_KEY | IS_TOMBSTONE)
+        kept = flags.count(IS_LAST)
+        if kept == batch.record_count:
+            return self._whole(batch)
+        stats.invalid_records += flags.count(HAS_NO_KEY)
         tombstones = 0 if is_over else flags.count(IS_LAST | IS_TOMBSTONE)
-        kept = flags.count(IS_LAST) + tombstones
+        kept += tombstones
         if not kept:
             return self._without_records(batch)
         needs_horizon = tombstones > 0 and not has_horizon
@@ -188,7 +191,7 @@ class BatchCleaner:
         else:
             payload = b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
         attributes = batch.attributes & KNOWN_BITS | (DELETE_HORIZON_BIT if sets_horizon else 0)
-        if batch.codec is not Codec.NONE:
+        if attributes & CODEC_MASK:
             payload = compress(batch.codec, payload)
         made = _build(
             batch,

@@ -26,7 +26,7 @@ ENTRY_BYTES: Final = 176 + FLAG_BYTES
 
 IS_LAST: Final = 1
 IS_TOMBSTONE: Final = 2
-HAS_NO_KEY: Final = 4
+HAS_NO_KEY: Final = 4  # alone: such a record always goes
 
 
 class OffsetMap:
@@ -53,7 +53,7 @@ class OffsetMap:
         return max(len(self.keys) / self.limit, self._bytes() / (FLAG_BYTES * self.limit))
 
     def _bytes(self) -> int:
-        return len(self._flags) + self._batches.itemsize * len(self._batches)
+        return len(self._flags) + 8 * len(self._batches)
 
     def put(self, base_offset: int, keys: Sequence[bytes | None], tombstones: Iterable[int]) -> bool:
         """Add the records of the next batch. Returns False if the map is full, without a change.

@@ -40,6 +40,7 @@ from wire.record_batch import RecordBatch
 
 STEP_BYTES: Final = 8 << 20
 _WRITE_BYTES: Final = 1 << 20
+_VIEW_BYTES: Final = 256 << 10
 
 
 class CleaningPlan(NamedTuple):
@@ -106,6 +107,7 @@ class _Pass:
         self._pool = pool
         self._plan = plan
         self._map = OffsetMap(plan.map_entries)
+        self._max_decompressed_bytes = plan.max_decompressed_bytes
         self._read = self._written = 0
         self._sources = [self._source(base_offset, size) for base_offset, size in plan.segments]
 
@@ -183,7 +185,7 @@ class _Pass:
         """
         if not batch.record_count:
             return True
-        keys, tombstones = scan_keys(*unpacked(batch, self._plan.max_decompressed_bytes), batch.record_count)
+        keys, tombstones = scan_keys(*unpacked(batch, self._max_decompressed_bytes), batch.record_count)
         return self._map.put(batch.base_offset, keys, tombstones)
 
     # --- cleaned segments ---------------------------------------------------------------------------------------------
@@ -266,7 +268,9 @@ class _Output:
 
     def _end_piece(self) -> None:
         if self._end > self._start:
-            self._parts.append(memoryview(self._buffer)[self._start : self._end])
+            piece: Buffer = memoryview(self._buffer)[self._start : self._end]
+            # A small piece must not keep a whole read in memory until it is written.
+            self._parts.append(bytes(piece) if len(piece) < _VIEW_BYTES else piece)
         self._buffer, self._start, self._end = b"", 0, 0
 
     def _write(self) -> None:
