@@ -143,7 +143,7 @@ class BatchCleaner:
         """The flags of the records of a batch that is not in the map."""
         keys, tombstones = scan_keys(*unpacked(batch, self._max_decompressed_bytes), batch.record_count)
         known = self._map.keys
-        if batch.base_offset > self._map.latest_offset:  # all of them stay, even expired tombstones
+        if batch.base_offset >= self._map.first_offset:  # behind the map: all of them stay, even expired tombstones
             flags = bytearray((IS_LAST,)) * len(keys)
             if not batch.has_delete_horizon:
                 for at in tombstones:

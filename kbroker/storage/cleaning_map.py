@@ -32,15 +32,16 @@ HAS_NO_KEY: Final = 4  # alone: such a record always goes
 class OffsetMap:
     """See the module's docstring.
 
-    Shape  keys maps a key, as `cleaning_records` represents it, to the number of its last record; latest_offset is the
-           last offset up to which every record is in the map, -1 if none is
+    Shape  keys maps a key, as `cleaning_records` represents it, to the number of its last record; the dirty part begins
+           at first_offset; latest_offset is the last offset up to which every record is in the map, -1 if none is
     Bound  `limit` keys, and FLAG_BYTES for each of them
     """
 
-    __slots__ = ("_at", "_batches", "_flags", "_next", "keys", "latest_offset", "limit")
+    __slots__ = ("_at", "_batches", "_flags", "_next", "first_offset", "keys", "latest_offset", "limit")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, first_offset: int) -> None:
         self.limit = limit
+        self.first_offset = first_offset
         self.keys: dict[bytes, int] = {}
         self.latest_offset = -1
         self._flags = bytearray()  # of each record

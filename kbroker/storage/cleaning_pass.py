@@ -106,7 +106,7 @@ class _Pass:
         self._disk = disk
         self._pool = pool
         self._plan = plan
-        self._map = OffsetMap(plan.map_entries)
+        self._map = OffsetMap(plan.map_entries, plan.first_dirty_offset)
         self._max_decompressed_bytes = plan.max_decompressed_bytes
         self._read = self._written = 0
         self._sources = [self._source(base_offset, size) for base_offset, size in plan.segments]

@@ -51,7 +51,7 @@ def scan_keys(data: bytes, position: int, end: int, count: int) -> tuple[list[by
             position = after
     except (IndexError, WideVarint):
         raise Malformed(f"record {len(keys)} of {count} is cut off") from None
-    if position != end:
+    if position != end or count < 0:
         raise Malformed(f"{end - position} bytes after the last of {count} records")
     return keys, tombstones
 

@@ -155,6 +155,8 @@ def test_cut_records_are_refused(cut: int) -> None:
         scan_keys(data, 0, len(data) - cut, 20)
     with pytest.raises(Malformed):
         scan_keys(data, 0, len(data), 19)
+    with pytest.raises(Malformed):
+        scan_keys(b"", 0, 0, -1)
 
 
 # --- hostile logs ---
