@@ -14,11 +14,13 @@ from kbroker.runtime.visible import visible, visible_lines
 
 _GAP: Final = 3
 _LEAST_WIDTH: Final = 4
+draws = True
+"""Whether tables are drawn on a terminal; the image's kafka-* tools never draw."""
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
-    return sys.stdout.isatty()
+    """Whether to draw for a terminal."""
+    return draws and sys.stdout.isatty()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

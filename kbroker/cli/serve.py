@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="address of /metrics, /health and /state; the default host is loopback (default: off)",
+        help="address of the state page, /metrics, /health and /state; the default host is loopback (default: off)",
     )
     parser.add_argument(
         "--profile",
@@ -184,6 +184,16 @@ def announce(
     with suppress(OSError):  # the output may be a file on a full disk
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
+    if systemd := os.environ.get("NOTIFY_SOCKET"):
+        _notify(systemd)
+
+
+def _notify(address: str) -> None:
+    """Tell systemd that the service is ready (Type=notify); sd_notify(3)."""
+    import socket  # noqa: PLC0415  (only under systemd)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.sendto(b"READY=1", f"\0{address[1:]}" if address.startswith("@") else address)
 
 
 _TRY_BROKER: Final = """\
@@ -204,7 +214,7 @@ def first_screen(address: str, settings: Settings) -> list[str]:
         f"  data     {settings.data_directory}",
         f"  pages    http://{pages}/"
         if pages
-        else "  pages    off; --http 127.0.0.1:9644 serves /metrics, /health and /state",
+        else "  pages    off; --http 127.0.0.1:9644 serves a state page, /metrics and /health",
         *(_TRY_BROKER if settings.server.is_broker else _TRY_CONTROLLER).format(address).splitlines(),
         "  stop     Ctrl-C",
         "",
