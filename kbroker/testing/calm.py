@@ -61,12 +61,13 @@ def calm_plan(seed: int, *, duration_ms: int = CALM_MS) -> Plan:
         workload=replace(
             work,
             producers=tuple(replace(one, pause_ms=_slower(one.pause_ms)) for one in work.producers),
-            transactions=tuple(replace(one, pause_ms=_slower(one.pause_ms)) for one in work.transactions),
+            # They give up a batch only in plans with a fault that makes it late.
+            transactions=tuple(
+                replace(one, pause_ms=_slower(one.pause_ms), patience_ms=None) for one in work.transactions
+            ),
             readers=tuple(replace(one, pause_ms=max(5_000, _slower(one.pause_ms))) for one in work.readers),
             groups=tuple(replace(one, commit_every_ms=one.commit_every_ms * _SLOWER) for one in work.groups),
             deleters=tuple(replace(one, every_ms=one.every_ms * _SLOWER) for one in work.deleters),
-            # They give up a batch only in plans with a fault that makes it late.
-            transactions=tuple(replace(one, patience_ms=None) for one in work.transactions),
         ),
         acts=tuple(acts),
         look_each_ms=_LOOK_EACH_MS,
