@@ -22,6 +22,9 @@ run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 
 # tests/ runs in two processes of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
+# What CI repeats with compiled modules: the directories whose tests call them directly.
+TESTS_OF_COMPILED := tests/broker tests/handlers tests/metadata tests/replication tests/runtime tests/server tests/spark \
+	tests/storage tests/tiered tests/wire tests/test_*.py
 SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/streams compat/image compat/oracle
 CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
@@ -30,8 +33,8 @@ CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
-		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest tests $(CLIENTS) $$ARGS"') \
-		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
+		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
+		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..150 --small') \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \

@@ -7,6 +7,7 @@ do.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+_LOCAL: Final = re.compile(r"at (localhost|127\.|\[::1\])")
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +50,14 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def client_errors() -> Iterator[None]:
     """Convert the client's errors to CommandFailed."""
-    from wire.errors import KafkaError  # noqa: PLC0415  (--help must not import the client)
+    from wire.errors import ErrorCode, KafkaError  # noqa: PLC0415  (--help must not import the client)
 
     try:
         yield
     except KafkaError as error:
-        raise CommandFailed(explain(error)) from error
+        is_refused = "Connection refused" in error.message and error.code == ErrorCode.BROKER_NOT_AVAILABLE
+        hint = "; `kbroker serve` starts a broker" if is_refused and _LOCAL.search(error.message) else ""
+        raise CommandFailed(explain(error) + hint) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from kbroker.cli import EXIT_FAILED, CommandFailed
+from kbroker.cli import EXIT_FAILED, CommandFailed, nearest
 from kbroker.cli import _groups as groups
 from kbroker.cli import _resets as resets
 from kbroker.cli._admin import confirm, explain, explain_code
@@ -46,7 +46,8 @@ def _describe(client: Cluster, options: argparse.Namespace) -> int:
     found = [state for state in states if state.exists]
     for state in states:
         if not state.exists:
-            note(f"kbroker group: group {state.group!r} does not exist")
+            hint = nearest(state.group, [each.group for each in groups.list_groups(client)])
+            note(f"kbroker group: group {state.group!r} does not exist{hint}")
         elif state.state == groups.EMPTY:
             note(f"kbroker group: group {state.group!r} has no active members")
         elif state.state != groups.STABLE:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import confirm
+from kbroker.cli._groups import nearest_topic
 from kbroker.cli._say import note, say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.cli._topics import (
@@ -56,7 +57,8 @@ def _existing(client: Cluster, options: argparse.Namespace) -> list[Any]:
     """The topics that match. Raises CommandFailed if no topic matches, unless --if-exists is given."""
     topics = matching_topics(client, options.topic, exclude_internal=options.exclude_internal)
     if options.topic and not topics and not options.if_exists:
-        raise CommandFailed(f"Topic '{options.topic}' does not exist as expected")
+        hint = nearest_topic(client, options.topic)
+        raise CommandFailed(f"Topic '{options.topic}' does not exist as expected{hint}")
     return topics
 
 

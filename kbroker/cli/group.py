@@ -69,6 +69,7 @@ def add_parser(commands: Commands) -> None:
         description="List, describe or delete consumer groups on any Kafka-compatible broker, or reset their offsets.",
     )
     add_connection_flags(parser)
+    parser.named = "--group"
     actions = Actions(
         parser,
         {

@@ -136,6 +136,8 @@ def _send_all(
         while not _has_input(stream, linger_ms) and producer.proceed():
             pass
 
+    if options.partition is not None and options.partition >= producer.partition_count:
+        raise CommandFailed(f"topic {options.topic!r} has no partition {options.partition}")
     send = (_values_sender if _has_only_values(options) else _records_sender)(producer, cluster, options)
     try:
         with producer:  # flushes, also after a line that cannot be sent
@@ -185,13 +187,10 @@ def _values_sender(producer: Producer, cluster: Cluster, options: argparse.Names
     from wire.record_values import ValueEncoder  # noqa: PLC0415
 
     encoder = ValueEncoder(_bytes(options.key), options.header or ())
-    at = options.partition
 
     def send(group: list[bytes], number: int) -> None:
-        if at is not None and at >= producer.partition_count:
-            raise CommandFailed(f"line {number} cannot be sent: the topic has no partition {at}")
         timestamp_ms = cluster.env.timestamp_ms() if options.timestamp is None else options.timestamp
-        producer.send_values(group, encoder, timestamp_ms=timestamp_ms, partition=at, number=number)
+        producer.send_values(group, encoder, timestamp_ms=timestamp_ms, partition=options.partition, number=number)
 
     return send
 

@@ -28,6 +28,7 @@ def add_parser(commands: Commands) -> None:
         description="Create, delete, list, describe or alter topics on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
+    parser.named = "--topic"
     actions = Actions(
         parser,
         {

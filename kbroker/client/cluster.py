@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from select import select
+from socket import gaierror
 from ssl import SSLCertVerificationError
 from threading import Event
 from types import TracebackType
@@ -71,7 +72,8 @@ class Cluster:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
-        self.servers = ",".join(settings["bootstrap_servers"])
+        places = map(parse_server, settings["bootstrap_servers"])
+        self.servers = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
         self.env = RealClocks()
         self.leaders: dict[Partition, int] = {}
         self.leader_epochs: dict[Partition, int] = {}
@@ -323,7 +325,12 @@ class Cluster:
             address = self.nodes.get(node_id)
             if address is None:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not part of the cluster")
-            self._connections[node_id] = connect(address, self.settings, timeout_ms=self.timeout_ms, tls=self._tls)
+            try:
+                self._connections[node_id] = connect(address, self.settings, timeout_ms=self.timeout_ms, tls=self._tls)
+            except (ConnectionRefusedError, TimeoutError, gaierror) as error:
+                host, port = address
+                said = f"broker {node_id} cannot be reached at its advertised address {host}:{port}: "
+                raise type(error)(error.errno, said + (error.strerror or str(error))) from error
         return self._connections[node_id]
 
     @contextmanager

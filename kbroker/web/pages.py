@@ -36,7 +36,7 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     try:
         listeners = await listen(host, port)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
     node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
     logger.info("serving pages", url=f"http://{node.pages_address}/")

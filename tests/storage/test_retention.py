@@ -12,9 +12,9 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.retention import Reason, RetentionPlan, judge, local_limits, plan_retention
 from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.workload import start_broker
 from tests.storage.logs import batch, fill, offsets, open_log
 from tests.storage.test_log import names
+from tests.sweep.workload import start_broker
 
 NO_LIMIT = LogConfig(retention_ms=-1, retention_bytes=-1)
 
