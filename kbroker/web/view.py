@@ -136,7 +136,8 @@ def _view(node: Observed, asked: Asked) -> Iterator[bytes]:
         yield from found.run()
         yield from _table("partitions", found.partitions, found.partition_row)
         yield from _table("topics", found.topics, _topic_row)
-        yield _members({"brokers": _brokers(image, found), "totals": found.totals(), "tier": _tier(broker, found)})
+        brokers = yield from _brokers(image, found)
+        yield _members({"brokers": brokers, "totals": found.totals(), "tier": _tier(broker, found)})
         yield _members({"disk": _disk(node, found.size_bytes)})
     if broker is not None:
         yield from _groups(broker, asked)
@@ -161,13 +162,15 @@ def _table(name: str, table: Sorted, row: Any) -> Steps[None]:
 
 
 def trouble_of(partition: PartitionImage, held: Partition | None, min_isr: int, *, has_failed: bool) -> int:
-    """The worst trouble of a partition."""
+    """The worst trouble of a partition. `min_isr` is what the metadata say; a replica here knows it better."""
     if partition.leader == NO_LEADER:
         return OFFLINE
     if has_failed:
         return LOG_FAILED
     in_sync, replicas = len(partition.isr), len(partition.replicas)
     if in_sync < replicas:
+        if held is not None:
+            min_isr = held.log.config.min_insync_replicas
         return UNDER_MIN_ISR if in_sync < min(min_isr, replicas) else UNDER_REPLICATED
     if held is not None and held.remote is not None and held.remote.last_error:
         return TIER_ERROR
@@ -296,7 +299,6 @@ class _Scan:
             "leader_epoch": partition.leader_epoch,
             "replicas": partition.replicas,
             "isr": partition.isr,
-            "min_isr": self.min_isr(topic),
             "offsets": None if held is None else offsets(held),
             "error": "" if held is None or held.remote is None else held.remote.last_error[:MAX_TEXT],
         }
@@ -334,10 +336,12 @@ def _topic_row(key: Any) -> dict[str, Any]:
 # The cluster and the node
 
 
-def _brokers(image: Image, found: _Scan) -> list[dict[str, Any]]:
+def _brokers(image: Image, found: _Scan) -> Steps[list[dict[str, Any]]]:
     replicas: Counter[int] = Counter()
     lagging: Counter[int] = Counter()
-    for (placed, in_sync), count in found.layouts.items():
+    for number, ((placed, in_sync), count) in enumerate(found.layouts.items(), 1):
+        if number % STEP == 0:
+            yield b""
         for broker_id in placed:
             replicas[broker_id] += count
             lagging[broker_id] += 0 if broker_id in in_sync else count
