@@ -167,6 +167,7 @@ class Node:
         self.recovery = RecoveryProgress()
         self.directory: LogDirectory | None = None
         self.is_serving = False
+        self.pages_address: str | None = None
         self._metadata: MetadataPublisher | None = None
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None

@@ -4,7 +4,7 @@ the memory.
     python -m compat.torture.attack_arrays
     python -m compat.torture.attack_arrays --broker kafka
 
-Every array of every API is filled according to the declarations of the messages (`kbroker.testing.greedy`): once with
+Every array of every API is filled according to the declarations of the messages (`tests.greedy`): once with
 as many elements as a request may have, and once with more than that. Then a hundred clients request the metadata of
 5,000 partitions at the same time. The seed determines the order of the requests.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from compat.torture.bystander import Measure, Target, frame, main
 from kbroker.handlers import discover
 from kbroker.testing.draws import Draws
-from kbroker.testing.greedy import Greedy, Shape, World, greedy_requests
+from tests.greedy import Greedy, Shape, World, greedy_requests
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic

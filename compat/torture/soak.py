@@ -68,8 +68,8 @@ def _attack(name: str, *arguments: str, untimed: tuple[str, ...] = ("--untimed",
 
 
 STEPS = (
-    Step("crash-sweep", "kbroker.testing.crash_sweep", ("--workloads", "4"), 0.5, 4),
-    Step("deep-sweep", "kbroker.testing.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
+    Step("crash-sweep", "tests.sweep.crash_sweep", ("--workloads", "4"), 0.5, 4),
+    Step("deep-sweep", "tests.sweep.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
     Step("simulation", "kbroker.testing.simulate", ("--runs", "60", "--jobs", "2"), 0.5, 60),
     Step("mutants", "tests.mutants", ("--jobs", "2"), 0.2),
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),

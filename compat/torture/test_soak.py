@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from compat.torture.soak import ATTACKS, STEPS, Outcome, Step, run, run_step, total
-from kbroker.testing.crash_sweep import Report
+from tests.sweep.crash_sweep import Report
 
 
 def test_runs_are_summed_up() -> None:

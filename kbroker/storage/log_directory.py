@@ -134,7 +134,7 @@ class LogDirectory:
                 self.begin()
         except OSError as error:
             self._lock.close()
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error.strerror or error}") from error
         except KafkaError:
             self._lock.close()
             raise

@@ -7,30 +7,38 @@ that it has in sync has another running replica in sync: Kafka promises no more 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.metadata.parts import TRANSACTION_VERSION_FEATURE
 from kbroker.testing.cluster import MemoryCluster
-from kbroker.testing.composed_acts import COMPOSED_ACTS, Begin, End, may_lose_power, revive
+from kbroker.testing.composed_acts import (
+    ASK_MS,
+    COMPOSED_ACTS,
+    Begin,
+    End,
+    ask,
+    elect_preferred,
+    may_lose_power,
+    revive,
+    stop,
+)
 from kbroker.testing.disk import Fault
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.frames import FrameFault
 from kbroker.testing.network import Pace
 from kbroker.testing.plan import REQUESTS, REQUESTS_OF_BROKERS, TRANSACTION_REQUESTS, Act
 from kbroker.testing.store import StoreFault
+from kbroker.testing.transaction_acts import TRANSACTION_ACTS
 from wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
-_ASK_MS: Final = 5_000
 _COORDINATED: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
@@ -67,9 +75,7 @@ async def _restart(cluster: MemoryCluster, act: Act) -> End | None:
     node = cluster.nodes[act.nodes[0]]
     if not node.is_serving:
         return None
-    with trio.move_on_after(30):  # as the deadline of a service manager
-        await node.stop()
-    await node.kill()
+    await stop(node)
     return lambda: revive(node)
 
 
@@ -122,6 +128,7 @@ async def _frame(cluster: MemoryCluster, act: Act) -> End | None:
     fault = FrameFault(
         values["fault"],
         requests[values["request"]],
+        sender=values.get("sender", ""),
         is_from_node=not is_client,
         delay_ms=values["delay_ms"],
         times=values["times"],
@@ -186,22 +193,8 @@ async def _slow_store(cluster: MemoryCluster, act: Act) -> End | None:
     return end
 
 
-async def _ask(cluster: MemoryCluster, request: Any) -> bool:
-    """Ask a broker that serves; whether it answered."""
-    serving = [node for node in cluster.brokers if node.is_serving]
-    if not serving:
-        return False
-    with trio.move_on_after(_ASK_MS / 1000) as scope:
-        try:
-            await cluster.ask(serving[0], request)
-        except (OSError, ConnectionClosed):
-            return False
-    return not scope.cancelled_caught
-
-
 async def _elect(cluster: MemoryCluster, _act: Act) -> End | None:
-    asked = await _ask(cluster, ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=_ASK_MS))
-    return _nothing if asked else None
+    return _nothing if await elect_preferred(cluster) else None
 
 
 async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
@@ -220,18 +213,19 @@ async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
             for index, partition in topic.partitions.items()
         ]
         topics.append(ReassignableTopic(name=name, partitions=moved))
-    asked = await _ask(cluster, AlterPartitionReassignmentsRequest(timeout_ms=_ASK_MS, topics=topics))
+    asked = await ask(cluster, AlterPartitionReassignmentsRequest(timeout_ms=ASK_MS, topics=topics))
     return _nothing if asked else None
 
 
 async def _raise_version(cluster: MemoryCluster, _act: Act) -> End | None:
     """Raise transaction.version while clients work."""
     update = FeatureUpdateKey(feature=TRANSACTION_VERSION_FEATURE, max_version_level=2)
-    return _nothing if await _ask(cluster, UpdateFeaturesRequest(feature_updates=[update])) else None
+    return _nothing if await ask(cluster, UpdateFeaturesRequest(feature_updates=[update])) else None
 
 
 ACTS: Final[dict[str, Begin]] = {
     **COMPOSED_ACTS,
+    **TRANSACTION_ACTS,
     "kill": _kill,
     "power-loss": _lose_power,
     "restart": _restart,

@@ -6,31 +6,31 @@ overtake     a replica is cut off until it is out of sync, while the others go o
 kill-copier  a broker is killed while it copies a segment to the tier
 ghost-fetch  a follower loses its power, comes back with fewer records and without its leader, and Fetch requests of
              its earlier process arrive once more (KIP-903)
-kill-coordinator  a transaction coordinator is killed while one of its transactions is in some state; the markers of
-             transactions are late until then, so that the state lasts
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from kbroker.coordinator.transactions.state import TransactionState
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.testing.cluster import MemoryCluster, MemoryNode
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.frames import FrameFault
-from kbroker.testing.plan import REQUESTS, TRANSACTION_REQUESTS, Act
+from kbroker.testing.plan import REQUESTS, Act
 from kbroker.tiered.api import RemoteLogSegmentMetadata
+from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.fetch import FetchRequest
 
+ASK_MS: Final = 5_000
 _POLL_S: Final = 0.1
-_LOOK_S: Final = 0.01
-_STEP_S: Final = 20
+LOOK_S: Final = 0.01
+STEP_S: Final = 20
 """Longer than the time-outs after which a replica leaves the ISR, and a broker is fenced."""
-_SLOW_MS: Final = 1_000
+SLOW_MS: Final = 1_000
 _STEP_MS: Final = 1_000
 _ALONE_MS: Final = 3_000
 """In this time the others copy segments to the tier that the replica does not have."""
@@ -66,6 +66,31 @@ def syncs_all(cluster: MemoryCluster) -> bool:
     return cluster.settings_of(cluster.controller).log.log_flush_interval_messages == 1
 
 
+async def stop(node: MemoryNode) -> None:
+    """Stop a node cleanly, or end it after the deadline of a service manager."""
+    with trio.move_on_after(30):
+        await node.stop()
+    await node.kill()
+
+
+async def ask(cluster: MemoryCluster, request: Any) -> bool:
+    """Ask a broker that serves; whether it answered."""
+    serving = [node for node in cluster.brokers if node.is_serving]
+    if not serving:
+        return False
+    with trio.move_on_after(ASK_MS / 1000) as scope:
+        try:
+            await cluster.ask(serving[0], request)
+        except (OSError, ConnectionClosed):
+            return False
+    return not scope.cancelled_caught
+
+
+async def elect_preferred(cluster: MemoryCluster) -> bool:
+    """Ask for the preferred leader of every partition; whether a broker answered."""
+    return await ask(cluster, ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=ASK_MS))
+
+
 async def _black_out(cluster: MemoryCluster, act: Act) -> End | None:
     """All nodes lose their power at once."""
     if not syncs_all(cluster):
@@ -96,21 +121,21 @@ async def _overtake(cluster: MemoryCluster, act: Act) -> End | None:
     chosen = cluster.nodes[replicas[turn % len(replicas)]]
     others = [node for node in cluster.brokers if node is not chosen]
     cluster.network.isolate(chosen.host, *(node.host for node in others))
-    await _poll(lambda: chosen.id not in cluster.partition(*partition).isr)
+    await poll(lambda: chosen.id not in cluster.partition(*partition).isr)
     await trio.sleep((act.for_ms + _ALONE_MS) / 1000)
     for node in others:
         await node.kill()
     for node in others:
         cluster.network.mend(chosen.host, node.host, both_ways=True)
-    await _poll(lambda: cluster.partition(*partition).leader == chosen.id)
+    await poll(lambda: cluster.partition(*partition).leader == chosen.id)
 
     async def end() -> None:
         for node in others:
             await revive(node)
         if act.values["ends"]:
-            await _poll(lambda: len(cluster.partition(*partition).isr) == len(replicas))
+            await poll(lambda: len(cluster.partition(*partition).isr) == len(replicas))
             await chosen.kill()
-            await _poll(lambda: cluster.partition(*partition).leader not in (-1, chosen.id))
+            await poll(lambda: cluster.partition(*partition).leader not in (-1, chosen.id))
             await revive(chosen)
 
     return end
@@ -124,8 +149,8 @@ async def _kill_copier(cluster: MemoryCluster, _act: Act) -> End | None:
             copiers.append(node)
 
     cluster.store.watchers.append(note)
-    cluster.store.slow(_SLOW_MS)
-    await _poll(lambda: bool(copiers))
+    cluster.store.slow(SLOW_MS)
+    await poll(lambda: bool(copiers))
     cluster.store.watchers.remove(note)
     cluster.store.slow(0)
     if not copiers:
@@ -166,34 +191,9 @@ async def _ghost_fetch(cluster: MemoryCluster, act: Act) -> End | None:
     return end
 
 
-async def _kill_coordinator(cluster: MemoryCluster, act: Act) -> End | None:
-    state, network = TransactionState[act.values["state"]], cluster.network
-    late = FrameFault("delay", TRANSACTION_REQUESTS["write_txn_markers"], delay_ms=_SLOW_MS, times=-1)
-    network.frame_faults.append(late)
-    found: list[MemoryNode] = []
-
-    def look() -> bool:
-        found[:] = [node for node in cluster.brokers if node.is_serving and _has_state(node, state)]
-        return bool(found)
-
-    await _poll(look, each_s=_LOOK_S)
-    if late in network.frame_faults:
-        network.frame_faults.remove(late)
-    if not found:
-        return None
-    await found[0].kill()
-    return lambda: revive(found[0])
-
-
-def _has_state(node: MemoryNode, state: TransactionState) -> bool:
-    return any(
-        one.state is state for led in node.broker.transactions.led.values() for one in led.shard.transactions.values()
-    )
-
-
-async def _poll(condition: Callable[[], bool], *, each_s: float = _POLL_S) -> None:
+async def poll(condition: Callable[[], bool], *, each_s: float = _POLL_S) -> None:
     """Wait until it is true, but not for ever: another act may prevent it."""
-    with trio.move_on_after(_STEP_S):
+    with trio.move_on_after(STEP_S):
         while not condition():  # noqa: ASYNC110 - many nodes may make it true
             await trio.sleep(each_s)
 
@@ -203,5 +203,4 @@ COMPOSED_ACTS: Final[dict[str, Begin]] = {
     "overtake": _overtake,
     "kill-copier": _kill_copier,
     "ghost-fetch": _ghost_fetch,
-    "kill-coordinator": _kill_coordinator,
 }

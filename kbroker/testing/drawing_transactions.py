@@ -19,6 +19,7 @@ TOPIC: Final = "t"
 STATES: Final = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT")
 _FROM_NODES: Final = ("write_txn_markers", "add_partitions_to_txn")
 _LONGEST_MS: Final = 12_000
+_PATIENCE_MS: Final = 1_000
 
 
 def has_transactions(seed: int) -> bool:
@@ -38,12 +39,17 @@ def with_transactions(plan: Plan, topic: TopicPlan) -> Plan:
         "transaction.state.log.min.isr": draws.choice([1, 2]),
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
     }
+    work = _with_clients(plan, topic, draws)
+    acts = _with_acts(plan, work, version) if plan.acts else ()
+    if any(act.values.get("request") == "produce" and "sender" in act.values for act in acts):
+        writers = (replace(one, patience_ms=_PATIENCE_MS) for one in work.transactions)
+        work = replace(work, transactions=tuple(writers))
     return replace(
         plan,
         settings={**plan.settings, **settings},
         topics=(*plan.topics, topic),
-        workload=_with_clients(plan, topic, draws),
-        acts=_with_acts(plan, version) if plan.acts else (),
+        workload=work,
+        acts=acts,
         transaction_version=version,
         group_version=1,
     )
@@ -102,7 +108,7 @@ def _with_clients(plan: Plan, topic: TopicPlan, draws: Draws) -> Workload:
     )
 
 
-def _with_acts(plan: Plan, version: int) -> tuple[Act, ...]:
+def _with_acts(plan: Plan, work: Workload, version: int) -> tuple[Act, ...]:
     found = list(plan.acts)
     upgrades = version < 2 and Draws("upgrade", plan.seed).chance(0.4)
     for number in range(Draws("acts of transactions", plan.seed).below(6)):
@@ -116,6 +122,17 @@ def _with_acts(plan: Plan, version: int) -> tuple[Act, ...]:
                 values=_frame(own, version) if kind == "frame" else _coordinators(own, kind),
             )
         )
+    composed = Draws("composed acts of transactions", plan.seed)
+    if composed.chance(0.7):
+        # The classic protocol has fewer seeds, and more that a late request can break.
+        likely = 1 if version >= 2 else 3
+        kind = composed.weighted(
+            [("late-markers", likely), ("frame", likely), ("lose-decision", 1), ("restart-in-transaction", 1)]
+        )
+        for _ in range(composed.between(1, 3)):
+            at_ms = composed.below(plan.duration_ms * 3 // 4)
+            values = _late_produce(composed, work) if kind == "frame" else {}
+            found.append(Act(kind=kind, at_ms=at_ms, for_ms=4_000 if kind == "frame" else 100, values=values))
     if upgrades:
         at_ms = Draws("time of the upgrade", plan.seed).below(plan.duration_ms // 2)
         found.append(Act(kind="raise-transaction-version", at_ms=at_ms, for_ms=100))
@@ -132,6 +149,18 @@ def _frame(draws: Draws, version: int) -> Values:
         "request": request,
         "delay_ms": draws.choice([10, 1_000, 10_000] if is_fenced else [10, 1_000]),
         "times": draws.between(1, 5),
+    }
+
+
+def _late_produce(draws: Draws, work: Workload) -> Values:
+    """A batch arrives when its producer has given it up and has aborted the transaction."""
+    return {
+        "fault": "delay",
+        "from": "client",
+        "sender": f"{draws.choice(work.transactions).name}-0",
+        "request": "produce",
+        "delay_ms": _PATIENCE_MS + draws.choice([200, 1_000]),
+        "times": draws.between(1, 2),
     }
 
 

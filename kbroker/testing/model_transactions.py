@@ -43,8 +43,9 @@ _MOST_INPUTS: Final = 5
 class TransactionsPlan:
     """What the producers of a transactional id do.
 
-    Shape  producers: how many take turns; aborts, dies, stalls and bumps are probabilities in each transaction
-    Units  pause_ms between two transactions; takeover_ms the longest time until a fenced producer comes back
+    Shape  producers: how many take turns; aborts, dies and stalls are probabilities in each transaction
+    Units  pause_ms between two transactions; takeover_ms the longest time until a fenced producer comes back;
+           patience_ms until a batch without an answer is given up, None: not before its transaction is
     """
 
     name: str
@@ -59,6 +60,7 @@ class TransactionsPlan:
     dies: float = 0.02
     stalls: float = 0.02
     takeover_ms: int = 5_000
+    patience_ms: int | None = None
 
 
 async def run_transactions(
@@ -70,8 +72,9 @@ async def run_transactions(
             name = f"{plan.name}-{number}"
             router = Router(cluster, name)
             client = TransactionalClient(
-                router, name, plan.name, history, timeout_ms=plan.timeout_ms, stopping=stopping
-            )
+                router, name, plan.name, history, timeout_ms=plan.timeout_ms, stopping=stopping,
+                patience_ms=plan.patience_ms,
+            )  # fmt: skip
             nursery.start_soon(_Producer(router, plan, client, number, seed=seed, stopping=stopping).run)
 
 

@@ -62,8 +62,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, help="with --seed: run the plans of this seed and the next ones")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
-    parser.add_argument("--calm", action="store_true", help="plans of two hours with few records and rare faults")
-    parser.add_argument("--small", action="store_true", help="the plans in a third of the time")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--calm", action="store_true", help="plans of two hours with few records and rare faults")
+    length.add_argument("--small", action="store_true", help="the plans in a third of the time")
     parser.add_argument("--first", action="store_true", help="end a search at its first finding")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event of one run")
     parser.add_argument("--shrink", action="store_true", help="find a smaller plan with the same finding")
@@ -83,6 +84,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         (not is_search and not options.shrink, ("jobs",), "a search or --shrink"),
         (not options.shrink, ("tries",), "--shrink"),
         (options.seed is None, ("runs",), "--seed"),
+        (options.plan is not None, ("calm", "small"), "--seed or --seeds"),
     ):
         for name in names:
             if is_useless and getattr(options, name) != parser.get_default(name):

@@ -24,7 +24,7 @@ from kbroker.metadata.parts import TRANSACTION_VERSION_FEATURE
 from kbroker.testing.env import WALL_START_MS
 from kbroker.testing.history import Function, Type, value_of
 from kbroker.testing.model_group import REJOIN
-from kbroker.testing.model_router import BACKOFF_MS, MAX_BACKOFF_MS, Partition, Router, Unreachable
+from kbroker.testing.model_router import BACKOFF_MS, MAX_BACKOFF_MS, REQUEST_MS, Partition, Router, Unreachable
 from kbroker.testing.recorder import History
 from wire.batch_header import NO_PRODUCER_ID
 from wire.errors import ErrorCode, code_of
@@ -65,13 +65,16 @@ class TransactionalClient:
 
     def __init__(
         self, router: Router, name: str, transactional_id: str, history: History, *, timeout_ms: int,
-        stopping: trio.Event,
+        stopping: trio.Event, patience_ms: int | None = None,
     ) -> None:  # fmt: skip
+        """`patience_ms` is how long a batch is sent again before its transaction is aborted (`delivery.timeout.ms`)."""
         self.name = name
         self._router = router
         self._id = transactional_id
         self._history = history
         self._timeout_ms = timeout_ms
+        self._patience_ms = patience_ms
+        self._has_given_up = False
         self._stopping = stopping
         self._coordinator = self._group_coordinator = -1
         self._producer = (NO_PRODUCER_ID, -1)
@@ -97,6 +100,7 @@ class TransactionalClient:
         answer, code, _ = await self._persist(lambda: self._ask(request, _INIT_VERSION))
         if code is not ErrorCode.NONE:
             raise Broken(code.name)
+        self._has_given_up = False
         self._adopt(answer.producer_id, answer.producer_epoch)
         self._history.note(self.name, Function.INIT, Type.OK, value=self._id, epoch=answer.producer_epoch)
 
@@ -134,7 +138,9 @@ class TransactionalClient:
                 records, producer_id=self._producer[0], producer_epoch=self._producer[1],
                 base_sequence=self._sequences.get(partition, 0), is_transactional=True,
             )  # fmt: skip
-            answer, code, is_first = await self._persist(lambda: self._produce(partition, data))
+            answer, code, is_first = await self._persist(
+                lambda: self._produce(partition, data), gives_up_after_ms=self._patience_ms
+            )
             if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 outcome, base_offset = Type.OK, answer.responses[0].partition_responses[0].base_offset
                 self._sequences[partition] = self._sequences.get(partition, 0) + len(records)
@@ -205,6 +211,8 @@ class TransactionalClient:
         finally:
             if committed:
                 self._history.note(self.name, Function.TXN, outcome, value=self._transaction)
+        if self._has_given_up:
+            await self.init(bumps=True)  # a batch may still arrive (KIP-360)
 
     def forget(self) -> None:
         """Die in the middle: the next `init` is that of another process."""
@@ -239,15 +247,21 @@ class TransactionalClient:
 
     # Requests
 
-    async def _persist(self, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, ErrorCode, bool]:
+    async def _persist(
+        self, ask: Callable[[], Awaitable[Any]], *, gives_up_after_ms: int | None = None
+    ) -> tuple[Any, ErrorCode, bool]:
         """Repeat a request until its answer is final.
 
-        Returns the answer, its code, and whether no other request can have been served. Errors: Broken
+        Returns the answer, its code, and whether no other request can have been served.
+        Errors  Broken; Refused after gives_up_after_ms
         """
         began, backoff_ms, is_first = self._history.now(), BACKOFF_MS / 4, True
         repeated = self._router.cluster.network.repeated
         before = repeated[self._router.host]
-        while self._history.now() - began < (LAST_MS if self._stopping.is_set() else PERSIST_MS):
+        while (waited_ms := self._history.now() - began) < (LAST_MS if self._stopping.is_set() else PERSIST_MS):
+            if gives_up_after_ms is not None and waited_ms >= gives_up_after_ms:
+                self._has_given_up = True
+                raise Refused("timed out")
             try:
                 answer = await ask()
                 code = _final_code(answer)
@@ -278,7 +292,9 @@ class TransactionalClient:
         request.transactional_id = self._id
         try:
             node = await self._router.leader(partition)
-            answer = await self._router.ask(node, request, version=_PRODUCE_VERSIONS[self._is_new])
+            answer = await self._router.ask(
+                node, request, version=_PRODUCE_VERSIONS[self._is_new], timeout_ms=self._patience_ms or REQUEST_MS
+            )
         except Unreachable:
             await self._router.forget(partition)
             raise

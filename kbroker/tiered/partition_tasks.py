@@ -20,7 +20,7 @@ import trio
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.retrying import BackOff
 from kbroker.storage.segment import Segment
-from kbroker.tiered import expiring
+from kbroker.tiered import attaching, expiring
 from kbroker.tiered.api import (
     FINISHED,
     RemoteLogSegmentId,
@@ -150,6 +150,8 @@ class PartitionTasks:
             return False
         async with self._beginning:
             if not self._is_start_known:
+                if not await attaching.complete(tools, held):
+                    return False
                 is_new = not self.manager.may_have_remote_part(named)
                 # Before the topic was tiered, the first segment's name gave the log start offset. Now it does not.
                 await expiring.find_log_start(tools, held, is_new=is_new)

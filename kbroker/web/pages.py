@@ -36,9 +36,10 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     try:
         listeners = await listen(host, port)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
-    logger.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
+    node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
+    logger.info("serving pages", url=f"http://{node.pages_address}/")
     if not is_loopback(bound):
         logger.warning("other machines can read the pages about this node: the pages have no authentication")
     advertised = (one.host or "" for one in node.settings.listeners.advertised)

@@ -19,7 +19,8 @@ class Observed(Protocol):
     """A node whose addresses are bound.
 
     Shape  broker and server are None until they are created, and on a node that is only controller
-    Shape  image is the newest metadata, None until they are loaded; directory is None until it is open
+           image is the newest metadata, None until they are loaded; directory is None until it is open
+           pages_address is host:port of the HTTP pages, None without them
     Note   is_serving: the node has begun to accept connections
     """
 
@@ -31,6 +32,7 @@ class Observed(Protocol):
     server: Server | None
     recovery: RecoveryProgress
     directory: LogDirectory | None
+    pages_address: str | None
     is_serving: bool
 
     @property

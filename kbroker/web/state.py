@@ -161,6 +161,7 @@ def kept_segments(
         timestamp_ms=timestamp_ms,
         waits_for_copy=copies,
         highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage,
+        leased_from=log.config.held_from(log.partition, timestamp_ms),
     )
     return why_kept(
         islice(verdicts, limit),

@@ -15,11 +15,11 @@ import trio
 
 from kbroker.config.tier_settings import TierSettings
 from kbroker.runtime.env import RealEnv
-from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, segment_metadata, update_to
 from kbroker.testing.remote_segments import partition_named
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_topic import encode_event, metadata_partition
+from tests.tiered.log_metadata_topic import LogMetadataTopic
 from wire.record_batch import Record, build_batch
 
 COUNT = 50

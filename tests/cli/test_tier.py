@@ -258,7 +258,11 @@ def test_it_is_an_error_if_no_broker_answers(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("default.api.timeout.ms=300\n")
     done = run_apart("tier", "ls", "-b", "127.0.0.1:1", "--command-config", config)
-    assert done == (1, "", "kbroker tier: no broker answers at 127.0.0.1:1: Connection refused\n")
+    assert done == (
+        1,
+        "",
+        "kbroker tier: no broker answers at 127.0.0.1:1: Connection refused; `kbroker serve` starts a broker\n",
+    )
 
 
 def test_the_store_must_be_specified(run: Run, tiered: Served) -> None:

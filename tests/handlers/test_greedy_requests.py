@@ -17,8 +17,8 @@ import trio
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.handlers import discover
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.greedy import Shape, World, greedy_requests
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
+from tests.greedy import Shape, World, greedy_requests
 from tests.handlers.asking import create_topic
 from tests.handlers.groups import commit, find, form, offsets_of
 from wire.errors import ErrorCode

@@ -129,7 +129,7 @@ TRANSACTIONS: Final = (
     Mutant(
         "verification-skipped",
         "A leader does not ask the coordinator about the first batch of a transaction, so a late one stays open.",
-        ("K4", "K11"),
+        ("K4", "K5", "K11"),
         (
             Patch(
                 "kbroker.broker.produce_verification",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker import quorum
-from kbroker.testing.greedy import World, greedy_requests
+from tests.greedy import World, greedy_requests
 from tests.handlers.test_greedy_requests import CALLS_AT_ONCE, ELEMENTS, reply_bytes, watched
 from tests.quorum.site import CLUSTER_ID, controller_site, creation
 

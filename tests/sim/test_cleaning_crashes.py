@@ -33,7 +33,7 @@ def empty_disk() -> SimulatedDisk:
 
 @dataclass
 class Sweep:
-    """Crashes the disk of a history at each operation of each pass. The rest is the work of `testing.crash_sweep`."""
+    """Crashes the disk of a history at each operation of each pass. The rest is the work of `tests.sweep`."""
 
     history: CompactedHistory
     disk: SimulatedDisk

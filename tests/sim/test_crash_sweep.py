@@ -1,6 +1,6 @@
 """A log crashed at every disk operation keeps the promises of ARCHITECTURE.md: rows D1, D7 and D13.
 
-This runs a reduced sweep; `python -m kbroker.testing.crash_sweep` or KBROKER_SWEEP_WORKLOADS=200 run the full counts.
+This runs a reduced sweep; `python -m tests.sweep.crash_sweep` or KBROKER_SWEEP_WORKLOADS=200 run the full counts.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from kbroker.testing.crash_sweep import Options, Report, Sweep
 from kbroker.testing.disk_nodes import Loss
+from tests.sweep.crash_sweep import Options, Report, Sweep
 
 WORKLOADS = int(os.environ.get("KBROKER_SWEEP_WORKLOADS", "6"))
 
@@ -30,7 +30,7 @@ def test_d1_d7_d13_k1_a_log_recovers_from_crashes_at_every_operation(seed: int) 
 
 
 def test_a_crash_repeats_from_its_printed_command() -> None:
-    from kbroker.testing.crash_sweep import Crash
+    from tests.sweep.crash_sweep import Crash
 
     crash = Crash(seed=3, operation=70, loss=Loss.TORN, done=0.5)
     reports = [Sweep(3, Options(steps=40, only=crash)).run() for _ in range(2)]

@@ -13,9 +13,9 @@ import pytest
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_judge import complaints_about, read_batches
-from kbroker.testing.log_model import Expectation, compare
-from kbroker.testing.workload import DATA, TOPIC, LogWorkload, drawn_config, drawn_steps, start_broker
+from tests.sweep.log_judge import complaints_about, read_batches
+from tests.sweep.log_model import Expectation, compare
+from tests.sweep.workload import DATA, TOPIC, LogWorkload, drawn_config, drawn_steps, start_broker
 
 DIRECTORY = f"{DATA}/{TOPIC}-0"
 SEEDS = range(8)

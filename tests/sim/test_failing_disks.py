@@ -13,9 +13,9 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.testing.disk import Crashed, Fault, SimulatedDisk
 from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_judge import complaints_about, read_batches
-from kbroker.testing.log_model import compare
-from kbroker.testing.workload import DATA, START_MS, LogWorkload, drawn_config, drawn_steps, start_broker
+from tests.sweep.log_judge import complaints_about, read_batches
+from tests.sweep.log_model import compare
+from tests.sweep.workload import DATA, START_MS, LogWorkload, drawn_config, drawn_steps, start_broker
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 

@@ -84,6 +84,9 @@ def test_a_finding_fails_the_program_and_its_plan_becomes_smaller(tmp_path: Path
         ("--seed 0 --jobs 2", "--jobs is for a search or --shrink"),
         ("--seed 0 --tries 9", "--tries is for --shrink"),
         ("--seeds 0..3 --runs 9", "--runs is for --seed"),
+        ("--plan FILE --calm", "--calm is for --seed or --seeds"),
+        ("--plan FILE --small", "--small is for --seed or --seeds"),
+        ("--seed 0 --calm --small", "argument --small: not allowed with argument --calm"),
         ("--seed 0 --mutant nothing", "tests/mutants has no nothing"),
     ],
 )

@@ -11,10 +11,10 @@ from kbroker.storage.leader_epoch import EPOCH_CHECKPOINT
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
-from kbroker.testing.crash_sweep import Options, Sweep
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import FileNode
-from kbroker.testing.workload import DATA, TOPIC, TOPIC_ID, Report, start_broker
+from tests.sweep.crash_sweep import Options, Sweep
+from tests.sweep.workload import DATA, TOPIC, TOPIC_ID, Report, start_broker
 
 WORKLOADS = 12
 

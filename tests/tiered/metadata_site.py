@@ -10,12 +10,12 @@ import trio
 from kbroker.config.tier_settings import TierSettings
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, segment_metadata, update_to
 from kbroker.tiered.api import RemoteLogSegmentMetadata, TopicIdPartition
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_topic import encode_event, metadata_partition
 from kbroker.tiered.ports import MetadataTopic
+from tests.tiered.log_metadata_topic import LogMetadataTopic
 from wire.record_batch import Record, build_batch
 
 PARTITIONS = 3

@@ -13,7 +13,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.log_metadata_topic import LogMetadataTopic, LogReader
 from kbroker.testing.remote_metadata import (
     DELETED,
     DELETING,
@@ -30,6 +29,7 @@ from kbroker.testing.remote_segments import partition_named
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_topic import Events, encode_event
+from tests.tiered.log_metadata_topic import LogMetadataTopic, LogReader
 from tests.tiered.metadata_site import (
     DIRECTORY,
     PARTITIONS,

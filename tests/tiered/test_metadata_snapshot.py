@@ -12,7 +12,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.testing.disk import Fault, Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.remote_metadata import DELETED, DELETING, FINISHED, ORDERS, copy, hold, segment_metadata, update_to
 from kbroker.tiered import metadata_snapshot
 from kbroker.tiered.api import RemoteLogSegmentMetadata
@@ -20,6 +19,7 @@ from kbroker.tiered.metadata_follower import MIN_EVENTS_BETWEEN_SNAPSHOTS, NO_BA
 from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.metadata_snapshot import Snapshot, Source
 from kbroker.tiered.metadata_topic import NO_EPOCH
+from tests.tiered.log_metadata_topic import LogMetadataTopic
 from tests.tiered.metadata_site import (
     PARTITIONS,
     append_all,

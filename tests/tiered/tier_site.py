@@ -28,7 +28,6 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_directory import LogDirectory
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
-from kbroker.testing.log_metadata_topic import LogMetadataTopic
 from kbroker.testing.tier_checker import (
     TierState,
     complaints_about,
@@ -50,6 +49,7 @@ from kbroker.tiered.metadata_manager import TopicRemoteLogMetadataManager
 from kbroker.tiered.partition import RemotePartition
 from kbroker.tiered.tools import id_of
 from tests.storage.logs import batch
+from tests.tiered.log_metadata_topic import LogMetadataTopic
 
 DATA, TIER, METADATA = "/data", "/tier", "/metadata"
 INTERVAL_MS = 30_000

@@ -14,8 +14,8 @@ from kbroker.storage.log import Log
 from kbroker.storage.producer_state import ProducerEntry
 from kbroker.storage.segment import Segment
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import window_of
-from kbroker.testing.log_transactions import judge_transactions
+from tests.sweep.log_model import window_of
+from tests.sweep.log_transactions import judge_transactions
 from wire.batch_header import MAX_SEQUENCE, BatchHeader
 from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import RecordBatch, batches

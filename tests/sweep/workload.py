@@ -21,7 +21,7 @@ from kbroker.storage.plans import AppendPlan
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_model import ModelLog, window_of
+from tests.sweep.log_model import ModelLog, window_of
 from wire.batch_header import MAX_SEQUENCE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError

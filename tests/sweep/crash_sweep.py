@@ -1,9 +1,9 @@
 """Crash a log at every disk operation of generated workloads, recover it, and compare it with its model.
 
-    python -m kbroker.testing.crash_sweep --workloads 50 --seed 1
-    python -m kbroker.testing.crash_sweep --seed 17 --operation 112 --loss torn --done 0.5     (one crash again)
+    python -m tests.sweep.crash_sweep --workloads 50 --seed 1
+    python -m tests.sweep.crash_sweep --seed 17 --operation 112 --loss torn --done 0.5     (one crash again)
 
-For each operation of a workload (`kbroker.testing.workload`) the sweep crashes the disk before it, and for a write also
+For each operation of a workload (`tests.sweep.workload`) the sweep crashes the disk before it, and for a write also
 half-way through it, by the death of the process and by losses of power. It loads the log from what survived, and then
 
 * its batches must be what the model allows (`log_model`): after the death of the process everything completed, after a
@@ -28,9 +28,9 @@ from kbroker.storage.log import Log
 from kbroker.testing.disk import Operation, SimulatedDisk
 from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
 from kbroker.testing.draws import Draws
-from kbroker.testing.log_judge import complaints_about, read_batches
-from kbroker.testing.log_model import Expectation, compare
-from kbroker.testing.workload import START_MS, LogWorkload, StartBroker, drawn_config, drawn_steps, start_broker
+from tests.sweep.log_judge import complaints_about, read_batches
+from tests.sweep.log_model import Expectation, compare
+from tests.sweep.workload import START_MS, LogWorkload, StartBroker, drawn_config, drawn_steps, start_broker
 from wire.record_batch import Record, build_batch
 
 LATER_MS = START_MS + 1_000_000
@@ -48,7 +48,7 @@ class Crash:
     def command(self) -> str:
         """The command that repeats it."""
         where = f"--seed {self.seed} --operation {self.operation} --loss {self.loss.value} --done {self.done}"
-        return f"python -m kbroker.testing.crash_sweep {where}"
+        return f"python -m tests.sweep.crash_sweep {where}"
 
 
 @dataclass(frozen=True, slots=True)

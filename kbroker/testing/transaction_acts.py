@@ -1,0 +1,210 @@
+"""Acts of several steps against transactions; see `kbroker.testing.composed_acts`.
+
+kill-coordinator        a coordinator is killed while one of its transactions is in some state; markers are late until
+                        then, so that the state lasts
+late-markers            a coordinator is replaced while its markers are on their way; they arrive when the producer has
+                        begun its next transaction
+lose-decision           a coordinator is killed before its followers have a decision to commit; the producer asks its
+                        successor so late that the transaction has timed out
+restart-in-transaction  the preferred leader of a partition with an open transaction stops cleanly, starts again, and
+                        leads again
+
+Producers are slow in some of them, so that transactions stay open. They wait for each answer, so a late request never
+meets a later one of its producer, which only `transaction.version` 2 would survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+import trio
+
+from kbroker.coordinator.transactions.state import PREPARED, Transaction, TransactionState
+from kbroker.coordinator.transactions.transaction_coordinator import Led
+from kbroker.testing.cluster import MemoryCluster, MemoryNode
+from kbroker.testing.composed_acts import (
+    LOOK_S,
+    SLOW_MS,
+    STEP_S,
+    Begin,
+    End,
+    elect_preferred,
+    poll,
+    revive,
+    stop,
+)
+from kbroker.testing.frames import FrameFault
+from kbroker.testing.model_router import REQUEST_MS
+from kbroker.testing.plan import REQUESTS, TRANSACTION_REQUESTS, Act
+
+T = TypeVar("T")
+
+_MARKERS: Final = TRANSACTION_REQUESTS["write_txn_markers"]
+_SENT_S: Final = 0.2
+"""In this time a decision is replicated, and its markers are sent."""
+_LATE_MS: Final = 5_000
+_SLOW_SEND_MS: Final = 1_500
+_SLOW_FETCH_MS: Final = 1_000
+"""Less than the time after which a follower leaves the ISR."""
+
+
+@contextmanager
+def _struck(cluster: MemoryCluster, *faults: FrameFault) -> Iterator[None]:
+    """These faults apply within the block."""
+    known = cluster.network.frame_faults
+    known += faults
+    try:
+        yield
+    finally:
+        known[:] = [fault for fault in known if not any(fault is one for one in faults)]
+
+
+def _late(api_key: int, ms: int, sender: str = "", receiver: str = "", **fields: bool) -> FrameFault:
+    return FrameFault("delay", api_key, sender, receiver, delay_ms=ms, times=-1, **fields)
+
+
+def _led(node: MemoryNode) -> list[Led]:
+    return list(node.broker.transactions.led.values()) if node.is_serving else []
+
+
+async def _coordinator(
+    cluster: MemoryCluster, states: Container[TransactionState]
+) -> tuple[MemoryNode, int, Transaction] | None:
+    """The first broker with a transaction in one of these states, its coordinator epoch, and the transaction."""
+    found: list[tuple[MemoryNode, int, Transaction]] = []
+
+    def look() -> bool:
+        found.extend(
+            (node, led.leader_epoch, one)
+            for node in cluster.brokers
+            for led in _led(node)
+            for one in led.shard.transactions.values()
+            if one.state in states
+        )
+        return bool(found)
+
+    await poll(look, each_s=LOOK_S)
+    return found[0] if found else None
+
+
+async def _kill_coordinator(cluster: MemoryCluster, act: Act) -> End | None:
+    with _struck(cluster, _late(_MARKERS, SLOW_MS)):
+        found = await _coordinator(cluster, (TransactionState[act.values["state"]],))
+    if found is None:
+        return None
+    node = found[0]
+    await node.kill()
+    return lambda: revive(node)
+
+
+async def _late_markers(cluster: MemoryCluster, _act: Act) -> End | None:
+    with _struck(cluster, _late(_MARKERS, SLOW_MS)):
+        found = await _coordinator(cluster, PREPARED)
+        await trio.sleep(_SENT_S)
+    if found is None or not found[0].is_serving:
+        return None
+    node, epoch, ended = found
+    await stop(node)
+    others = [other.host for other in cluster.brokers if other is not node]
+    for other in others:
+        cluster.network.cut(node.host, other)
+    with _struck(cluster, _late(REQUESTS["produce"], _SLOW_SEND_MS, is_from_node=False)):
+        await poll(lambda: _has_begun_again(cluster, ended, epoch), each_s=LOOK_S)
+        for other in others:
+            cluster.network.mend(node.host, other)
+        await trio.sleep(SLOW_MS / 1000)
+    return lambda: revive(node)
+
+
+def _has_begun_again(cluster: MemoryCluster, ended: Transaction, coordinator_epoch: int) -> bool:
+    """Whether another coordinator has ended a transaction in a partition, where the producer's next one is open."""
+    for node in cluster.brokers:
+        for partition in ended.partitions:
+            if (replica := node.replica(*partition)) is not None and replica.is_leader:
+                entry = replica.log.producers.producers.get(ended.producer_id)
+                if entry is None or entry.coordinator_epoch <= coordinator_epoch:
+                    continue
+                if entry.current_txn_first_offset >= 0:
+                    return True
+    return False
+
+
+async def _lose_decision(cluster: MemoryCluster, _act: Act) -> End | None:
+    coordinator = await _coordinator(cluster, (TransactionState.ONGOING,))
+    if coordinator is None:
+        return None
+    node = coordinator[0]
+    others = [other.host for other in cluster.brokers if other is not node]
+    fetches = [_late(REQUESTS["fetch"], _SLOW_FETCH_MS, other, node.host) for other in others]
+    # So not all partitions learn what the coordinator has decided, even if it tells them at once.
+    with _struck(cluster, *fetches, _late(_MARKERS, _LATE_MS, node.host, others[-1])):
+        found = await _lasting(lambda: _undecided(node))
+        if found is not None:
+            await node.kill()
+    if found is None:
+        return None
+    with _struck(cluster, _late(TRANSACTION_REQUESTS["end_txn"], REQUEST_MS - SLOW_MS, is_from_node=False)):
+        await poll(lambda: any(_is_over(found[0], led) for other in cluster.brokers for led in _led(other)))
+    return lambda: revive(node)
+
+
+def _is_over(transactional_id: str, led: Led) -> bool:
+    known = led.shard.transactions.get(transactional_id)
+    return known is not None and known.state is not TransactionState.ONGOING
+
+
+def _undecided(node: MemoryNode) -> tuple[str, int] | None:
+    """A transactional id with a decision to commit that followers lack, and its coordinator's high watermark."""
+    for led in _led(node):
+        if led.outcome(led.partition.log.log_end_offset) is None:
+            for name, one in led.shard.transactions.items():
+                if one.state is TransactionState.PREPARE_COMMIT and len(one.partitions) > 1:
+                    return name, led.partition.known_high_watermark
+    return None
+
+
+async def _restart_in_transaction(cluster: MemoryCluster, _act: Act) -> End | None:
+    with _struck(cluster, _late(REQUESTS["produce"], 2 * _SLOW_SEND_MS, is_from_node=False)):
+        found = await _lasting(lambda: _open_transaction(cluster))
+        if found is None:
+            return None
+        partition = found[0]
+        node = cluster.leader(*partition)
+        await stop(node)
+        await revive(node)
+        await poll(lambda: node.id in cluster.partition(*partition).isr)
+        await elect_preferred(cluster)
+        await trio.sleep(SLOW_MS / 1000)
+    return lambda: revive(node)
+
+
+def _open_transaction(cluster: MemoryCluster) -> tuple[tuple[str, int], int] | None:
+    """A partition that its preferred replica leads, and the first offset of an open transaction in it."""
+    for node in cluster.brokers:
+        for partition, replica in node.broker.replicas.partitions.items() if node.is_serving else ():
+            if replica.is_leader and replica.replicas[0] == node.id:
+                for offset in replica.log.producers.open_transactions:
+                    return partition, offset
+    return None
+
+
+async def _lasting(look: Callable[[], T | None]) -> T | None:
+    """The first thing that is still there a moment later; None if there is none for a long time."""
+    with trio.move_on_after(STEP_S):
+        while True:
+            if (found := look()) is not None:
+                await trio.sleep(_SENT_S)
+                if look() == found:
+                    return found
+            await trio.sleep(LOOK_S)
+    return None
+
+
+TRANSACTION_ACTS: Final[dict[str, Begin]] = {
+    "kill-coordinator": _kill_coordinator,
+    "late-markers": _late_markers,
+    "lose-decision": _lose_decision,
+    "restart-in-transaction": _restart_in_transaction,
+}
