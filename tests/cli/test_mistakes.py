@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
@@ -28,9 +29,9 @@ def orders(broker: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["prodce"], "argument COMMAND: 'prodce' (choose from "),
+        (["prodce"], "argument COMMAND: invalid choice: 'prodce' (choose from "),
         (["prodce"], "; did you mean produce?"),
-        (["tier", "list"], "argument PART: 'list' (choose from "),
+        (["tier", "list"], "argument PART: invalid choice: 'list' (choose from "),
         (["-b", "localhost:9092", "topic", "--list"], "flags come after the command"),
         (
             ["topic", "--list", "--zookeeper", "localhost:2181"],
@@ -98,6 +99,14 @@ def test_actions_may_be_written_as_words(run: Run, broker: str) -> None:
     assert run("topic", "describe", "spoken", "-b", broker).out.startswith("Topic: spoken\t")
     assert run("topic", "delete", "spoken", "-b", broker) == (0, "", "")
     assert run("group", "describe", "unspoken", "-b", broker).err == "kbroker group: group 'unspoken' does not exist\n"
+
+
+def test_a_topic_that_is_created_by_mistake_is_named(run: Run, broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
+    said = "kbroker produce: topic 'mistaken-by-me' did not exist, so the broker has created it\n"
+    assert run("produce", "-b", broker, "-t", "mistaken-by-me") == (0, "", said)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\n")))
+    assert run("produce", "-b", broker, "-t", "mistaken-by-me") == (0, "", "")
 
 
 def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
