@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -127,9 +128,9 @@ def serve(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("port", ["clients", "pages"])
-def test_a_taken_port_changes_nothing_on_the_disk(taken: str, tmp_path: Path, port: str) -> None:
-    words = ["--listen", taken] if port == "clients" else ["--listen", "127.0.0.1:0", "--http", taken]
+def test_a_taken_port_of_the_pages_changes_nothing_on_the_disk(taken: str, tmp_path: Path) -> None:
+    """The same for clients' ports is in tests/test_node.py."""
+    words = ["--listen", "127.0.0.1:0", "--http", taken]
     done = serve("--data-dir", tmp_path / "new", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("kbroker serve: cannot listen on ")
@@ -143,14 +144,15 @@ def test_a_taken_port_changes_nothing_on_the_disk(taken: str, tmp_path: Path, po
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "used"):
+    with BrokerProcess(tmp_path / "used") as running:
+        running.process.send_signal(signal.SIGSTOP)  # it writes checkpoints now and then
         before = contents(tmp_path)
         done = serve("--data-dir", tmp_path / "used", "--listen", "127.0.0.1:0")
-        assert (done.returncode, done.stderr.strip()) == (
-            1,
-            f"kbroker serve: another broker is running on {tmp_path / 'used'}",
-        )
-        assert contents(tmp_path) == before
+        after = contents(tmp_path)
+        running.process.send_signal(signal.SIGCONT)
+    said = f"kbroker serve: another broker is running on {tmp_path / 'used'}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert after == before
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
