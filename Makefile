@@ -93,7 +93,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python -m kbroker.config.document > docs/configuration.md
 	$(BIN)/python -m kbroker.server.document > docs/apis.md
 	$(BIN)/python -m kbroker.web.document > docs/metrics.md
-	$(BIN)/python -m kbroker.cli._document > docs/kbroker.1
+	$(BIN)/python -m requirements.man_page > docs/kbroker.1
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)

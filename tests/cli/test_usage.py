@@ -235,8 +235,8 @@ def test_commands_print_only_through_escaping_functions() -> None:
     ways = re.compile(r"(?<![\w.])(?<!def )print\(|stdout\.write\(|stdout\.buffer")
     files = Path(kbroker.cli.__file__).parent.glob("*.py")
     found = {path.name for path in files if ways.search(path.read_text())}
-    # The demo, `serve` and the man page have only text of this process; tables escape each cell.
-    others = {"_document.py", "_say.py", "_table.py", "_terminal.py", "serve.py"}
+    # The demo and `serve` have only text of this process; tables escape each cell.
+    others = {"_say.py", "_table.py", "_terminal.py", "serve.py"}
     assert found - {name for name in found if name.startswith("_demo")} == others
 
 
