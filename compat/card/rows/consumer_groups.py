@@ -58,7 +58,7 @@ class Members:
             "SubscribedTopicNames": None if topics is None else list(topics), "SubscribedTopicRegex": regex,
             "TopicPartitions": places, **more,
         }  # fmt: skip
-        answer = self._named(self.client.call("ConsumerGroupHeartbeat", version, message))
+        answer: Message = self._named(self.client.call("ConsumerGroupHeartbeat", version, message))
         answer["HeartbeatIntervalMs"] = answer["HeartbeatIntervalMs"] > 0
         if answer["ErrorCode"] == 0 and epoch >= 0:
             self.epochs[member_id] = answer["MemberEpoch"]
