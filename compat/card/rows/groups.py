@@ -187,7 +187,7 @@ def _wrong(make: Callable[[str, int, str], tuple[str, Message]], client: Client)
     for version in versions:
         answer = stranger.call(api, version, make(member.group, member.generation, member.id)[1])
         client.note(f"{api} version {version}", answer)
-        client.note(f"a heartbeat after version {version}", member.beat()["ErrorCode"])
+        client.note_code(f"a heartbeat after version {version}", member.beat()["ErrorCode"])
     member.leave()
 
 
