@@ -15,6 +15,7 @@ RUN python3 -m venv /opt/kbroker \
     && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/run.txt \
     && /opt/kbroker/bin/pip install --quiet --no-cache-dir ${PIP_ARGUMENTS} --require-hashes -r requirements/compile.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY docs/kbroker.1 docs/
 COPY wire wire
 COPY kbroker kbroker
 # Remove the build dependencies and pip, which the broker does not need at run time.
@@ -33,14 +34,19 @@ LABEL org.opencontainers.image.title="kbroker" \
 COPY --from=build /opt/kbroker /opt/kbroker
 COPY docker/kafka /etc/kafka/docker
 COPY docker/kafka /etc/confluent/docker
-COPY docker/bin /usr/local/bin
+COPY docker/kafka_tools /opt/kafka/libs/kafka_tools
+COPY docker/kafka-tool docker/link-tools /opt/kafka/bin/
+# Kafka's tools, at the paths of both images; kbroker also for shells that set PATH themselves.
+RUN /opt/kafka/bin/link-tools /opt/kafka/bin /bin && rm /opt/kafka/bin/link-tools \
+    && ln -s /opt/kbroker/bin/kbroker /usr/local/bin/kbroker \
+    && /opt/kbroker/bin/python -m compileall -q /opt/kafka/libs
 # Any user may run the broker (the data directory has the mode of /tmp); the default is appuser. Only root may change the
 # files that the next start runs, whatever their modes were on the build machine.
 RUN useradd --create-home --shell /bin/bash appuser \
-    && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /mnt/shared/config \
+    && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /var/lib/kafka/logs /mnt/shared/config \
     && chown -R appuser:root /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
     && chmod -R ug+rwX /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
-    && chmod -R go-w /etc/kafka/docker /etc/confluent /usr/local/bin /opt/kbroker \
+    && chmod -R go-w /etc/kafka/docker /etc/confluent /usr/local/bin /opt/kafka /opt/kbroker \
     && chmod go-w /etc/kafka \
     && chmod 1777 /var/lib/kafka/data
 ENV PATH=/opt/kbroker/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -7,20 +7,61 @@ fetches one that does.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compat.kafka.libraries import Unavailable, executable
+from compat.kafka.libraries import Unavailable, cache_directory, executable
 
 GO_RELEASE = "go1.24.8"
 FETCHES_RELEASES = (1, 21)
 ATTEMPTS = 3
+
+
+class Program:
+    """A Go program whose sources are a directory of this repository, `module` in Python's notation.
+
+    The program is in `${KBROKER_CACHE:-~/.cache/kbroker}`, where `python -m MODULE` builds it, which needs Go and takes
+    half a minute; `.ci/run` does. Tests do not build it.
+    """
+
+    def __init__(self, source: Path, module: str) -> None:
+        self.source, self.module = source, module
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """The path of the build of these sources."""
+        sources = sorted([*self.source.glob("*.go"), *self.source.glob("go.*")])
+        digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+        return cache_directory() / f"{self.source.name}-{digest[:16]}" / self.source.name
+
+    def binary(self) -> Path:
+        """The program. Errors: Unavailable, with how to get it."""
+        if not os.access(self.path, os.X_OK):
+            raise Unavailable(f"{self.path} is not a program (install Go and run `python -m {self.module}`)")
+        return self.path
+
+    def build(self) -> Path:
+        """Build the program if it is missing. Errors: Unavailable without Go, or if Go cannot build it."""
+        with contextlib.suppress(Unavailable):
+            return self.binary()
+        install(".", self.path.parent, source=self.source)
+        return self.binary()
+
+    def main(self) -> None:
+        """Build the program if it is missing, and print its path."""
+        try:
+            print(self.build())
+        except Unavailable as error:
+            sys.exit(str(error))
 
 
 def install(package: str, target: Path, *, source: Path | None = None) -> None:

@@ -165,7 +165,9 @@ class Node:
         self.broker: Broker | None = None
         self.server: Server | None = None
         self.recovery = RecoveryProgress()
+        self.directory: LogDirectory | None = None
         self.is_serving = False
+        self.pages_address: str | None = None
         self._metadata: MetadataPublisher | None = None
         self._stop = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -199,7 +201,7 @@ class Node:
                 async with self._pages() as on_image:
                     if self._new_cluster_id is None and not self.settings.server.is_controller:
                         await self._find_cluster_id()
-                    directory = await self.env.run_blocking(self._open_directory)
+                    self.directory = directory = await self.env.run_blocking(self._open_directory)
                     cleanup.callback(directory.abandon)
                     if self.settings.server.is_broker:
                         await self._run(directory, bound, controllers, on_ready, on_image)

@@ -17,6 +17,7 @@ SnappyOutputStream of snappy-java; read and write classes in org.apache.kafka.co
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
@@ -25,10 +26,14 @@ from typing import Final, TypeAlias
 
 import cramjam
 import lz4.frame
-import zstandard
 
 from wire.errors import Malformed
 from wire.varint import decode_uvarint
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -78,8 +83,7 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
         )
         return bytes(framed)
     if codec is Codec.ZSTD:
-        compressor = zstandard.ZstdCompressor(level=ZSTD_DEFAULT_LEVEL if level is None else level)
-        return compressor.compress(data)
+        return zstd.compress(data, ZSTD_DEFAULT_LEVEL if level is None else level)
     return bytes(data)
 
 
@@ -262,10 +266,7 @@ def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[bytes]:
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_BYTES: Final = 128 << 10  # the largest decoded size of a block
-_ZSTD_MAX_WINDOW_LOG: Final = 27  # the default limit of readers, including Java's
-# Creating a decompressor takes a third of the time that a batch of 16 KiB needs. Each has one user at a time.
-_idle_zstd: Final[list[zstandard.ZstdDecompressor]] = []
-_MOST_IDLE_ZSTD: Final = 4
+_ZSTD_MAX_WINDOW_LOG: Final = 27  # the default limit of readers, including Java's and libzstd's
 
 
 def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
@@ -278,11 +279,7 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     if window > MAX_WORKING_BYTES:  # the decoder keeps a window of its output: then the whole output must fit
         max_bytes = min(max_bytes, MAX_WORKING_BYTES)
     has_checksum = data[4] & 0b100
-    try:
-        decompressor = _idle_zstd.pop()
-    except IndexError:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << _ZSTD_MAX_WINDOW_LOG)
-    inflate = decompressor.decompressobj()
+    inflate = zstd.ZstdDecompressor()
     fed = blocks = seen = 0
     is_last = False
     try:
@@ -300,14 +297,12 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
                 if seen > max_bytes:
                     raise TooLarge(f"the zstd frame decodes to more than {max_bytes} bytes")
                 yield piece
-    except zstandard.ZstdError as error:
+    except zstd.ZstdError as error:
         raise Malformed(f"not a zstd frame: {error}") from None
     if not inflate.eof:
         raise Malformed("the zstd frame ends early")
     if position != len(data):
         raise Malformed("bytes after the zstd frame")
-    if window <= PIECE_BYTES and len(_idle_zstd) < _MOST_IDLE_ZSTD:
-        _idle_zstd.append(decompressor)
 
 
 def _zstd_block(data: memoryview, position: int) -> tuple[bool, int]:

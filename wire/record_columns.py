@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 AT_ONCE: Final = 1024  # records per step
 AT_LEAST: Final = 32  # with fewer records of one size, a step costs more than it saves
+FEW: Final = 64  # records whose offset deltas take one byte: too few for columns if their sizes differ
 _HOP_AT_LEAST: Final = 128  # the same for records of various sizes
 
 _WINDOW: Final = 16  # bytes: the last byte of the previous record, and the header fields of any known shape
@@ -63,6 +64,16 @@ class _Columns(NamedTuple):
     starts: list[int] | range
 
 
+class _Shape(NamedTuple):
+    """`proved` records are well-formed; `times` and `sizes` are lanes of timestamp deltas and value lengths, zigzag."""
+
+    proved: int
+    records: _Columns
+    times: int
+    sizes: int
+    has_null_key: bool
+
+
 def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     """Prove records of `d` from position `p`, the first with offset delta `index`: at most `wanted`, possibly none.
 
@@ -70,6 +81,30 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     two bytes that is not negative and as wide as the first record's. They have no keys, or records and keys of one
     size.
     """
+    shape = _prove(d, p, index, wanted)
+    if shape is None:
+        return None
+    seen = _lanes(shape.times, shape)
+    return Proof(shape.proved, shape.records.starts[shape.proved], min(seen) >> 1, max(seen) >> 1, shape.has_null_key)
+
+
+def values_alike(d: bytes, p: int, index: int, wanted: int) -> tuple[list[bytes], int] | None:
+    """The values of records that `prove_alike` proves, and the position after them."""
+    shape = _prove(d, p, index, wanted)
+    if shape is None:
+        return None
+    starts = shape.records.starts
+    # A value ends before the byte that is the number of headers.
+    ends = starts[1 : shape.proved + 1]
+    sizes = _lanes(shape.sizes, shape)
+    return [d[end - 1 - (size >> 1) : end - 1] for end, size in zip(ends, sizes, strict=True)], starts[shape.proved]
+
+
+def _lanes(numbers: int, shape: _Shape) -> tuple[int, ...]:
+    return unpack(f"<{shape.proved}H", numbers.to_bytes(2 * shape.records.total, "little")[: 2 * shape.proved])
+
+
+def _prove(d: bytes, p: int, index: int, wanted: int) -> _Shape | None:
     head = d[p : p + _WINDOW - 1]
     if len(head) < _WINDOW - 1 or index >= 128 * _PERIOD:
         return None
@@ -103,8 +138,7 @@ def prove_alike(d: bytes, p: int, index: int, wanted: int) -> Proof | None:
     proved = _cut(proved, records.lengths ^ (sizes + (wide << 1) + 2 * rest * _ones(count)))
     if proved < AT_LEAST:
         return None
-    seen = unpack(f"<{proved}H", times.to_bytes(2 * count, "little")[: 2 * proved])
-    return Proof(proved, records.starts[proved], min(seen) >> 1, max(seen) >> 1, key == _NULL_KEY)
+    return _Shape(proved, records, times, sizes, key == _NULL_KEY)
 
 
 def _width(first: int) -> int:

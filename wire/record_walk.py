@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from mypy_extensions import i64
+
 from wire.compression import MAX_WORKING_BYTES, PIECE_BYTES
 from wire.errors import Malformed
 from wire.record_batch import WideVarint, read_varint, read_zigzag
-from wire.record_columns import AT_LEAST, AT_ONCE, Proof, prove_alike
+from wire.record_columns import AT_LEAST, AT_ONCE, FEW, Proof, prove_alike
 
 _MAX_FAILURES: Final = 2  # after this many failed attempts in one batch its records count as dissimilar
-_FEW: Final = 64  # records whose offset deltas take one byte: too few for columns if their sizes differ
 _WIDEST: Final = 10  # bytes of a 64-bit varint
 _NARROW_HEADER_BYTES: Final = 130  # of a header whose lengths take one byte each
+LEAST_RECORD_BYTES: Final = 7  # one byte each for length, attributes, two deltas, two lengths, number of headers
 
 
 class BadRecord(Malformed):
@@ -65,8 +67,8 @@ class RecordWalk:
                 if proof is not None:
                     position = self._note(proof)
                     continue
-                self.failures += before >= _FEW
-            stop = min(count, _FEW if before < _FEW else before + AT_ONCE)
+                self.failures += before >= FEW
+            stop = min(count, FEW if before < FEW else before + AT_ONCE)
             position = self._walk_each(data, position, stop)
             if self.index < stop:
                 break
@@ -363,3 +365,46 @@ def shallow_records(pieces: Iterable[bytes], count: int) -> Iterator[tuple[int, 
             start = min(end, len(data))
             beyond = end - start
         rest = data[start:]
+
+
+def find_records(data: bytes, position: i64, end: i64, count: i64, starts: list[int]) -> None:
+    """Append the position of each of the `count` records in data[position:end] to `starts`. Reads only their lengths.
+
+    Errors  Malformed unless the last one ends exactly at `end`; `starts` is then unchanged
+    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` is
+    """
+    before = len(starts)
+    if not 0 <= count * LEAST_RECORD_BYTES <= end - position:
+        raise Malformed(f"{count} records in {end - position} bytes")
+    try:
+        for _ in range(count):
+            starts.append(position)
+            first: i64 = data[position]
+            if first < 128:
+                position += 1 + (first >> 1)
+                continue
+            second: i64 = data[position + 1]
+            if second < 128:
+                position += 2 + ((first & 127 | second << 7) >> 1)
+                continue
+            size, position = _long_length(data, position)
+            position += size
+    except IndexError:
+        position = -1
+    if position != end:
+        del starts[before:]
+        raise Malformed(f"{count} records do not end where their batch does")
+
+
+def _long_length(data: bytes, position: i64) -> tuple[i64, i64]:
+    """A length of three or more bytes, and the position after it. Negative ones are detected later."""
+    value: i64 = 0
+    shift: i64 = 0
+    while shift <= 28:
+        byte: i64 = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value >> 1, position
+        shift += 7
+    raise IndexError

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from compat.bench.cluster_rows import CLUSTER_ROWS
+from compat.bench.command_rows import COMMAND_ROWS, commands
 from compat.bench.compaction_rows import COMPACTION_ROWS
 from compat.bench.frames import PRODUCE_VERSION, batch_of_size
 from compat.bench.group_rows import GROUP_ROWS, groups
@@ -60,6 +61,7 @@ JUDGED = [
         "<= 1.3 x one connection",
         lambda ours, _, figures: ours <= 1.3 * figures.get("p50", ours),
     ),
+    *COMMAND_ROWS,
     *RECOVERY_ROWS,
     *COMPACTION_ROWS,
     *GROUP_ROWS,
@@ -175,6 +177,7 @@ ROUND: dict[str, Callable[[Rival, Size], Figures]] = {
     "end-to-end": end_to_end,
     "performance": producer_performance,
     "idle": idle_connections,
+    "commands": commands,
     "groups": groups,
     "idempotent": idempotent,
     "transactions": transactions,

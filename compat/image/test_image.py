@@ -65,7 +65,7 @@ def test_its_hot_modules_are_compiled(container: Container) -> None:
 @pytest.mark.parametrize("user", ["appuser", "23456:0"])
 def test_files_that_a_start_runs_are_read_only(container: Container, user: str) -> None:
     """A compromised broker must not be able to change what the next start runs."""
-    places = "/etc/kafka /etc/confluent /usr/local /opt/kbroker"
+    places = "/etc/kafka /etc/confluent /usr/local /opt/kafka /opt/kbroker"
     look = f"find {places} -path /etc/kafka/secrets -prune -o -writable ! -type l -print"
     with container.running("sh", "-c", look, options=[f"--user={user}"]) as running:
         assert running.wait() == 0
@@ -166,6 +166,57 @@ def test_testcontainers_for_python_starts_it(container: Container) -> None:
     with container.running("sh", "-c", command, **variables) as running:
         running.wait_for(r".*Kafka Server started.*")
         running.wait_for(r".*\[KafkaServer id=\d+\] started.*")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        """
+        source /etc/confluent/docker/bash-config
+        export KAFKA_ADVERTISED_LISTENERS="PLAINTEXT://localhost:32770,BROKER://6f2c1e0d:9092"
+        sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' /etc/confluent/docker/configure
+        echo 'kafka-storage format --ignore-formatted -t "$(kafka-storage random-uuid)" -c /none' \
+            >> /etc/confluent/docker/configure
+        echo '' > /etc/confluent/docker/ensure
+        /etc/confluent/docker/configure
+        /etc/confluent/docker/launch
+        """,
+        """
+        echo '' > /etc/confluent/docker/ensure
+        echo 'clientPort=2181' > zookeeper.properties
+        zookeeper-server-start zookeeper.properties &
+        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
+        exec /etc/confluent/docker/run
+        """,
+    ],
+    ids=["go", "dotnet"],
+)
+def test_testcontainers_for_go_and_dotnet_start_it(container: Container, script: str) -> None:
+    container.write("/usr/sbin/testcontainers_start.sh", "#!/bin/bash" + dedent(script))
+    variables = {
+        "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,BROKER://127.0.0.1:0",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
+        "KAFKA_BROKER_ID": "1",
+    }
+    with container.running("bash", "/usr/sbin/testcontainers_start.sh", **variables) as running:
+        running.wait_for(r"Transitioning from RECOVERY to RUNNING")
+        running.wait_for(r"\[KafkaServer id=\d+\] started")
+
+
+def test_kafkas_tools_are_where_compose_files_call_them(container: Container) -> None:
+    with container.running(RUN, **LOOPBACK) as running:
+        running.wait_for(READY)
+        at = f"--bootstrap-server 127.0.0.1:{running.port()}"
+        script = (
+            f"kafka-topics {at} --create --if-not-exists --topic made --partitions 2 --replication-factor 1 && "
+            f"/opt/kafka/bin/kafka-topics.sh {at} --list && /bin/kafka-cluster cluster-id {at} && "
+            "kbroker --version && /opt/kafka/bin/kafka-server-stop.sh"
+        )
+        code, said = container.run("bash", "-lc", script)  # a login shell sets its own PATH
+        assert (code, "made" in said.split(), "Cluster ID: " in said) == (0, True, True), said
+        assert running.wait() == 0
+        assert "stopped" in running.log
 
 
 def test_it_starts_repeatedly(container: Container) -> None:

@@ -181,3 +181,38 @@ ROWS = [
         "transactions are not implemented",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of an idempotent producer, and its expected code."""
+
+    sequence: int
+    code: int
+    count: int = 1
+    epoch: int = 0
+
+
+STORIES = {
+    "in order": [Step(0, NONE), Step(1, NONE, 3), Step(4, NONE)],
+    "a gap": [Step(0, NONE), Step(2, OUT_OF_ORDER)],
+    "any start": [Step(1000, NONE), Step(1001, NONE)],
+    "a duplicate is acknowledged with its old offset": [
+        Step(0, NONE),
+        Step(1, NONE),
+        Step(0, NONE),
+        Step(1, NONE),
+        Step(2, NONE),
+    ],
+    "five batches are remembered": [*(Step(n, NONE) for n in range(6)), Step(1, NONE), Step(0, OUT_OF_ORDER)],
+    "a part of a batch": [Step(0, NONE, 3), Step(1, OUT_OF_ORDER, 2), Step(0, OUT_OF_ORDER, 2), Step(3, NONE)],
+    "the sequence wraps": [Step(2**31 - 2, NONE, 2), Step(0, NONE), Step(2**31 - 2, NONE, 2)],
+    "the sequence wraps inside a batch": [Step(2**31 - 1, NONE, 3), Step(2, NONE)],
+    "a new epoch starts at 0": [
+        Step(0, NONE),
+        Step(1, OUT_OF_ORDER, epoch=1),
+        Step(0, NONE, epoch=1),
+        Step(1, NONE, epoch=1),
+    ],
+    "an old epoch": [Step(0, NONE, epoch=5), Step(1, INVALID_PRODUCER_EPOCH, epoch=4), Step(1, NONE, epoch=5)],
+}

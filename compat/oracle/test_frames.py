@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from compat.oracle.batches import batch_of
 from compat.oracle.conftest import Pair, kind, same
-from compat.oracle.raw import Reply
-from compat.oracle.schema import decode_response, encode_body, encode_request, framed, request_header, uvarint
-
-MIB = 1 << 20
-
-
-def length(size: int) -> bytes:
-    return struct.pack(">i", size)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(length(-1), id="minus one"),
-        pytest.param(length(-(2**31)), id="least integer"),
-        pytest.param(length(100 * MIB + 1) + b"x" * 100, id="one byte above socket.request.max.bytes"),
-        pytest.param(length(2**31 - 1) + b"x" * 100, id="2 GB"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", id="HTTP"),
-        pytest.param(bytes.fromhex("160301020001000000"), id="TLS hello"),
-        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="SSH"),
-    ],
+from compat.oracle.frame_table import (
+    ACCEPTED_BY_KAFKA,
+    ADDITIONS,
+    BODIES,
+    HEADERS,
+    LENGTHS,
+    UNKNOWN_KEYS,
+    UNKNOWN_VERSIONS,
 )
+from compat.oracle.raw import Reply
+from compat.oracle.schema import decode_response, encode_body, encode_request, framed, request_header
+
+
+def each(table: Mapping[str, bytes]) -> list[Any]:
+    """The frames of a table as parameters of a test."""
+    return [pytest.param(data, id=label) for label, data in table.items()]
+
+
+@pytest.mark.parametrize("data", each(LENGTHS))
 def test_w1_a_length_out_of_range_closes_the_connection(pair: Pair, data: bytes) -> None:
     assert [kind(answer) for answer in pair.ask(data)] == ["close", "close"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(length(0), id="empty frame"),
-        pytest.param(framed(b"\x00"), id="one byte"),
-        pytest.param(framed(struct.pack(">hh", 18, 0)), id="no correlation id"),
-        pytest.param(framed(struct.pack(">hhi", 18, 0, 1)), id="no client id"),
-        pytest.param(framed(struct.pack(">hhih", 18, 0, 1, 10) + b"short"), id="client id cut"),
-        pytest.param(framed(struct.pack(">hhih", 18, 3, 1, -1)), id="flexible header without tags"),
-    ],
-)
+@pytest.mark.parametrize("data", each(HEADERS))
 def test_w2_a_header_that_is_cut_closes_the_connection(pair: Pair, data: bytes) -> None:
     answers = [kind(answer) for answer in pair.ask(data)]
     assert answers[1] == answers[0] == "close"
@@ -57,90 +45,25 @@ def test_w2_a_frame_that_ends_with_the_stream_closes_the_connection(pair: Pair, 
     assert [kind(answer) for answer in pair.ask(frame[:keep], finish=True)] == ["close", "close"]
 
 
-@pytest.mark.parametrize("api_key", [-1, 4, 5, 6, 7, 52, 56, 62, 200, 32767])
+@pytest.mark.parametrize("api_key", UNKNOWN_KEYS)
 def test_w3_an_unknown_api_key_closes_the_connection(pair: Pair, api_key: int) -> None:
     frame = framed(request_header(api_key, 0, 1, "compat", flexible=False) + bytes(8))
     assert [kind(answer) for answer in pair.ask(frame)] == ["close", "close"]
 
 
-@pytest.mark.parametrize(
-    ("api_key", "version"),
-    [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (0, 14),
-        (1, 3),
-        (1, 19),
-        (2, 0),
-        (2, 12),
-        (3, -1),
-        (3, 14),
-        (19, 1),
-        (20, 0),
-        (22, 7),
-        (23, 1),
-        (32, 0),
-    ],
-)
+@pytest.mark.parametrize(("api_key", "version"), UNKNOWN_VERSIONS)
 def test_w3_a_disabled_version_closes_the_connection(pair: Pair, api_key: int, version: int) -> None:
     frame = framed(request_header(api_key, version, 1, "compat", flexible=False) + bytes(40))
     assert [kind(answer) for answer in pair.ask(frame)] == ["close", "close"]
 
 
-def _flexible_metadata(body: bytes) -> bytes:
-    return framed(request_header(3, 12, 1, "compat", flexible=True) + body)
-
-
-def _tags(*tags: bytes) -> bytes:
-    return uvarint(len(tags)) + b"".join(tags)
-
-
-_METADATA_12 = b"\x01\x00\x00"  # no topics, no automatic creation, no authorized operations; then the tags
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        pytest.param(framed(request_header(3, 1, 1, "c", flexible=False) + length(2**31 - 1)), id="array of 2^31"),
-        pytest.param(
-            framed(request_header(3, 1, 1, "c", flexible=False) + length(5)), id="array longer than the frame"
-        ),
-        pytest.param(
-            framed(request_header(3, 1, 1, "c", flexible=False) + length(1) + struct.pack(">h", -1)),
-            id="null topic name",
-        ),
-        pytest.param(
-            framed(request_header(3, 1, 1, "c", flexible=False) + length(1) + struct.pack(">h", -5)),
-            id="negative string",
-        ),
-        pytest.param(
-            framed(request_header(3, 1, 1, "c", flexible=False) + length(1) + struct.pack(">h", 99)), id="string beyond"
-        ),
-        pytest.param(_flexible_metadata(b"\xff\xff\xff\xff\x0f"), id="compact array of 2^32-2"),
-        pytest.param(_flexible_metadata(b"\xff\xff\xff\xff\xff\xff\x01"), id="varint of seven bytes"),
-        pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x09\x7f")), id="tag longer than the frame"),
-        pytest.param(_flexible_metadata(_METADATA_12), id="no tag buffer"),
-        pytest.param(
-            framed(request_header(3, 12, 1, "c", flexible=False) + b"\xff\xff\xff\xff\xff\xff"), id="wrong header tags"
-        ),
-    ],
-)
+@pytest.mark.parametrize("frame", each(BODIES))
 def test_w4_an_invalid_body_gets_kafkas_class_of_answer(pair: Pair, frame: bytes) -> None:
     theirs, ours = (kind(answer) for answer in pair.ask(frame))
     assert ours == theirs == "close"
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        pytest.param(framed(struct.pack(">hhih", 18, 0, 1, -2)), id="client id of minus two"),
-        pytest.param(framed(request_header(3, 1, 1, "c", flexible=False) + length(-2)), id="array of minus two"),
-        pytest.param(_flexible_metadata(_METADATA_12 + b"\xff\xff\xff\xff\x0f"), id="2^32-1 tags"),
-        pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x63\x00", b"\x63\x00")), id="a tag twice"),
-        pytest.param(_flexible_metadata(_METADATA_12 + _tags(b"\x63\x00", b"\x05\x00")), id="descending tags"),
-    ],
-)
+@pytest.mark.parametrize("frame", each(ACCEPTED_BY_KAFKA))
 def test_w4_malformed_bodies_that_kafka_accepts_may_be_refused(pair: Pair, frame: bytes) -> None:
     """A stated difference: Kafka accepts any negative length as null, 2^32-1 tags as none, and tags in any order."""
     theirs, ours = (kind(answer) for answer in pair.ask(frame))
@@ -148,16 +71,9 @@ def test_w4_malformed_bodies_that_kafka_accepts_may_be_refused(pair: Pair, frame
     assert ours in {"reply", "close"}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(_METADATA_12 + _tags(b"\x63\x02ab"), id="unknown tag"),
-        pytest.param(_METADATA_12 + _tags(b"\x05\x00", b"\x63\x02ab"), id="two unknown tags"),
-        pytest.param(_METADATA_12 + _tags() + b"surplus", id="bytes after the body"),
-    ],
-)
-def test_w4_additions_of_newer_clients_are_ignored(pair: Pair, body: bytes) -> None:
-    answers = pair.ask(_flexible_metadata(body))
+@pytest.mark.parametrize("frame", each(ADDITIONS))
+def test_w4_additions_of_newer_clients_are_ignored(pair: Pair, frame: bytes) -> None:
+    answers = pair.ask(frame)
     assert [kind(answer) for answer in answers] == ["reply", "reply"]
     same([decode_response("Metadata", 12, answer.payload) for answer in answers if isinstance(answer, Reply)])
 

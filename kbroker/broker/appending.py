@@ -23,7 +23,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.plans import INLINE_WRITE_BYTES, AppendPlan
 from kbroker.storage.validation import ProducedBatch, is_cheap, unpacking_bytes, validate_produced
 from kbroker.storage.verification import Verification
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import RecordBatch
 
 INLINE_LARGE_WRITE_BYTES: Final = 2 * 1024 * 1024
@@ -128,10 +128,15 @@ class Appender:
         With a `verification` a transactional batch must belong to an open or a verified transaction.
 
         Errors  those of validate_produced, Partition.leading and Log.plan_append; TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        Errors  POLICY_VIOLATION for a read-only topic
         """
         timestamp_ms = self._env.timestamp_ms()
         log = partition.log
         config = log.config
+        if config.kbroker_read_only:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{partition.topic} is read-only (kbroker.read.only=true)")
+        if config.kbroker_attached_end_offsets and log.log_end_offset < config.attached_end(partition.index):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the segments of {partition.name} are being attached")
         if check is None and is_cheap(records, config):
             batch = self._validate(records, partition, version, timestamp_ms, None)
         else:

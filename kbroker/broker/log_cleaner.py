@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from kbroker.metadata.names import is_internal
+from kbroker.runtime.cautious_clock import CautiousClock
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.ports import Disk
 from kbroker.runtime.worker import Worker, WorkerFailed
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 LOGS_A_TURN: Final = 128
 """How many logs are assessed in one call, which holds the interpreter lock for about a millisecond."""
-MOST_FAILURES: Final = 3
+MOST_DEAD_WORKERS: Final = 3
 """A log is uncleanable after this many worker processes have died of it."""
 LONGEST_PAUSE_MS: Final = 600_000
 LONGEST_SLEEP_MS: Final = 1_000
@@ -105,9 +106,13 @@ class PassResult:
 
 @dataclass(slots=True)
 class _Failing:
-    """Failures of a log since its last pass. Units: ms of monotonic time."""
+    """Failures of a log since its last pass, and those of them that ended a worker process.
+
+    Units  ms of monotonic time
+    """
 
     count: int = 0
+    dead_workers: int = 0
     retry_ms: int = 0
 
 
@@ -124,6 +129,8 @@ class LogCleaner:
         self.dirty_ratio = 0.0
         self.last_run_ms = broker.env.now_ms()
         self._broker = broker
+        # A clock that was set ahead must not end compaction lags, or the time for which tombstones stay.
+        self._clock = CautiousClock(broker.env, report=partial(logger.info, of="compaction"))
         self._busy: set[Log] = set()
         self._failing: dict[Log, _Failing] = {}
         self._throttle = Throttle()
@@ -156,7 +163,7 @@ class LogCleaner:
     async def _choose(self) -> tuple[Log, Cleanable] | None:
         """The dirtiest log that is due."""
         broker, directory = self._broker, self._broker.replicas.directory
-        now_ms, timestamp_ms = broker.env.now_ms(), broker.env.timestamp_ms()
+        now_ms, timestamp_ms = broker.env.now_ms(), self._clock.timestamp_ms()
         self.last_run_ms = now_ms
         if directory.state.failure is not None:
             return None
@@ -222,8 +229,10 @@ class LogCleaner:
         except WorkerFailed as error:
             self._retry_later(log, str(error))
             failing = self._failing.get(log)  # None if the log is closed
-            if failing is not None and failing.count >= MOST_FAILURES:
-                self._give_up(log, str(error))
+            if failing is not None:
+                failing.dead_workers += 1
+                if failing.dead_workers >= MOST_DEAD_WORKERS:
+                    self._give_up(log, str(error))
         except Exception as error:  # noqa: BLE001  (a defect must not end the broker; Kafka does the same)
             self._give_up(log, repr(error))
         else:
@@ -257,7 +266,7 @@ class LogCleaner:
             log,
             sources,
             found,
-            timestamp_ms=env.timestamp_ms(),
+            timestamp_ms=self._clock.timestamp_ms(),
             map_entries=entries_for(
                 settings.log_cleaner_dedupe_buffer_size // max(1, settings.log_cleaner_threads),
                 settings.log_cleaner_io_buffer_load_factor,

@@ -126,6 +126,11 @@ def _begin(broker: Broker, key: TopicPartition, header: BatchHeader, *, adds: bo
     partition.leading()
     producers = partition.log.producers
     if (entry := producers.producers.get(header.producer_id)) is not None:
+        if entry.original_of(header) is not None:
+            # A late repetition, perhaps of a transaction that has ended, gets the original's offset. If it began a
+            # verification, its sequence would be the lowest, and the first batch of the next transaction be refused.
+            # Apache Kafka 4.3.1 does that.
+            return NO_VERIFICATION
         entry.check_epoch(header.producer_epoch)
     if producers.is_open(header.producer_id, header.producer_epoch):
         return NO_VERIFICATION

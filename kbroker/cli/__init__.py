@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import pkgutil
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from kbroker import __version__, build
 from kbroker.cli._say import say
@@ -27,14 +28,38 @@ EXIT_FOUND = 3  # damage, or records that could not be decoded
 EXIT_INTERRUPTED = 130
 
 
+_INVALID_CHOICE: Final = re.compile(
+    r"^argument (?:COMMAND|PART|JOB): invalid choice: '(.*?)' \(choose from (.*)\)", re.S
+)
+_OTHER_NAMES: Final = {
+    "--broker-list": "--bootstrap-server",
+    "--brokers": "--bootstrap-server",
+    "--consumer-property": "--command-property",
+    "--consumer.config": "--command-config",
+    "--max-message": "--count",
+    "--port": "--listen",
+    "--producer-property": "--command-property",
+    "--producer.config": "--command-config",
+    "--zookeeper": "--bootstrap-server",
+}
+"""Flags of other tools, and what they are called here."""
+
+
 class Parser(argparse.ArgumentParser):
     """Names an unknown flag, and the flag that it may stand for, before any other complaint."""
 
     _words: Sequence[str] = ()
+    named: str | None = None
+    """The flag for the name in `topic delete NAME`, if the actions may also be written as words."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in argparse, but a subcommand complains about unknown flags itself, with its own usage."""
-        self._words = sys.argv[1:] if args is None else args
+        args = list(sys.argv[1:] if args is None else args)
+        if self.named is not None and args and f"--{args[0]}" in self._option_string_actions:
+            args[0] = f"--{args[0]}"
+            if args[1:] and not args[1].startswith("-"):
+                args.insert(1, self.named)
+        self._words = args
         found, rest = super().parse_known_args(args, namespace)
         if any(word.startswith("-") for word in rest):
             self.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -42,19 +67,30 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with usage and message."""
-        if "invalid choice" in message:  # of a command
-            super().error(message)
-        from difflib import get_close_matches  # noqa: PLC0415  (only for a mistake)
-
+        if found := _INVALID_CHOICE.search(message):
+            if not found[1].startswith("-") and self._words and self._words[0].startswith("-"):
+                super().error("flags come after the command")
+            choices = re.findall(r"[\w-]+", found[2])
+            super().error(message.replace("invalid choice: ", "") + nearest(found[1], choices))
         known = [flag for action in self._actions for flag in action.option_strings]
         for word in self._words:
             flag = word.partition("=")[0]
             if word == "--":
                 break
             if flag.startswith("--") and not any(each.startswith(flag) for each in known):
-                nearest = get_close_matches(flag, known, n=1)
-                super().error(f"unknown flag {flag}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+                ours = _OTHER_NAMES.get(flag)
+                hint = f"; here it is {ours}" if ours in known else nearest(flag, known)
+                super().error(f"unknown flag {flag}{hint}")
         super().error(message)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question for a mistaken name, such as "; did you mean orders?", or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only for a mistake)
+
+    same = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), same, n=1)
+    return f"; did you mean {same[found[0]]}?" if found else ""
 
 
 class CommandFailed(Exception):

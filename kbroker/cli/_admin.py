@@ -7,7 +7,9 @@ do.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+_LOCAL: Final = re.compile(r"at (localhost|127\.|\[::1\])")
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +50,14 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def client_errors() -> Iterator[None]:
     """Convert the client's errors to CommandFailed."""
-    from wire.errors import KafkaError  # noqa: PLC0415  (--help must not import the client)
+    from wire.errors import ErrorCode, KafkaError  # noqa: PLC0415  (--help must not import the client)
 
     try:
         yield
     except KafkaError as error:
-        raise CommandFailed(explain(error)) from error
+        is_refused = "Connection refused" in error.message and error.code == ErrorCode.BROKER_NOT_AVAILABLE
+        hint = "; `kbroker serve` starts a broker" if is_refused and _LOCAL.search(error.message) else ""
+        raise CommandFailed(explain(error) + hint) from error
 
 
 @contextmanager
@@ -115,6 +120,23 @@ def read_properties(path: Path) -> dict[str, str]:
         return parse_properties(path.read_bytes(), file_name=str(path))
     except (OSError, ConfigError) as error:
         raise CommandFailed(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def confirm(question: str, names: Sequence[str], *, is_agreed: bool) -> None:
+    """List what a pattern has matched, and ask on a terminal. Raises CommandFailed unless the answer is yes.
+
+    Without a terminal, only `--yes` (is_agreed) is an agreement.
+    """
+    if is_agreed or not names:
+        return
+    for name in names:
+        note(f"  {name}")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CommandFailed(f"{question} Nothing was deleted, because there is no terminal to ask; use --yes to agree")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandFailed("nothing was deleted")
 
 
 def explain(error: KafkaError) -> str:

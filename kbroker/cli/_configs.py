@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import explain_code
+from kbroker.cli._groups import nearest_topic
 from kbroker.cli._say import say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.client.cluster import Cluster
@@ -105,7 +106,7 @@ def describe(client: Cluster, entity: Entity, *, all_of_them: bool) -> list[Desc
     """The settings of an entity, sorted by name: all, or only its own."""
     kind, node_id = KINDS[entity.kind], _node_to_ask(client, entity)
     (answer,) = describe_configs(client, kind.resource_type, [entity.name], node_id=node_id)
-    _raise_for(entity, answer.error_code, answer.error_message)
+    _raise_for(client, entity, answer.error_code, answer.error_message)
     own = None if all_of_them else entity.own_source
     found = [each for each in answer.configs if own is None or each.config_source == own]
     return sorted(found, key=lambda each: each.name)
@@ -124,12 +125,12 @@ def alter(client: Cluster, entity: Entity, *, added: Mapping[str, str], deleted:
     )
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
     (answer,) = client.ask(request, _node_to_ask(client, entity)).responses
-    _raise_for(entity, answer.error_code, answer.error_message)
+    _raise_for(client, entity, answer.error_code, answer.error_message)
 
 
-def _raise_for(entity: Entity, code: int, message: str | None) -> None:
+def _raise_for(client: Cluster, entity: Entity, code: int, message: str | None) -> None:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise CommandFailed(f"topic {entity.name!r} does not exist")
+        raise CommandFailed(f"topic {entity.name!r} does not exist{nearest_topic(client, entity.name)}")
     if code:
         raise CommandFailed(explain_code(code, message))
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings, connected, explain
 from kbroker.cli._groups import expand
 from kbroker.cli._positions import Position, Range
-from kbroker.cli._records import Render
+from kbroker.cli._progress import Progress
+from kbroker.cli._records import OnlyValues, Render
 from kbroker.cli._say import records_out
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.consuming import SETTINGS, Consumer, Received
 from kbroker.client.membership import Member
 from kbroker.client.operations import EARLIEST, LATEST, list_offsets
 from wire.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
 
 POLL_MS: Final = 200
 """Length of one wait. The loop checks its end conditions after each wait."""
@@ -32,7 +36,8 @@ def read(options: argparse.Namespace, reading: Range, render: Render) -> None:
         if options.group is not None:
             topics = [each.topic for each in options.topic]
             member = stack.enter_context(closing(Member(settings, options.group, topics)))
-        Reader(cluster, member, settings, options, reading=reading, render=render).read()
+        progress = stack.enter_context(Progress("consume", "received", cluster))
+        Reader(cluster, member, settings, options, reading=reading, render=render, progress=progress).read()
 
 
 class Reader:
@@ -51,6 +56,7 @@ class Reader:
         *,
         reading: Range,
         render: Render,
+        progress: Progress,
     ) -> None:
         self._cluster = cluster
         self._member = member
@@ -66,6 +72,9 @@ class Reader:
         )
         self._out = records_out(is_json=options.format == "json")
         self._render = render
+        self._progress = progress
+        # Without timestamps to compare, and nothing but values to print, no record needs an object.
+        self._has_only_values = isinstance(render, OnlyValues) and reading.end_ms is None
         self._ends: dict[Partition, int] = {}
         self._done: set[Partition] = set()
         self._printed: dict[Partition, int] = {}
@@ -94,12 +103,9 @@ class Reader:
         wait_ms = POLL_MS if timeout_ms is None else min(POLL_MS, timeout_ms)
         while not self._is_over():
             most = None if count is None else count - printed
-            found = [each for each in self._poll(wait_ms, most) if not self._is_after_end(each)]
-            for record in found:
-                self._out.write(self._render(record))
+            found = self._print_values(wait_ms, most) if self._has_only_values else self._print_records(wait_ms, most)
             self._out.flush()
-            self._printed |= {(each.topic, each.partition): each.offset + 1 for each in found}
-            printed += len(found)
+            printed += found
             if printed == count:
                 return
             if found:
@@ -108,7 +114,46 @@ class Reader:
             elif timeout_ms is not None and now_ms() - printed_ms >= timeout_ms:
                 return
 
-    def _poll(self, wait_ms: int, max_records: int | None) -> list[Received]:
+    def _print_records(self, wait_ms: int, most: int | None) -> int:
+        """Print the next records, at most so many; return their number."""
+        size = 0
+        found = self._poll(lambda: self._consumer.poll(timeout_ms=wait_ms, max_records=most), wait_ms)
+        found = [each for each in found if not self._is_after_end(each)]
+        for record in found:
+            size += self._out.write(self._render(record))
+        self._printed |= {(each.topic, each.partition): each.offset + 1 for each in found}
+        self._count(len(found), size)
+        return len(found)
+
+    def _print_values(self, wait_ms: int, most: int | None) -> int:
+        """The same for records of which only the values are printed, many at once."""
+        assert isinstance(self._render, OnlyValues)
+        printed = size = 0
+        for each in self._poll(lambda: self._consumer.poll_values(timeout_ms=wait_ms), wait_ms):
+            partition = each.topic, each.partition
+            end = self._ends.get(partition)
+            count = len(each.values) if end is None else bisect_left(each.offsets, end)
+            if most is not None:
+                count = min(count, most - printed)
+            if count:
+                size += self._out.write(self._render.all(each.values[:count]))
+                self._printed[partition] = each.offsets[count - 1] + 1
+                printed += count
+        self._count(printed, size)
+        return printed
+
+    def _count(self, records: int, size: int) -> None:
+        if records:
+            self._progress.add(records, size)
+        elif self._member is not None and not self._member.is_joined:
+            self._progress.waits_for(f"group {self._options.group} assigns the partitions", is_trouble=False)
+        elif not self._consumer.positions:
+            said = f"group {self._options.group} has no partition for this member (Ctrl-C ends the command)"
+            self._progress.waits_for(said, is_trouble=False)
+        else:
+            self._progress.waits_for("no new records (Ctrl-C ends the command)", is_trouble=False)
+
+    def _poll(self, poll: Callable[[], list[T]], wait_ms: int) -> list[T]:
         if self._member is not None:
             if self._member.poll(wait_ms):
                 self._consumer.assign(self._committed(self._member))
@@ -116,7 +161,7 @@ class Reader:
                 self._consumer.assign({})
                 return []
         try:
-            return self._consumer.poll(timeout_ms=wait_ms, max_records=max_records)
+            return poll()
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise

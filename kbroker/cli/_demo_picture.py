@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import groupby
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.live import Live
+from kbroker.cli._terminal import InPlace, painted
 
 WIDTH: Final = 60
 LINE_MS: Final = 1_000
@@ -81,16 +80,20 @@ class Lines:
 class Picture:
     """Draws the picture in place."""
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    def __init__(self) -> None:
+        self._lines = InPlace(sys.stdout)
+        self._last: list[str] = []
 
     def show(self, scene: Scene) -> None:
         """Draw the scene."""
-        self._live.update(_drawn(scene), refresh=True)
+        self._last = _drawn(scene)
+        self._lines.draw(self._last)
 
     def tell(self, text: str) -> None:
         """Print a sentence above the picture."""
-        self._live.console.print(text, highlight=False, markup=False)
+        self._lines.erase()
+        print(text)
+        self._lines.draw(self._last)
 
 
 Stage: TypeAlias = Lines | Picture
@@ -102,32 +105,27 @@ def stage(*, plain: bool) -> Iterator[Stage]:
     if plain or not sys.stdout.isatty():
         yield Lines()
         return
-    from rich.live import Live  # noqa: PLC0415  (slow import)
-
-    with Live(auto_refresh=False) as live:
-        yield Picture(live)
+    yield Picture()
 
 
-def _drawn(scene: Scene) -> Group:
-    from rich.console import Group  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    title = Text(f"{scene.elapsed_ms / 1000:5.1f} s  {scene.title}", style="bold")
-    bar = Text("offsets  ")
-    for place in scene.bar(WIDTH):
-        bar.append(_MARKS[place] if place else "·", style=_STYLES[place] if place else "dim")
-    reading = Text("reader   ")
-    reading.append("─" * (scene.read * WIDTH // scene.goal), style="magenta")
-    reading.append(f"▶ {scene.read}" if scene.read else "", style="magenta")
-    legend = Text("         ")
-    for place, words in ((TIER, "only in the tier"), (BOTH, "in both"), (LOCAL, "only on the local disk")):
-        legend.append(f"{_MARKS[place]} {words}   ", style=_STYLES[place])
-    sizes = Text(f"         local disk {_mib(scene.local_bytes)}, tier {_mib(scene.tier_bytes)}")
-    numbers = Text(
-        f"         log start {scene.log_start}, local log start {scene.local_start}, "
-        f"latest tiered {scene.tiered_to}, end {scene.end}"
+def _drawn(scene: Scene) -> list[str]:
+    places = [(_MARKS[place], _STYLES[place]) if place else ("·", "dim") for place in scene.bar(WIDTH)]
+    bar = "".join(
+        painted("".join(mark for mark, _ in same), style) for style, same in groupby(places, key=lambda place: place[1])
     )
-    return Group(title, Text(), bar, reading, legend, Text(), sizes, numbers)
+    reading = "─" * (scene.read * WIDTH // scene.goal) + (f"▶ {scene.read}" if scene.read else "")
+    numbers = f"log start {scene.log_start}, local log start {scene.local_start}, latest tiered {scene.tiered_to}"
+    words = ((TIER, "only in the tier"), (BOTH, "in both"), (LOCAL, "only on the local disk"))
+    return [
+        painted(f"{scene.elapsed_ms / 1000:5.1f} s  {scene.title}", "bold"),
+        "",
+        f"offsets  {bar}",
+        f"reader   {painted(reading, 'magenta')}",
+        "         " + "".join(painted(f"{_MARKS[place]} {text}   ", _STYLES[place]) for place, text in words),
+        "",
+        f"         local disk {_mib(scene.local_bytes)}, tier {_mib(scene.tier_bytes)}",
+        f"         {numbers}, end {scene.end}",
+    ]
 
 
 def _mib(size: int) -> str:

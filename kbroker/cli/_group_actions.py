@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from kbroker.cli import EXIT_FAILED, CommandFailed
+from kbroker.cli import EXIT_FAILED, CommandFailed, nearest
 from kbroker.cli import _groups as groups
 from kbroker.cli import _resets as resets
-from kbroker.cli._admin import explain, explain_code
+from kbroker.cli._admin import confirm, explain, explain_code
 from kbroker.cli._groups import GroupState, Member, Progress
 from kbroker.cli._say import note, say, say_json, visible_writer
 from kbroker.cli._table import print_rows
 from kbroker.client.cluster import Cluster
 from kbroker.client.operations import committed_offsets, delete_offsets
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.visible import visible_lines
 from wire.errors import KafkaError
 
@@ -46,7 +46,8 @@ def _describe(client: Cluster, options: argparse.Namespace) -> int:
     found = [state for state in states if state.exists]
     for state in states:
         if not state.exists:
-            note(f"kbroker group: group {state.group!r} does not exist")
+            hint = nearest(state.group, [each.group for each in groups.list_groups(client)])
+            note(f"kbroker group: group {state.group!r} does not exist{hint}")
         elif state.state == groups.EMPTY:
             note(f"kbroker group: group {state.group!r} has no active members")
         elif state.state != groups.STABLE:
@@ -67,6 +68,8 @@ def _describe(client: Cluster, options: argparse.Namespace) -> int:
 
 def _delete(client: Cluster, options: argparse.Namespace) -> int:
     names = _names(client, options)
+    if options.all_groups:
+        confirm(f"Delete these {len(names)} groups with their offsets?", names, is_agreed=options.yes)
     refused = {}
     for name in names:
         try:
@@ -87,7 +90,7 @@ def _reset(client: Cluster, options: argparse.Namespace) -> int:
     names = _names(client, options)
     given = resets.read_plan(options.from_file, names) if options.from_file else {}
     if options.by_duration is not None:
-        options.to_datetime = RealEnv().timestamp_ms() - options.by_duration
+        options.to_datetime = RealClocks().timestamp_ms() - options.by_duration
     states = groups.describe(client, names, timeout_ms=options.timeout)
     plan: resets.Plan = {}
     for state in states:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from kbroker.cli import CommandFailed
+from kbroker.cli import CommandFailed, nearest
 from kbroker.cli._admin import explain
 from kbroker.cli._positions import TopicPartitions
 from kbroker.client import operations
@@ -249,6 +249,11 @@ def log_offsets(client: Cluster, partitions: Iterable[Partition], spec: int) -> 
     return {partition: found.offset for partition, found in operations.list_offsets(client, specs).items()}
 
 
+def nearest_topic(client: Cluster, topic: str) -> str:
+    """A question about the topic that may have been meant, or nothing."""
+    return nearest(topic, [str(each.name) for each in client.metadata(None).topics])
+
+
 def expand(client: Cluster, scope: Sequence[TopicPartitions]) -> list[Partition]:
     """The partitions of words such as `orders` and `orders:0,1`. Raises CommandFailed if one does not exist."""
     led = led_partitions(client, {each.topic for each in scope})
@@ -256,7 +261,7 @@ def expand(client: Cluster, scope: Sequence[TopicPartitions]) -> list[Partition]
     for topic, indexes in scope:
         existing = {index for name, index in led if name == topic}
         if not existing:
-            raise CommandFailed(f"topic {topic!r} does not exist")
+            raise CommandFailed(f"topic {topic!r} does not exist{nearest_topic(client, topic)}")
         if missing := sorted(set(indexes or ()) - existing):
             raise CommandFailed(f"topic {topic!r} has no partition {', '.join(map(str, missing))}")
         found |= {(topic, index) for index in (existing if indexes is None else indexes)}

@@ -153,6 +153,17 @@ def point_in_time(text: str) -> int:
     return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
+def moment(text: str) -> int:
+    """A date and time, or a timestamp in ms, as a timestamp in ms."""
+    return integer(text, at_least=0) if text.isdecimal() else point_in_time(text)
+
+
+def partition_offset(text: str) -> tuple[int | None, int]:
+    """An offset, with or without the partition that it is of."""
+    index, colon, offset = text.rpartition(":")
+    return partition(index) if colon else None, integer(offset, at_least=0, what="an offset")
+
+
 def duration(text: str) -> int:
     """A duration in ms; may be negative, as in Java."""
     match = _DURATION.fullmatch(text)

@@ -15,10 +15,11 @@ import json
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NamedTuple
 
 MAX_LINE_BYTES: Final = 100 << 20
-READ_BYTES: Final = 64 << 10
+READ_BYTES: Final = 256 << 10
 MAX_INT64: Final = 2**63 - 1
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -76,8 +77,8 @@ def header(text: str) -> tuple[str, bytes]:
     return name, value.encode("utf-8", "surrogateescape")
 
 
-def lines(stream: BinaryIO, delimiter: bytes, before_read: Callable[[], object] = bool) -> Iterator[bytes]:
-    """The pieces of a stream between delimiters, as they arrive, including an unfinished last one.
+def lines(stream: BinaryIO, delimiter: bytes, before_read: Callable[[], object] = bool) -> Iterator[list[bytes]]:
+    """The pieces of a stream between delimiters, in lists as they arrive, including an unfinished last one.
 
     `before_read` is called before each read, which may block.
     Raises NotARecord for a piece of more than MAX_LINE_BYTES.
@@ -95,11 +96,11 @@ def lines(stream: BinaryIO, delimiter: bytes, before_read: Callable[[], object] 
         if rest.find(delimiter, searched) >= 0:
             *whole, unfinished = bytes(rest).split(delimiter)
             rest = bytearray(unfinished)
-            yield from whole
+            yield whole
         if len(rest) > MAX_LINE_BYTES:
             raise NotARecord(f"more than {MAX_LINE_BYTES} bytes without a delimiter")
     if rest:
-        yield bytes(rest)
+        yield [bytes(rest)]
 
 
 def lossless(data: bytes | None) -> str | dict[str, str] | None:
@@ -188,6 +189,23 @@ def _number(fields: dict[str, Any], name: str, *, at_most: int) -> int | None:
 
 
 Render = Callable[[Any], bytes]
+
+
+@dataclass(slots=True, eq=False)
+class OnlyValues:
+    """Formats a record as its value and `end`, and many values at once."""
+
+    null: bytes
+    end: bytes
+
+    def __call__(self, record: Any) -> bytes:
+        return self.all([record.value])
+
+    def all(self, values: Sequence[bytes | None]) -> bytes:
+        """The text of these values."""
+        if None in values:
+            values = [self.null if value is None else value for value in values]
+        return self.end.join([*values, b""])  # type: ignore[list-item]
 
 
 def compile_format(text: str, null: bytes) -> Render:

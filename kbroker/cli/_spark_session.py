@@ -24,11 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import read_properties
 from kbroker.cli._say import note
+from kbroker.cli._terminal import Progress
+from kbroker.cli._terminal import progress as terminal_progress
 from kbroker.cli.serve import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOOK_S: Final = 0.25
 MISSING: Final = "PySpark is not installed: pip install 'kbroker[spark]'"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.app.name": "kbroker",
@@ -246,36 +249,30 @@ def progress(session: SparkSession) -> Iterator[Callable[[str], None]]:
         yield lambda _text: None
         return
     from py4j.protocol import Py4JError  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
-    from rich.progress import TimeElapsedColumn as Elapsed  # noqa: PLC0415
 
     tracker: Any = session.sparkContext.statusTracker()
+    step = "starting"
+    ended = threading.Event()
 
-    class Tasks(Progress):
-        """Reads the progress of Spark's tasks each time it is drawn."""
-
-        def get_renderables(self) -> Any:
+    def follow(line: Progress) -> None:
+        while not ended.wait(_LOOK_S):
             total = done = 0
             with suppress(Py4JError, OSError):  # the job itself reports a dead JVM
                 for stage_id in tracker.getActiveStageIds():
                     stage = tracker.getStageInfo(stage_id)
                     if stage is not None:
                         total, done = total + stage.numTasks, done + stage.numCompletedTasks
-            for task in self.tasks:
-                task.total, task.completed = total or None, done
-            return super().get_renderables()
+            line.show(step, done, total, f"{done}/{total} tasks")
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Elapsed(),
-    )
-    shares = sys.stdout.isatty()
-    with Tasks(
-        *columns, console=Console(stderr=True), transient=True, redirect_stdout=shares, refresh_per_second=4
-    ) as bar:
-        shown = bar.add_task("starting", total=None)
-        yield lambda text: bar.update(shown, description=text)
+    def tell(text: str) -> None:
+        nonlocal step
+        step = text
+
+    with terminal_progress() as line:
+        thread = threading.Thread(target=follow, args=(line,), daemon=True)
+        thread.start()
+        try:
+            yield tell
+        finally:
+            ended.set()
+            thread.join()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from itertools import zip_longest
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, Final
 
-from rich.console import Console
-from rich.text import Text
-
 from kbroker.cli._story_cells import BOTH, GONE, LOCAL, MARKS, NEW, TIER, Cell, Column, Picture, picture
+from kbroker.cli._terminal import show
 
 MOST_COLUMNS: Final = 120
 _GUTTER: Final = 6
@@ -19,20 +17,11 @@ _WIDEST: Final = 36
 _EPOCH_STYLES: Final = ("cyan", "yellow", "magenta", "blue", "green", "bright_red")
 
 
-class _Console(Console):
-    """Raises an error for a closed pipe; `main` then ends without a message."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
 class Teller:
     """Prints runs of a scenario as they come: the opening before the first one, the lesson after the last."""
 
     def __init__(self) -> None:
-        self._console = _Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        self._width = min(self._console.width, MOST_COLUMNS)
-        self._console.width = self._width
+        self._width = min(get_terminal_size().columns, MOST_COLUMNS)
         self._has_begun = False
 
     def tell(self, lines: Iterable[Mapping[str, Any]], *, is_last: bool) -> None:
@@ -52,7 +41,7 @@ class Teller:
     def _say(self, text: str = "", style: str = "", indent: str = "") -> None:
         """Print a paragraph."""
         for row in wrap(text, self._width, initial_indent=indent, subsequent_indent=indent) or [""]:
-            self._console.print(Text(row, style=style), no_wrap=True)
+            show((row, style))
 
     def _beginning(self, line: Mapping[str, Any]) -> None:
         if not self._has_begun:
@@ -77,7 +66,7 @@ class Teller:
             self._say(line["rule_text"])
 
     def _rule(self, title: str, line: str, style: str) -> None:
-        self._console.print(Text(f"{title} ".ljust(self._width, line), style=style), no_wrap=True)
+        show((f"{title} ".ljust(self._width, line), style))
 
     def _step(self, one: Picture) -> None:
         self._say()
@@ -89,22 +78,16 @@ class Teller:
         width = min(_WIDEST, (self._width - _GUTTER) // max(1, len(one.columns)))
         headings = [column.heading_rows(width - 1) for column in one.columns]
         for row, words in enumerate(zip_longest(*headings, fillvalue="")):
-            line = Text(" " * _GUTTER)
-            for column, part in zip(one.columns, words, strict=True):
-                line.append(_fitted(part, width), style=_heading_style(column, row))
-            self._row(line)
+            parts = zip(one.columns, words, strict=True)
+            show((" " * _GUTTER, ""), *((_fitted(part, width), _heading_style(column, row)) for column, part in parts))
         for offset in one.offsets:
-            line = Text().append(f"{offset:>{_GUTTER - 2}}  ", style="dim")
+            line = [(f"{offset:>{_GUTTER - 2}}  ", "dim")]
             for column in one.columns:
                 cell = column.cells.get(offset)
-                line.append(_fitted(cell.text if cell else "", width), style=_style(cell, column))
-            self._row(line)
+                line.append((_fitted(cell.text if cell else "", width), _style(cell, column)))
+            show(*line)
         for number, segment in enumerate(one.tier):
             self._say(f"{'' if number else 'tier':<{_GUTTER}}{segment}", "cyan")
-
-    def _row(self, line: Text) -> None:
-        line.rstrip()
-        self._console.print(line, no_wrap=True)
 
 
 def _fitted(text: str, width: int) -> str:

@@ -17,8 +17,9 @@ from kbroker.cli._admin import admin_client
 from kbroker.cli._groups import led_partitions, log_offsets
 from kbroker.cli._say import say_json
 from kbroker.cli._table import print_rows
+from kbroker.cli._tier_why import broker_state
 from kbroker.client.operations import EARLIEST, LATEST, LATEST_TIERED
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -40,7 +41,7 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Request the copy and wait. Raises CommandFailed if it takes too long."""
     del parser
     topic: str = options.topic
-    env = RealEnv()
+    env = RealClocks()
     with admin_client(options) as client:
         entity = configs.Entity("topics", topic)
         known = {each.name: each.value for each in configs.describe(client, entity, all_of_them=True)}
@@ -61,10 +62,22 @@ def flush(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     behind = [f"{name}-{index}" for (name, index), one in reached.items() if not one.is_done]
     if behind:
         raise CommandFailed(
-            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker continues to copy. Its "
-            "log and /state show the last error"
+            f"{', '.join(behind)} not in the tier within {options.timeout_ms} ms; the broker continues to copy. "
+            + (_errors(options.http, reached) if options.http else "--http HOST:PORT of its leader shows why")
         )
     return 0
+
+
+def _errors(http: str, reached: Mapping[Partition, Reached]) -> str:
+    """The last errors of the tier of the partitions that are behind, from the pages of a broker that leads them."""
+    errors = {
+        each: (state[each].get("remote") or {}).get("last_error")
+        for state in [broker_state(http)]
+        for each, one in reached.items()
+        if not one.is_done and each in state
+    }
+    found = [f"{topic}-{index}: {error}" for (topic, index), error in errors.items() if error]
+    return f"Its last error: {'; '.join(found)}" if found else "There was no error so far"
 
 
 def _check(topic: str, known: Mapping[str, str | None]) -> None:
@@ -87,7 +100,7 @@ def _ask(client: Cluster, entity: configs.Entity, moment_ms: int) -> None:
         ) from refusal
 
 
-def _moment(env: RealEnv, known: Mapping[str, str | None]) -> int:
+def _moment(env: RealClocks, known: Mapping[str, str | None]) -> int:
     """The current time, but later than the previous value, because an unchanged setting has no effect."""
     before = known.get(KEY)
     return max(env.timestamp_ms(), int(before or "-1") + 1)

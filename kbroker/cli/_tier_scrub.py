@@ -20,7 +20,7 @@ from kbroker.cli._say import note, say, say_json
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import Source, choose, open_source
 from kbroker.cli._tier_store import open_store
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from kbroker.tiered.api import ListingRemoteStorageManager
 from kbroker.tiered.catalogue import Catalogue, partition_of
 from kbroker.tiered.scrubbing import Finding, Listed, Scrub, is_deleted_meanwhile, read_inside
@@ -81,7 +81,7 @@ def scrub(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         wanted = choose(source, options.topic, also=map(partition_of, before.of(None)))
         if options.delete_orphans and (before.unreadable or not before.is_whole):
             raise CommandFailed("refusing to delete: not all of the metadata can be read")
-        now_ms = RealEnv().timestamp_ms()
+        now_ms = RealClocks().timestamp_ms()
         try:
             listed = Listed.of(cast(ListingRemoteStorageManager, storage).list_objects())
         except OSError as error:

@@ -21,7 +21,7 @@ from kbroker.cli.serve import load_settings
 from kbroker.config import Settings
 from kbroker.config.observability import http_address
 from kbroker.metadata.names import is_tierable
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.checkpoint import read_file
 from kbroker.storage.index import TIME_ENTRY
@@ -87,10 +87,19 @@ def _as_json(partition: Partition, one: KeptSegment) -> dict[str, Any]:
 def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping[str, Any]]:
     """The partitions in the broker's /state; empty if no broker answers. With a given address, that is an error."""
     asked = address or settings.observability.kbroker_http_listener
-    if asked is None:
-        return {}
     try:
-        host, port = http_address(asked)
+        return {} if asked is None else broker_state(asked)
+    except CommandFailed as error:
+        if address is not None:
+            raise
+        note(f"kbroker tier: cannot read the broker's state: {error}")
+        return {}
+
+
+def broker_state(address: str) -> Mapping[Partition, Mapping[str, Any]]:
+    """The partitions in the /state of the broker with these pages. Raises CommandFailed."""
+    try:
+        host, port = http_address(address)
         with closing(HTTPConnection(host, port, timeout=HTTP_TIMEOUT_SECONDS)) as connection:
             connection.request("GET", "/state")
             response = connection.getresponse()
@@ -99,10 +108,7 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
                 raise ValueError(f"/state answers {response.status}")
             return {(each["topic"], each["partition"]): each for each in state["partitions"]}
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        if address is not None:
-            raise CommandFailed(f"{address}: {error}") from error
-        note(f"kbroker tier: cannot read the broker's state from {asked}: {error}")
-        return {}
+        raise CommandFailed(f"{address}: {error}") from error
 
 
 class _Explained:
@@ -120,7 +126,7 @@ class _Explained:
         self._catalogue: Catalogue = source.catalogue()
         warn(self._catalogue)
         self._starts = source.reading(source.log_starts)
-        self._now_ms = RealEnv().timestamp_ms()
+        self._now_ms = RealClocks().timestamp_ms()
 
     def tiered_partitions(self) -> list[Partition]:
         """The partitions of tiered topics."""
@@ -162,6 +168,7 @@ class _Explained:
             timestamp_ms=self._now_ms,
             waits_for_copy=tier.is_copied,
             highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage if tier.is_tiered else None,
+            leased_from=config.held_from(partition[1], self._now_ms),
         )
         stable = _number(live, "last_stable_offset", end)
         return why_kept(verdicts, config, tier, high_watermark=high_watermark, last_stable_offset=stable)

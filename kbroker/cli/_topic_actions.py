@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from kbroker.cli import CommandFailed
+from kbroker.cli._admin import confirm
+from kbroker.cli._groups import nearest_topic
 from kbroker.cli._say import note, say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.cli._topics import (
@@ -55,7 +57,8 @@ def _existing(client: Cluster, options: argparse.Namespace) -> list[Any]:
     """The topics that match. Raises CommandFailed if no topic matches, unless --if-exists is given."""
     topics = matching_topics(client, options.topic, exclude_internal=options.exclude_internal)
     if options.topic and not topics and not options.if_exists:
-        raise CommandFailed(f"Topic '{options.topic}' does not exist as expected")
+        hint = nearest_topic(client, options.topic)
+        raise CommandFailed(f"Topic '{options.topic}' does not exist as expected{hint}")
     return topics
 
 
@@ -73,7 +76,9 @@ def _to_change(client: Cluster, options: argparse.Namespace) -> list[Any]:
 
 
 def _delete(client: Cluster, options: argparse.Namespace) -> None:
-    names = [topic.name for topic in _to_change(client, options)]
+    names = [str(topic.name) for topic in _to_change(client, options)]
+    if not set(names) <= set(options.topic.split(",")):
+        confirm(f"Delete these {len(names)} topics with their records?", names, is_agreed=options.yes)
     delete_topics(client, names)
     if options.format == "json":
         say_json({"deleted": names})

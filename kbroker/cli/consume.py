@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.cli import Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_client_flags
-from kbroker.cli._records import Render, compile_format, record_to_json, unescape
+from kbroker.cli._records import OnlyValues, Render, compile_format, record_to_json, unescape
 
 EXIT_TERMINATED: Final = 143
 
@@ -115,7 +115,7 @@ def _range(parser: argparse.ArgumentParser, options: argparse.Namespace) -> pars
 
 
 def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Render:
-    """The function that formats a record, with the text after it."""
+    """What formats a record, with the text after it."""
     if options.output_format is not None and options.format == "json":
         parser.error("--output-format cannot be used with --format json")
     if options.key_separator is not None and (options.output_format is not None or options.format == "json"):
@@ -131,7 +131,7 @@ def _render(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Ren
     between: bytes | None = options.key_separator
     end: bytes = options.delimiter
     if between is None:
-        return lambda record: (null if record.value is None else record.value) + end
+        return OnlyValues(null, end)
     return lambda record: (
         (null if record.key is None else record.key) + between + (null if record.value is None else record.value) + end
     )

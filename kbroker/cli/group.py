@@ -69,6 +69,7 @@ def add_parser(commands: Commands) -> None:
         description="List, describe or delete consumer groups on any Kafka-compatible broker, or reset their offsets.",
     )
     add_connection_flags(parser)
+    parser.named = "--group"
     actions = Actions(
         parser,
         {
@@ -84,6 +85,7 @@ def add_parser(commands: Commands) -> None:
         help="group; repeatable",
     )  # fmt: skip
     actions.add("describe delete reset-offsets", "--all-groups", action="store_true", help="all groups")
+    actions.add("delete", "-y", "--yes", action="store_true", help="do not ask before deleting all groups")
     actions.add(
         "reset-offsets delete-offsets", "--topic", action="append", type=parse.topic_partitions,
         metavar="NAME[:0,1]", help="topic, optionally with partitions; repeatable",

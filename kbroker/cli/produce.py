@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from kbroker.cli import CommandFailed, Commands
 from kbroker.cli import _positions as parse
 from kbroker.cli._admin import add_client_flags, client_settings, connected, explain
+from kbroker.cli._progress import Progress
 from kbroker.cli._records import NotARecord, Outgoing, header, lines, record_from_json, separator
+from kbroker.cli._say import note
 
 if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
     from kbroker.client.producing import Producer
     from wire.record_batch import Record
 
+BATCH_BYTES: Final = 512 << 10
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+Send = Callable[[list[bytes], int], None]
+"""Sends lines, of which the first has this number."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -91,12 +99,16 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     from kbroker.client.producing import SETTINGS, Producer  # noqa: PLC0415  (--help must not import the client)
     from wire.compression import Codec  # noqa: PLC0415
 
-    settings = client_settings(options, known=SETTINGS)
-    with _open(options.file) as stream, connected(settings) as cluster:
+    settings = {"batch_size": BATCH_BYTES, **client_settings(options, known=SETTINGS)}
+    with (
+        _open(options.file) as stream,
+        connected(settings) as cluster,
+        Progress("produce", "sent", cluster) as progress,
+    ):
         is_idempotent = acks == -1 if options.idempotence is None else options.idempotence
         codec = Codec[options.compression_codec.upper()]
         producer = Producer(cluster, options.topic, settings, acks=acks, codec=codec, is_idempotent=is_idempotent)
-        _send_all(producer, stream, options, linger_ms=settings.get("linger_ms", 0))
+        _send_all(producer, cluster, stream, options, progress=progress, linger_ms=settings.get("linger_ms", 0))
 
 
 def _open(path: Path | None) -> AbstractContextManager[BinaryIO]:
@@ -108,29 +120,53 @@ def _open(path: Path | None) -> AbstractContextManager[BinaryIO]:
         raise CommandFailed(f"cannot read {path}: {error.strerror}") from error
 
 
-def _send_all(producer: Producer, stream: BinaryIO, options: argparse.Namespace, *, linger_ms: int) -> None:
+def _send_all(
+    producer: Producer,
+    cluster: Cluster,
+    stream: BinaryIO,
+    options: argparse.Namespace,
+    *,
+    progress: Progress,
+    linger_ms: int,
+) -> None:
     """Send all records. When no input is available, what was read is sent at once."""
-    from kbroker.client.producing import NotStored  # noqa: PLC0415
-    from kbroker.runtime.env import RealEnv  # noqa: PLC0415
-
-    timestamp_ms = RealEnv().timestamp_ms
+    from kbroker.client.producing import NotStored, RecordTooLarge  # noqa: PLC0415
 
     def before_read() -> None:
-        if not _has_input(stream, linger_ms):
-            producer.flush()
+        while not _has_input(stream, linger_ms) and producer.proceed():
+            pass
 
+    if options.partition is not None and options.partition >= producer.partition_count:
+        raise CommandFailed(f"topic {options.topic!r} has no partition {options.partition}")
+    send = (_values_sender if _has_only_values(options) else _records_sender)(producer, cluster, options)
     try:
         with producer:  # flushes, also after a line that cannot be sent
-            for number, each in _read(stream, options, before_read):
-                partition = options.partition if options.partition is not None else each.partition
-                try:
-                    record = _checked(each, partition, producer.partition_count, timestamp_ms)
-                    producer.send(record, partition=partition, number=number)
-                except ValueError as error:
-                    raise CommandFailed(f"line {number} cannot be sent: {error}") from error
+            if stream.isatty():
+                note("Each line is a record. Ctrl-D ends the input.")
+            number = 1
+            for group in _lines(stream, options, before_read):
+                send(group, number)
+                number += len(group)
+                progress.add(len(group), sum(map(len, group)))
+    except RecordTooLarge as error:
+        raise CommandFailed(f"line {error.number} cannot be sent: {error.message}") from error
     except NotStored as error:
         said = explain(error.reason)
         raise CommandFailed(f"line {error.number} was not stored, and later lines may be lost: {said}") from error
+
+
+def _lines(
+    stream: BinaryIO, options: argparse.Namespace, before_read: Callable[[], object]
+) -> Iterator[list[bytes]]:  # fmt: skip
+    number = 1
+    try:
+        for group in lines(stream, options.delimiter, before_read):
+            yield group
+            number += len(group)
+    except NotARecord as error:
+        raise CommandFailed(f"line {number}: {error}") from error
+    except OSError as error:
+        raise CommandFailed(f"cannot read {options.file or 'standard input'}: {error.strerror}") from error
 
 
 def _has_input(stream: BinaryIO, wait_ms: int) -> bool:
@@ -140,6 +176,48 @@ def _has_input(stream: BinaryIO, wait_ms: int) -> bool:
         return bool(select([stream], [], [], wait_ms / 1000)[0])
     except (OSError, ValueError):  # not a file of the operating system
         return True
+
+
+def _has_only_values(options: argparse.Namespace) -> bool:
+    """Whether the records differ only in their values, which are whole lines."""
+    return options.format == "text" and options.key_separator is None and options.null_marker is None
+
+
+def _values_sender(producer: Producer, cluster: Cluster, options: argparse.Namespace) -> Send:
+    from wire.record_values import ValueEncoder  # noqa: PLC0415
+
+    encoder = ValueEncoder(_bytes(options.key), options.header or ())
+
+    def send(group: list[bytes], number: int) -> None:
+        timestamp_ms = cluster.env.timestamp_ms() if options.timestamp is None else options.timestamp
+        producer.send_values(group, encoder, timestamp_ms=timestamp_ms, partition=options.partition, number=number)
+
+    return send
+
+
+def _records_sender(producer: Producer, cluster: Cluster, options: argparse.Namespace) -> Send:
+    make = record_from_json if options.format == "json" else _text_reader(options)
+
+    def send(group: list[bytes], number: int) -> None:
+        for at, line in enumerate(group, number):
+            if not line.strip() and options.format == "json":
+                continue
+            try:
+                each = make(line)
+            except NotARecord as error:
+                raise CommandFailed(f"line {at}: {error}") from error
+            partition = options.partition if options.partition is not None else each.partition
+            try:
+                record = _checked(each, partition, producer.partition_count, cluster.env.timestamp_ms)
+            except ValueError as error:
+                raise CommandFailed(f"line {at} cannot be sent: {error}") from error
+            producer.send(record, partition=partition, number=at)
+
+    return send
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def _checked(each: Outgoing, partition: int | None, partition_count: int, now_ms: Callable[[], int]) -> Record:
@@ -154,26 +232,8 @@ def _checked(each: Outgoing, partition: int | None, partition_count: int, now_ms
     return Record(-1, timestamp, each.key, each.value, tuple(each.headers))
 
 
-def _read(
-    stream: BinaryIO, options: argparse.Namespace, before_read: Callable[[], None]
-) -> Iterator[tuple[int, Outgoing]]:
-    """The records of the input, each with its line number."""
-    make = record_from_json if options.format == "json" else _text_reader(options)
-    number = 0
-    try:
-        for line in lines(stream, options.delimiter, before_read):
-            number += 1
-            if line.strip() or options.format == "text":
-                yield number, make(line)
-    except NotARecord as error:
-        raise CommandFailed(f"line {max(number, 1)}: {error}") from error
-    except OSError as error:
-        raise CommandFailed(f"cannot read {options.file or 'standard input'}: {error.strerror}") from error
-
-
 def _text_reader(options: argparse.Namespace) -> Any:
-    null = None if options.null_marker is None else options.null_marker.encode("utf-8", "surrogateescape")
-    fixed_key = None if options.key is None else options.key.encode("utf-8", "surrogateescape")
+    null, fixed_key = _bytes(options.null_marker), _bytes(options.key)
     headers = list(options.header or [])
 
     def make(line: bytes) -> Outgoing:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker import __version__, build
 from kbroker.cli import CommandFailed, Commands
@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="address of /metrics, /health and /state; the default host is loopback (default: off)",
+        help="address of the state page, /metrics, /health and /state; the default host is loopback (default: off)",
     )
     parser.add_argument(
         "--profile",
@@ -184,6 +184,25 @@ def announce(
     with suppress(OSError):  # the output may be a file on a full disk
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
+    if systemd := os.environ.get("NOTIFY_SOCKET"):
+        _notify(systemd)
+
+
+def _notify(address: str) -> None:
+    """Tell systemd that the service is ready (Type=notify); sd_notify(3)."""
+    import socket  # noqa: PLC0415  (only under systemd)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.sendto(b"READY=1", f"\0{address[1:]}" if address.startswith("@") else address)
+
+
+_TRY_BROKER: Final = """\
+  try      echo hello | kbroker produce -b {0} -t greetings
+           kbroker consume -b {0} -t greetings --exit-at-end
+           kcat -b {0} -L"""
+_TRY_CONTROLLER: Final = """\
+  next     this node is only a controller; clients connect to brokers, which start with
+           controller.quorum.bootstrap.servers={0}"""
 
 
 def first_screen(address: str, settings: Settings) -> list[str]:
@@ -195,10 +214,8 @@ def first_screen(address: str, settings: Settings) -> list[str]:
         f"  data     {settings.data_directory}",
         f"  pages    http://{pages}/"
         if pages
-        else "  pages    off; --http 127.0.0.1:9644 serves /metrics, /health and /state",
-        f"  try      echo hello | kbroker produce -b {address} -t greetings",
-        f"           kbroker consume -b {address} -t greetings --exit-at-end",
-        f"           kcat -b {address} -L",
+        else "  pages    off; --http 127.0.0.1:9644 serves a state page, /metrics and /health",
+        *(_TRY_BROKER if settings.server.is_broker else _TRY_CONTROLLER).format(address).splitlines(),
         "  stop     Ctrl-C",
         "",
     ]

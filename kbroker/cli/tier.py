@@ -3,12 +3,14 @@
     ls      list segments with offsets, epochs, states and sizes, or the offsets of partitions
     cat     print the records, the bytes or an index of a segment in the tier
     flush   close the active segments of a topic, and wait until the tier has everything
+    attach  make a topic out of what a store holds of a cluster that is gone
+    lease   hold records against retention while a job reads them
     scrub   compare the store with the metadata
     why     explain for each local segment why it is still on the local disk
 
 `ls`, `cat` and `scrub` read the metadata of segments from `__remote_log_metadata`, through a broker (kbroker or Apache
-Kafka) or from a data directory (with or without a running broker). Only `flush` and `scrub --delete-orphans` change
-anything.
+Kafka) or from a data directory (with or without a running broker). Only `flush`, `attach`, `lease` and
+`scrub --delete-orphans` change anything.
 
 Exit codes of scrub: 0 no findings, 1 the check failed, 3 findings.
 """
@@ -27,6 +29,7 @@ from kbroker.cli._tier_flags import add_min_age_flag, add_source_flags, add_topi
 from kbroker.cli.serve import add_settings_flags
 
 FLUSH_TIMEOUT_MS: Final = 120_000
+LEASE_MS: Final = 600_000
 INDEX_KINDS: Final = ("index", "timeindex", "snapshot", "txnindex", "leader-epoch-checkpoint")
 
 
@@ -38,7 +41,7 @@ def add_parser(commands: Commands) -> None:
         description="Show, read, fill and check tiered storage.",
     )
     parts: Commands = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for declare in (_ls, _cat, _flush, _scrub, _why):
+    for declare in (_ls, _cat, _flush, _attach, _lease, _scrub, _why):
         declare(parts)
 
 
@@ -112,6 +115,81 @@ def _flush(parts: Commands) -> None:
         help=f"how long to wait (default {FLUSH_TIMEOUT_MS})",
     )  # fmt: skip
     parser.add_argument("--no-wait", action="store_true", help="request the copy, and do not wait")
+    parser.add_argument("--http", metavar="HOST:PORT", help="address of a broker's pages, for its last error")
+    add_format_flag(parser)
+
+
+def _attach(parts: Commands) -> None:
+    parser = add_part(
+        parts,
+        "tier",
+        "attach",
+        "make a topic out of what a store holds",
+        "Make a topic out of the segments of a topic whose cluster is gone. Nothing in the store is changed. All "
+        "that does not fit together is reported first. Exit codes: 0 attached, 1 failed, 3 --dry-run found problems.",
+    )
+    add_connection_flags(parser)
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="a data directory that has the tier next to it")
+    add_settings_flags(parser)
+    parser.add_argument("-t", "--topic", metavar="NAME", help="topic in the store")
+    parser.add_argument(
+        "--topic-id", action="append", type=segment_id, metavar="ID",
+        help="id of the topic in the store; repeat it for a topic that was attached before and written to",
+    )  # fmt: skip
+    parser.add_argument(
+        "--as", dest="new_name", metavar="NAME", help="name of the new topic (default that in the store)"
+    )
+    access = parser.add_mutually_exclusive_group()
+    access.add_argument("--read-only", action="store_true", help="refuse producers (default)")
+    access.add_argument(
+        "--writable", action="store_true", help="accept new records; their segments are the new topic's"
+    )
+    parser.add_argument(
+        "--until", type=parse.moment, metavar="WHEN",
+        help="end each partition before the first batch with a record of this time or later (ISO 8601, or ms)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--until-offset", action="append", type=parse.partition_offset, metavar="[P:]N",
+        help="end before the batch with this offset, in one partition or in all; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--partial", action="store_true", help="attach the newest part of each partition without a gap")
+    parser.add_argument("--deep", action="store_true", help="also read every segment, and check CRCs and indexes")
+    parser.add_argument("--dry-run", action="store_true", help="only report")
+    parser.add_argument("--partitions", type=parse.count, metavar="N", help="at least this many partitions")
+    parser.add_argument("--replication-factor", type=parse.count, metavar="N", help="replicas of each partition")
+    parser.add_argument(
+        "--topic-config", dest="topic_config", action="append", type=parse.pair, metavar="KEY=VALUE",
+        help="a setting of the new topic; without one its records do not expire; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout-ms", type=parse.milliseconds, default=FLUSH_TIMEOUT_MS, metavar="MS",
+        help=f"how long to wait for the brokers (default {FLUSH_TIMEOUT_MS})",
+    )  # fmt: skip
+    add_format_flag(parser)
+
+
+def _lease(parts: Commands) -> None:
+    parser = add_part(
+        parts,
+        "tier",
+        "lease",
+        "hold records against retention",
+        "Hold the records of a topic from an offset on against retention, while a job reads them; prints the id of the "
+        "lease. It ends after its time to live unless it is renewed.",
+    )
+    add_connection_flags(parser)
+    parser.add_argument("-t", "--topic", required=True, type=parse.topic_partitions, metavar="NAME[:0,1]", help="topic")
+    parser.add_argument(
+        "-o", "--offset", type=parse.position, default=parse.Position("beginning"), metavar="OFFSET",
+        help="the first held offset: beginning (default), end, <n> or s@<ms>",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ttl-ms", type=parse.milliseconds, default=LEASE_MS, metavar="MS", help=f"time to live (default {LEASE_MS})"
+    )
+    act = parser.add_mutually_exclusive_group()
+    act.add_argument("--renew", metavar="ID", help="extend a lease")
+    act.add_argument("--release", metavar="ID", help="end a lease")
+    act.add_argument("--list", action="store_true", help="print the leases of the topic")
     add_format_flag(parser)
 
 

@@ -28,6 +28,7 @@ def add_parser(commands: Commands) -> None:
         description="Create, delete, list, describe or alter topics on any Kafka-compatible broker.",
     )
     add_connection_flags(parser)
+    parser.named = "--topic"
     actions = Actions(
         parser,
         {
@@ -57,6 +58,7 @@ def add_parser(commands: Commands) -> None:
     actions.add(
         "create", "--config", action="append", type=parse.pair, metavar="NAME=VALUE", help="topic setting; repeatable"
     )
+    actions.add("delete", "-y", "--yes", action="store_true", help="do not ask before deleting what a pattern matches")
     for flag, usable_with, text in (
         ("if-exists", "delete alter describe", "do nothing if the topic does not exist"),
         ("if-not-exists", "create", "do nothing if the topic exists"),

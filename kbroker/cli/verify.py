@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kbroker.cli import EXIT_FOUND, CommandFailed, Commands, add_format_flag
 from kbroker.cli._say import note, say_json
+from kbroker.cli._terminal import progress
 from kbroker.cli.serve import default_data_dir
 
 
@@ -46,8 +47,8 @@ def verify(options: argparse.Namespace) -> int:
             report = Report(as_json=is_json)
             check = DirectoryCheck(ReadOnlyDisk(), path, report=report)
             partitions, size = check.extent()
-            with _progress(size) as progress:
-                check.check(progress)
+            with _progress(size) as advance:
+                check.check(advance)
     except OSError as error:
         raise CommandFailed(f"cannot check {error.filename or path}: {error.strerror or error}") from error
     found, notes = report.count, report.notes
@@ -91,12 +92,12 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _size: None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    done = 0
+    with progress() as line:
 
-    columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    # Redirect stdout above the bar only if it is a terminal too; output to a file must stay unchanged.
-    shares = sys.stdout.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shares) as bar:
-        task = bar.add_task("checking", total=total)
-        yield lambda size: bar.update(task, advance=size)
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            line.show("checking", done, total, f"{done >> 20}/{total >> 20} MiB")
+
+        yield advance

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from select import select
+from socket import gaierror
 from ssl import SSLCertVerificationError
 from threading import Event
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Any, Final, Self, TypeVar
 from kbroker.client.blocking import Connection
 from kbroker.client.security import connect, tls_context
 from kbroker.config.client_properties import parse_server
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from wire.client import UnsupportedApi
 from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.find_coordinator import FindCoordinatorRequest
@@ -49,13 +50,31 @@ class UnknownPartition(KafkaError):
         self.index = index
 
 
+def _ignore(_reason: str) -> None:
+    pass
+
+
+def reason_of(error: KafkaError, partitions: Collection[Partition] = ()) -> str:
+    """The error and the partition, if there is one."""
+    said = error.message or error.code.name
+    name = "-".join(map(str, next(iter(partitions)))) if len(partitions) == 1 else ""
+    return f"{name}: {said}" if name and name not in said else said
+
+
+def throttled(cluster: Cluster, answer: Any) -> None:
+    """Say so if a quota delays the next response of a broker."""
+    if answer.throttle_time_ms:
+        cluster.waits_for("a quota of the broker throttles this client")
+
+
 class Cluster:
     """A context manager. Errors: KafkaError (BROKER_NOT_AVAILABLE) from the constructor; OSError for TLS files."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
-        self.servers = ",".join(settings["bootstrap_servers"])
-        self.env = RealEnv()
+        places = map(parse_server, settings["bootstrap_servers"])
+        self.servers = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
+        self.env = RealClocks()
         self.leaders: dict[Partition, int] = {}
         self.leader_epochs: dict[Partition, int] = {}
         self.controller_id = UNKNOWN_NODE
@@ -64,6 +83,8 @@ class Cluster:
         self._tls = tls_context(settings)
         self.nodes: dict[int, tuple[str, int]] = {}
         """Host and port of the known brokers."""
+        self.waits_for: Callable[[str], object] = _ignore
+        """Gets the reason of each wait before another attempt, and of a throttled response."""
         self._connections: dict[int, Connection] = {}
         bootstrap_ms = int(settings.get("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS))
         waits = settings.get("waits_for_broker", True)
@@ -147,6 +168,8 @@ class Cluster:
             except KafkaError as error:
                 if not (error.code.retriable or error.code in also) or self.env.now_ms() + pause_ms > deadline:
                     raise
+                if pause_ms:
+                    self.waits_for(reason_of(error, partitions))
             # No pause before the first look-up: maybe the leader was never looked up.
             self.wait(pause_ms)
             pause_ms = self.retry_ms
@@ -302,7 +325,12 @@ class Cluster:
             address = self.nodes.get(node_id)
             if address is None:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not part of the cluster")
-            self._connections[node_id] = connect(address, self.settings, timeout_ms=self.timeout_ms, tls=self._tls)
+            try:
+                self._connections[node_id] = connect(address, self.settings, timeout_ms=self.timeout_ms, tls=self._tls)
+            except (ConnectionRefusedError, TimeoutError, gaierror) as error:
+                host, port = address
+                said = f"broker {node_id} cannot be reached at its advertised address {host}:{port}: "
+                raise type(error)(error.errno, said + (error.strerror or str(error))) from error
         return self._connections[node_id]
 
     @contextmanager

@@ -5,16 +5,18 @@ Source  KIP-98 (aborted transactions); Fetcher of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kbroker.client.cluster import Cluster, Partition, UnknownPartition
+from kbroker.client.cluster import Cluster, Partition, UnknownPartition, reason_of, throttled
 from kbroker.client.operations import by_topic, list_offsets
 from wire.errors import ErrorCode, KafkaError, Malformed, check, code_of
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from wire.record_batch import RecordBatch, batches
+from wire.record_values import read_values
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "check_crcs": True,
@@ -31,6 +33,8 @@ SETTINGS: Final[Mapping[str, Any]] = {
 }
 FETCH_BY_NAME: Final = 12
 """The last version of Fetch with the names of topics."""
+PIECES: Final = 32
+"""The most Values of one poll; each has about 1,000 records or fewer."""
 ABORT: Final = b"\0\0\0\0"
 """The key of the control record that ends an aborted transaction."""
 
@@ -48,6 +52,18 @@ class Received(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+class Values(NamedTuple):
+    """The values of adjacent records of a partition, and their offsets."""
+
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+    values: Sequence[bytes | None]
+
+
+Decode = Callable[[Partition, RecordBatch], Iterator[Any]]
+
+
 class Consumer:
     """Errors: KafkaError. OFFSET_OUT_OF_RANGE only if `reset` is None; otherwise the position moves to that end."""
 
@@ -58,7 +74,7 @@ class Consumer:
         self._settings = {**SETTINGS, **settings}
         self._isolation_level = int(is_committed_only)
         self._reset = reset
-        self._fetched: deque[Iterator[Received]] = deque()
+        self._fetched: deque[Iterator[Any]] = deque()
         self.positions: dict[Partition, int] = {}
         """The next offset of each assigned partition."""
 
@@ -70,8 +86,13 @@ class Consumer:
     def poll(self, *, timeout_ms: int, max_records: int | None = None) -> list[Received]:
         """The next records, or none after a time."""
         limit = self._settings["max_poll_records"]
-        if max_records is not None:
-            limit = min(limit, max_records)
+        return self._next(self._received, timeout_ms, limit if max_records is None else min(limit, max_records))
+
+    def poll_values(self, *, timeout_ms: int) -> list[Values]:
+        """The values of the next records, or none after a time: several times faster than `poll`."""
+        return self._next(self._values, timeout_ms, PIECES)
+
+    def _next(self, decode: Decode, timeout_ms: int, limit: int) -> list[Any]:
         while True:
             while self._fetched:
                 try:
@@ -81,10 +102,10 @@ class Consumer:
                 if found:
                     return found
                 self._fetched.popleft()
-            if not self._fetch(timeout_ms):
+            if not self._fetch(timeout_ms, decode):
                 return []
 
-    def _fetch(self, timeout_ms: int) -> bool:
+    def _fetch(self, timeout_ms: int, decode: Decode) -> bool:
         """Ask all leaders at once; return whether records have arrived."""
         by_leader: dict[int, list[Partition]] = {}
         lost = [each for each in self.positions if self._cluster.leaders.get(each, -1) < 0]
@@ -94,6 +115,8 @@ class Consumer:
             if (leader := self._cluster.leaders.get(partition, -1)) >= 0:
                 by_leader.setdefault(leader, []).append(partition)
         if not by_leader:
+            if self.positions:
+                self._cluster.waits_for("no partition has a known leader")
             self._cluster.wait(timeout_ms)
         asked = []
         outside: list[Partition] = []
@@ -106,6 +129,7 @@ class Consumer:
         for leader in asked:
             try:
                 answer = self._cluster.receive(leader)
+                throttled(self._cluster, answer)
                 check(answer.error_code)
             except KafkaError as error:
                 self._failed(by_leader[leader], error)
@@ -115,7 +139,7 @@ class Consumer:
                     if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
                         outside.append((topic.topic, each.partition_index))
                     else:
-                        self._take((topic.topic, each.partition_index), each)
+                        self._take((topic.topic, each.partition_index), each, decode)
         if outside and self._reset is not None:  # now that no response is due any more
             self.positions |= self.ends(outside, self._reset)
         return bool(self._fetched)
@@ -137,15 +161,17 @@ class Consumer:
             topics=topics,
         )  # fmt: skip
 
-    def _take(self, partition: Partition, answer: Any) -> None:
+    def _take(self, partition: Partition, answer: Any, decode: Decode) -> None:
         if answer.error_code:
             code = code_of(answer.error_code)
             self._failed([partition], KafkaError(code, f"{partition[0]}-{partition[1]}: {code.name}"))
         elif answer.records:
             aborted = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
-            self._fetched.append(self._records(partition, answer.records, aborted))
+            self._fetched.append(self._records(partition, answer.records, aborted, decode))
 
-    def _records(self, partition: Partition, data: Any, aborted: list[tuple[int, int]]) -> Iterator[Received]:
+    def _records(
+        self, partition: Partition, data: Any, aborted: list[tuple[int, int]], decode: Decode
+    ) -> Iterator[Any]:  # fmt: skip
         """The records of an answer, from the position on, without those of aborted transactions."""
         ignored: set[int] = set()
         found = batches(data)
@@ -160,15 +186,22 @@ class Consumer:
                     if any(record.key == ABORT for record in batch.records()):
                         ignored.discard(batch.producer_id)
                 elif not (batch.is_transactional and batch.producer_id in ignored):
-                    yield from self._of_batch(partition, batch)
+                    yield from decode(partition, batch)
                 self.positions[partition] = batch.next_offset
 
-    def _of_batch(self, partition: Partition, batch: RecordBatch) -> Iterator[Received]:
+    def _received(self, partition: Partition, batch: RecordBatch) -> Iterator[Received]:
         kind = int(batch.is_log_append_time)
         for offset, timestamp, key, value, headers in batch.records():
             if offset >= self.positions[partition]:
                 self.positions[partition] = offset + 1
                 yield Received(*partition, offset, timestamp, kind, key, value, headers)
+
+    def _values(self, partition: Partition, batch: RecordBatch) -> Iterator[Values]:
+        for offsets, values in read_values(batch):
+            first = bisect_left(offsets, self.positions[partition])
+            if first < len(offsets):
+                self.positions[partition] = offsets[-1] + 1
+                yield Values(*partition, offsets[first:], values[first:])
 
     def _failed(self, partitions: Sequence[Partition], error: KafkaError) -> None:
         """Forget the leaders after a retriable error; raise others."""
@@ -176,12 +209,14 @@ class Consumer:
             raise error
         for partition in partitions:
             self._cluster.leaders.pop(partition, None)
+        self._cluster.waits_for(reason_of(error, partitions))
         self._cluster.wait(self._cluster.retry_ms)
 
     def _look_up(self, partitions: Sequence[Partition]) -> None:
         try:
             self._cluster.refresh(partitions)
-        except UnknownPartition:  # it may appear again
+        except UnknownPartition as error:  # it may appear again
+            self._cluster.waits_for(reason_of(error))
             self._cluster.wait(self._cluster.retry_ms)
 
     def ends(self, partitions: Iterable[Partition], which: int) -> dict[Partition, int]:

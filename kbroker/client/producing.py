@@ -9,23 +9,28 @@ Source  KIP-98; KafkaProducer of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial as bound
+from itertools import accumulate
 from typing import Any, Final, Self
 
-from kbroker.client.cluster import Cluster, Partition
+from kbroker.client.cluster import Cluster, Partition, throttled
 from kbroker.client.operations import PRODUCE_BY_NAME, new_producer_id, produce_request
 from wire.batch_header import MAX_SEQUENCE, NO_PRODUCER_ID, NO_SEQUENCE
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError, check
 from wire.partitioner import partition_of_key
 from wire.record_batch import Record, build_batch
+from wire.record_values import ValueEncoder
 
 SETTINGS: Final[Mapping[str, Any]] = {
     "allow_auto_create_topics": True,
     "batch_size": 16_384,
+    "buffer_memory": 32 << 20,
     "delivery_timeout_ms": 120_000,
     "linger_ms": 0,
     "max_block_ms": 10_000,
@@ -55,11 +60,25 @@ class NotStored(Exception):
         self.reason = reason
 
 
+class RecordTooLarge(KafkaError):
+    """A record with more bytes than max.request.size: its number."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(ErrorCode.MESSAGE_TOO_LARGE, message)
+        self.number = number
+
+
+Encode = Callable[..., bytes]
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
+    """Its records are objects, or values that `encode` makes records of."""
+
     partition: Partition
+    encode: Encode = build_batch
     base_sequence: int = NO_SEQUENCE
-    records: list[Record] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     size: int = 0
 
@@ -67,7 +86,8 @@ class _Batch:
 class Producer:
     """A context manager that flushes, unless it is interrupted (KeyboardInterrupt) or a record was not stored.
 
-    Errors  KafkaError for a record that is too large; NotStored
+    Shape   it gets either records or values, with consecutive numbers
+    Errors  RecordTooLarge, after which it goes on; NotStored
     """
 
     def __init__(
@@ -79,6 +99,8 @@ class Producer:
         self._acks = acks
         self._codec = codec
         self._open: dict[Partition, _Batch] = {}
+        self._open_bytes = 0
+        self._turn = 0
         self._unacknowledged: dict[Partition, deque[_Batch]] = defaultdict(deque)
         self._in_flight: dict[int, deque[_Batch]] = defaultdict(deque)
         self._sequences: dict[Partition, int] = defaultdict(int)
@@ -106,32 +128,99 @@ class Producer:
         """Add a record to the batch of its partition; without a partition, its key or else chance chooses one."""
         size = most_bytes(record)
         if size > self._settings["max_request_size"]:
-            said = f"the record has {size} bytes, more than max.request.size={self._settings['max_request_size']}"
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, said)
+            raise self._too_large(size, number)
         if partition is None and record.key is not None:
             partition = partition_of_key(record.key, self.partition_count)
         place = self._topic, self._cluster.env.random.choice(self._available) if partition is None else partition
+        self._add(place, build_batch, [record], [number], size)
+
+    def _too_large(self, size: int, number: int) -> RecordTooLarge:
+        said = f"the record has {size} bytes, more than max.request.size={self._settings['max_request_size']}"
+        return RecordTooLarge(number, said)
+
+    def send_values(
+        self, values: Sequence[bytes], encoder: ValueEncoder, *, timestamp_ms: int, partition: int | None, number: int
+    ) -> None:
+        """Add records that differ only in their values; the first one has this number.
+
+        Without partition and key they go to the partitions in turn.
+        """
+        extra = encoder.extra_bytes
+        most = self._settings["max_request_size"] - extra
+        if max(map(len, values)) > most:
+            before = next(i for i, value in enumerate(values) if len(value) > most)
+            if before:
+                rest = values[:before]
+                self.send_values(rest, encoder, timestamp_ms=timestamp_ms, partition=partition, number=number)
+            raise self._too_large(len(values[before]) + extra, number + before)
+        if partition is None and encoder.key is not None:
+            partition = partition_of_key(encoder.key, self.partition_count)
+        places = self._available if partition is None else [partition]
+        encode = bound(encoder.batch, timestamp_ms=timestamp_ms)
+        step = len(places)
+        for first in range(min(step, len(values))):
+            place = self._topic, places[(self._turn + first) % step]
+            mine = values[first::step]
+            for start, end, size in self._portions(place, mine, extra):
+                numbers = range(number + first + start * step, number + first + end * step, step)
+                self._add(place, encode, mine[start:end], numbers, size)
+        self._turn += len(values)
+
+    def _portions(self, place: Partition, values: Sequence[bytes], extra: int) -> Iterator[tuple[int, int, int]]:
+        """Start, end and bytes of portions of the values, each of which fits into the open batch, or into a new one."""
+        ends = list(accumulate(values, lambda total, value: total + len(value) + extra, initial=0))
+        most = self._settings["batch_size"]
+        start = 0
+        while start < len(values):
+            batch = self._open.get(place)
+            end = start if batch is None else bisect_right(ends, ends[start] + most - batch.size) - 1
+            if end <= start:  # a new batch, of at least one record
+                end = max(bisect_right(ends, ends[start] + most) - 1, start + 1)
+            yield start, end, ends[end] - ends[start]
+            start = end
+
+    def _add(self, place: Partition, encode: Encode, records: Sequence[Any], numbers: Sequence[int], size: int) -> None:
         batch = self._open.get(place)
         if batch is not None and batch.size + size > self._settings["batch_size"]:
             self._dispatch(place)
             batch = None
         if batch is None:
-            batch = self._open[place] = _Batch(place)
-        batch.records.append(record)
-        batch.numbers.append(number)
+            batch = self._open[place] = _Batch(place, encode)
+        batch.records += records
+        batch.numbers += numbers
         batch.size += size
+        self._open_bytes += size
+        if self._open_bytes > self._settings["buffer_memory"]:
+            self._dispatch_all()
+
+    def proceed(self) -> bool:
+        """Receive an answer that is due, or else send what is open. Returns whether an answer is still due.
+
+        A caller without more records repeats it, so that records wait for one answer at most, and errors for none.
+        """
+        for node_id, batches in self._in_flight.items():
+            if batches:
+                self._receive(node_id)
+                break
+        else:
+            self._dispatch_all()
+        return bool(self._open) or any(self._in_flight.values())
 
     def flush(self) -> None:
         """Send all records and wait until they are acknowledged."""
-        for place in list(self._open):
-            self._dispatch(place)
+        self._dispatch_all()
         for node_id, batches in list(self._in_flight.items()):  # recovery may add the broker that a leader moved to
             while batches:
                 self._receive(node_id)
 
+    def _dispatch_all(self) -> None:
+        for place in list(self._open):
+            self._dispatch(place)
+
     def _dispatch(self, place: Partition) -> None:
         """Send an open batch, without waiting for its answer."""
         batch = self._open.pop(place)
+        self._open_bytes -= batch.size
         if self._producer[0] != NO_PRODUCER_ID:
             batch.base_sequence = self._sequences[place]
             self._sequences[place] = (batch.base_sequence + len(batch.records)) & MAX_SEQUENCE
@@ -147,7 +236,7 @@ class Producer:
 
     def _send(self, batch: _Batch, node_id: int) -> None:
         producer_id, epoch = self._producer
-        data = build_batch(
+        data = batch.encode(
             batch.records, codec=self._codec, producer_id=producer_id, producer_epoch=epoch,
             base_sequence=batch.base_sequence,
         )  # fmt: skip
@@ -167,7 +256,9 @@ class Producer:
     def _accept(self, node_id: int) -> None:
         """Receive the answer to the oldest batch that was sent to a broker. Errors: KafkaError of the batch."""
         batch = self._in_flight[node_id].popleft()
-        (each,) = self._cluster.receive(node_id).responses[0].partition_responses
+        answer = self._cluster.receive(node_id)
+        throttled(self._cluster, answer)
+        (each,) = answer.responses[0].partition_responses
         if each.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             said = next((one.batch_index_error_message for one in each.record_errors), None) or each.error_message
             check(each.error_code, said)
@@ -205,9 +296,11 @@ class Producer:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(batch.records) == 1:
                 raise NotStored(batch.numbers[0], error) from error
             half = len(batch.records) // 2
+            self._settings["batch_size"] = batch.size // 2  # the next ones need no split
             sequence = batch.base_sequence
             rest = sequence if sequence == NO_SEQUENCE else (sequence + half) & MAX_SEQUENCE
-            first = _Batch(batch.partition, sequence, batch.records[:half], batch.numbers[:half])
-            second = _Batch(batch.partition, rest, batch.records[half:], batch.numbers[half:])
+            records, numbers, size = batch.records, batch.numbers, batch.size // 2
+            first = _Batch(batch.partition, batch.encode, sequence, records[:half], numbers[:half], size)
+            second = _Batch(batch.partition, batch.encode, rest, records[half:], numbers[half:], size)
             waiting.popleft()
             waiting.extendleft((second, first))

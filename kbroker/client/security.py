@@ -66,10 +66,10 @@ def connect(
 
 
 def _authenticate(connection: Connection, settings: Mapping[str, Any], host: str) -> None:
-    from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (`kbroker health` rarely needs this slow import)
+    from kbroker.runtime.clocks import RealClocks  # noqa: PLC0415  (`kbroker health` rarely needs this)
 
     mechanism = str(settings.get("sasl_mechanism"))
-    tokens = exchange(mechanism, settings, host=host, nonce=RealEnv().new_uuid().hex)
+    tokens = exchange(mechanism, settings, host=host, nonce=RealClocks().new_uuid().hex)
     chosen = connection.ask(SaslHandshakeRequest(mechanism=mechanism))
     if chosen.error_code:
         offered = ", ".join(chosen.mechanisms)

@@ -141,6 +141,8 @@ def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, 
 
 def parse_server(server: str) -> tuple[str, int]:
     """Host and port of `host:port`, `host`, `[address]:port` or an IPv6 address. Errors: ConfigError."""
+    if "/" in server:
+        raise ConfigError(f"{server!r} is the address of a page; a broker's is host:port")
     host, colon, port = server.rpartition(":")
     if not colon or server.endswith("]") or is_ip(server):
         host, port = server, str(DEFAULT_PORT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.config.settings import KB, MB, SECOND, Long, setting, settings
+from kbroker.config.settings import DAY, KB, MB, SECOND, Long, setting, settings
 
 
 @settings
@@ -101,6 +101,12 @@ class LimitSettings:
         default=100_000,
         at_least=1,
         doc="Maximum number of idempotent producers that a partition remembers. The partition evicts the longest idle.",
+    )
+    kbroker_retention_lease_max_ms: int = setting(
+        default=DAY,
+        at_least=0,
+        doc="Time after its creation for which a lease can hold records of a topic against retention, however often it "
+        "is renewed. See `kbroker tier lease`.",
     )
     kbroker_max_open_files: int = setting(
         default=4096,

@@ -227,6 +227,7 @@ class Settings:
                 **given,
                 "producer_id_expiration_ms": self.fetch.producer_id_expiration_ms,
                 "max_producers": self.limits.kbroker_max_producers_per_partition,
+                "retention_lease_max_ms": self.limits.kbroker_retention_lease_max_ms,
             }
         )
 

@@ -34,8 +34,8 @@ class ObservabilitySettings:
 
     kbroker_http_listener: str | None = setting(
         check=_is_http_address,
-        doc="Address of the pages /metrics, /health and /state, as host:port. The default host is loopback. If unset, "
-        "the pages are off.",
+        doc="Address of the state page, /metrics, /health and /state, as host:port. The default host is loopback. If "
+        "unset, the pages are off.",
     )
     kbroker_http_hosts: tuple[str, ...] = setting(
         default=(),

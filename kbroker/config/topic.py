@@ -7,12 +7,14 @@ from copy import copy
 from typing import Final
 
 from kbroker.config.cleaner import CleanerSettings
+from kbroker.config.leases import fault
 from kbroker.config.log_settings import SMALLEST_SEGMENT_BYTES, LogSettings
 from kbroker.config.settings import DAY, HOUR, MAX_INT64, MINUTE, Setting, declarations
 from kbroker.config.values import Kind
 from kbroker.config.without_effect import without_effect
 
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
+_END: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,19}", re.ASCII)
 _OF_THE_BROKER: Final = {one.name: one for area in (LogSettings, CleanerSettings) for one in declarations(area)}
 
 
@@ -32,6 +34,12 @@ def _throttled(side: str, act: str) -> Setting:
         check=check,
         doc=f"Replicas that {act} at a throttled rate, while the broker has {side}.replication.throttled.rate.",
     )
+
+
+def _check_ends(entries: tuple[str, ...]) -> str | None:
+    if all(_END.fullmatch(entry) for entry in entries):
+        return None
+    return "kbroker.attached.end.offsets must be a list of the form [partition]:[offset],[partition]:[offset],..."
 
 
 def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
@@ -83,6 +91,31 @@ SETTINGS: Final = (
     _as_for_the_broker("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
     _as_for_the_broker("min.insync.replicas", "min.insync.replicas"),
     Setting(
+        (),
+        name="kbroker.attached.end.offsets",
+        kind=Kind.LIST,
+        check=_check_ends,
+        internal=True,
+        doc="The end offsets of the segments that the topic was attached with, as partition:offset. Set by `kbroker "
+        "tier attach`.",
+    ),
+    Setting(
+        -1,
+        name="kbroker.attached.leader.epoch",
+        kind=Kind.INT,
+        at_least=-1,
+        at_most=(1 << 31) - 2,
+        internal=True,
+        doc="The last leader epoch of these segments. The first one of the topic is the next. Set by `kbroker tier "
+        "attach`.",
+    ),
+    Setting(
+        False,
+        name="kbroker.read.only",
+        kind=Kind.BOOLEAN,
+        doc="Whether the broker refuses to append records that clients produce to the topic, with POLICY_VIOLATION.",
+    ),
+    Setting(
         -1,
         name="kbroker.remote.flush.timestamp.ms",
         kind=Kind.LONG,
@@ -90,6 +123,14 @@ SETTINGS: Final = (
         internal=True,
         doc="The broker copies records produced before this wall clock time to the tier as soon as possible. Set by "
         "`kbroker tier flush`.",
+    ),
+    Setting(
+        (),
+        name="kbroker.retention.leases",
+        kind=Kind.LIST,
+        check=fault,
+        internal=True,
+        doc="Offsets that retention keeps for a time, for jobs that read them. Set by `kbroker tier lease`.",
     ),
     Setting(
         False,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.context import Context, TooManyRecords, error_text
@@ -27,6 +27,8 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages import alter_configs as legacy
 from wire.messages import incremental_alter_configs as incremental
 from wire.stored.metadata import ConfigRecord
+
+AT_CREATION_ONLY: Final = ("kbroker.attached.end.offsets", "kbroker.attached.leader.epoch")
 
 Resource = tuple[int, str]
 Change = TypeVar("Change", incremental.AlterConfigsResource, legacy.AlterConfigsResource)
@@ -201,6 +203,9 @@ def _check_topic(context: Context, name: str, configs: Mapping[str, str], curren
     if fault is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     context.check_topic(name, configs, current)
+    for key in AT_CREATION_ONLY:
+        if configs.get(key) != current.get(key):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} can be set only when a topic is created.")
     if name not in context.image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 

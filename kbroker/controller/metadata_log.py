@@ -198,8 +198,12 @@ class MetadataLog:
         return snapshot
 
     def adopt_snapshot(self, snapshot: SnapshotId, *, timestamp_ms: int, now_ms: int) -> None:
-        """Register a written snapshot, roll the segment, and delete what is no longer needed."""
+        """Register a written snapshot, roll the segment, and delete what is no longer needed.
+
+        The log before it is synced, because a start does not read it again and could not find damage there.
+        """
         self._snapshots = sorted({*self._snapshots, snapshot})
+        self.reserve.spend_on(self._log.flush)
         self._log.roll(timestamp_ms=timestamp_ms)
         self.clean(timestamp_ms=timestamp_ms, now_ms=now_ms)
 

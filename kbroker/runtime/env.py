@@ -1,23 +1,21 @@
-"""The real environment: the only module that reads clocks, draws random numbers, or starts threads.
+"""The real environment: with `clocks`, the only module that reads clocks, draws random numbers, or starts threads.
 
 All other code gets an `Env` (see `kbroker.runtime.net_ports`), so the same code runs in a simulation.
 """
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar, TypeVar, TypeVarTuple
-from uuid import UUID
+from typing import TypeVar, TypeVarTuple
 
 import trio
 from mypy_extensions import mypyc_attr
 from outcome import Outcome
 
 from kbroker.runtime import net
+from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
 from kbroker.runtime.ports import Disk
@@ -85,34 +83,17 @@ class RealThreads:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RealEnv:
+class RealEnv(RealClocks):
     """The clocks, randomness, network, disk and threads of this process.
 
     Bound  at most `max_threads` blocking calls run at once; further calls wait in order
     """
 
     def __init__(self, *, max_threads: int = 8) -> None:
-        self.random = random.Random()
+        super().__init__()
         self.disk: Disk = RealDisk()
         self._threads = RealThreads(max_threads)
         self._other_threads: list[RealThreads] = []
-
-    def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    # The function itself, because the server calls it several times for each request.
-    now_ns: ClassVar[staticmethod[[], int]] = staticmethod(time.monotonic_ns)
-
-    @staticmethod
-    def timestamp_ms() -> int:
-        return time.time_ns() // 1_000_000
-
-    def new_uuid(self) -> UUID:
-        while True:
-            made = UUID(int=self.random.getrandbits(128), version=4)
-            # The first base64 digit is the top six bits; 62 is the dash, which command lines parse as an option.
-            if made.int >> 122 != 62:
-                return made
 
     async def listen(
         self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS, *, accepts: bool = True

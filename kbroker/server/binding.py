@@ -40,7 +40,7 @@ async def bind(
         try:
             listeners = await listen(env, settings, one.host, one.port, accepts=False)
         except OSError as error:
-            raise OSError(f"cannot listen on {one}: {error}") from error
+            raise OSError(f"cannot listen on {one}: {error.strerror or error}") from error
         for listener in listeners:
             cleanup.callback(listener.close)
         endpoint = advertised.get(one.name, one)

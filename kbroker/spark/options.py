@@ -53,7 +53,7 @@ KNOWN: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "minPartitions", "maxRecordsPerPartition",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "failOnDataLoss", "includeHeaders",
+    "failOnDataLoss", "includeHeaders", "lease",
     STORE_CLASS, "kbroker.config", "kbroker.chunk.bytes",
 )  # fmt: skip
 """All options except those that begin with `kafka.` and `rsm.config.`."""
@@ -117,6 +117,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
+    lease_ms: int = 10 * 60_000
     fail_on_data_loss: bool = True
     include_headers: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
@@ -152,6 +153,7 @@ class SourceOptions:
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=15 * 60_000 if delay is None else _duration_ms("maxTriggerDelay", delay),
+            lease_ms=_duration_ms("lease", given.texts.get("lease", "10m")),
             fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
             include_headers=given.boolean("includeHeaders", default=False),
             chunk_bytes=given.number("kbroker.chunk.bytes", at_least=LEAST_CHUNK_BYTES, at_most=MOST_CHUNK_BYTES)

@@ -1,72 +1,24 @@
-"""Collects batches until their rows are built, and finds their records.
+"""Collects batches until their rows are built, and finds where their records start.
 
-Each record begins where the previous one ends, so a loop finds the starts by their lengths; kbroker.spark.walk decodes
-the other fields of all of them at once. This module and kbroker.spark.segment_walk handle each batch and each record,
-so they are compiled (docs/design.md), and import neither numpy nor Arrow.
+kbroker.spark.walk decodes the other fields of all records at once. This module and kbroker.spark.segment_walk handle
+each batch, so they are compiled (docs/design.md), and import neither numpy nor Arrow.
 
-Source  DefaultRecord.readFrom of Apache Kafka 4.3.1; figures in docs/spark.md, from tests/bench/spark_walk.py
+Source  figures in docs/spark.md, from tests/bench/spark_walk.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
-
-from mypy_extensions import i64
 
 from kbroker.spark.errors import DamagedObject, KbrokerSourceError, UnknownCodec
 from wire.batch_header import CODEC_MASK, HEADER_SIZE
 from wire.compression import Codec, decompress
 from wire.errors import Malformed
 from wire.record_batch import MAX_DECOMPRESSED_BYTES, RecordBatch
+from wire.record_walk import find_records
 
 ErrorAt = Callable[[type[KbrokerSourceError], str, int], KbrokerSourceError]
 """Creates an error: its class, the message, and the base_offset of the batch."""
-
-LEAST_RECORD_BYTES: Final = 7  # one byte each for length, attributes, two deltas, two lengths, number of headers
-
-
-def find_records(data: bytes, position: i64, end: i64, count: i64, starts: list[int]) -> None:
-    """Append the position of each of the `count` records in data[position:end] to `starts`.
-
-    Errors  Malformed unless the last one ends exactly at `end`; `starts` is then unchanged
-    Bound   (end - position) / LEAST_RECORD_BYTES records, whatever `count` is
-    """
-    before = len(starts)
-    if not 0 <= count * LEAST_RECORD_BYTES <= end - position:
-        raise Malformed(f"{count} records in {end - position} bytes")
-    try:
-        for _ in range(count):
-            starts.append(position)
-            first: i64 = data[position]
-            if first < 128:
-                position += 1 + (first >> 1)
-                continue
-            second: i64 = data[position + 1]
-            if second < 128:
-                position += 2 + ((first & 127 | second << 7) >> 1)
-                continue
-            size, position = _long_length(data, position)
-            position += size
-    except IndexError:
-        position = -1
-    if position != end:
-        del starts[before:]
-        raise Malformed(f"{count} records do not end where their batch does")
-
-
-def _long_length(data: bytes, position: i64) -> tuple[i64, i64]:
-    """A length of three or more bytes, and the position after it. Negative ones are detected later."""
-    value: i64 = 0
-    shift: i64 = 0
-    while shift <= 28:
-        byte: i64 = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value >> 1, position
-        shift += 7
-    raise IndexError
 
 
 class Part:

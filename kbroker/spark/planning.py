@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kbroker.spark.committed import AbortedTransactions
 from kbroker.spark.errors import InvalidOption, OffsetsNotCovered, OffsetsOutOfRange
 from kbroker.spark.inventory import Bounds, Extent, open_inventory
+from kbroker.spark.leasing import HeldOffsets
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import Piece, Task
 from kbroker.spark.plan import Hole, PartitionState, divided, joined, task_size, tile
@@ -43,6 +44,7 @@ class Planner:
         self._stack = ExitStack()
         self._inventory = open_inventory(options, self._stack)
         self._aborted = AbortedTransactions(options) if options.is_committed_only else None
+        self.held = HeldOffsets(options)
 
     def close(self) -> None:
         """Close the connections."""
@@ -178,6 +180,7 @@ def batch_tasks(options: SourceOptions) -> list[Task]:
     """The tasks of a batch query. `options` are those of `SourceOptions.for_batch`."""
     with closing(Planner(options)) as planner:
         wanted = planner.batch_range()
+        planner.held.hold(wanted.start)
         return planner.tasks(wanted.start, wanted.end, wanted.extent)
 
 

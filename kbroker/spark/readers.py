@@ -101,6 +101,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
         wanted = self._take(end)
         extent = self._extent()
         begin = self._start_of(begin, extent, only=wanted)
+        self._plans().held.hold(begin)
         return [InputPartition(task) for task in self._plans().tasks(begin, self._end_of(wanted, extent), extent)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -111,8 +112,9 @@ class KbrokerStreamReader(DataSourceStreamReader):
         """Nothing to do: Spark's checkpoint stores the offsets."""
 
     def stop(self) -> None:
-        """Close the connections."""
+        """Give leases back, and close the connections."""
         if self._planner is not None:
+            self._planner.held.give_back()
             self._planner.close()
 
     # --- internals ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Fields(NamedTuple):
 
 
 def read_fields(data: Bytes8, starts: Ints) -> Fields:
-    """The fields of the records that begin at `starts`, as `parts.find_records` found them.
+    """The fields of the records that begin at `starts`, as `wire.record_walk.find_records` found them.
 
     Errors  Malformed if a record is not framed correctly; `read_headers` checks headers
     """

@@ -36,7 +36,7 @@ class BatchReader:
         self.error: str | None = None
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        chunk, chunk_start = memoryview(b""), self.position
+        chunk, chunk_start = b"", self.position
         while self.position < self.end:
             at = self.position - chunk_start
             try:
@@ -54,10 +54,10 @@ class BatchReader:
             yield batch
             self.position += batch.size
 
-    def _read(self, size: int) -> memoryview:
+    def _read(self, size: int) -> bytes:
         """Up to `size` bytes from the position on. Without a limit this may include bytes appended since."""
         limit = self.end if self._is_limited else max(self.end, self._file.size())
-        return memoryview(self._file.pread(min(size, limit - self.position), self.position))
+        return self._file.pread(min(size, limit - self.position), self.position)
 
     def _explain(self, error: str) -> str:
         size = self.end - self.position

@@ -14,13 +14,13 @@ Source  KIP-534; MemoryRecords.filterTo and Cleaner.cleanInto of Apache Kafka 4.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from itertools import compress as select
 from typing import Final, NamedTuple
 
-from kbroker.runtime.ports import Buffer
-from kbroker.storage.cleaning_map import OffsetMap
-from kbroker.storage.cleaning_records import ScannedRecords, scan_records, timestamp_deltas, with_timestamp_delta
+from mypy_extensions import mypyc_attr
+
+from kbroker.storage.cleaning_map import HAS_NO_KEY, IS_LAST, IS_TOMBSTONE, OffsetMap
+from kbroker.storage.cleaning_records import scan_keys, timestamp_deltas, with_timestamp_delta
 from kbroker.storage.cleaning_transactions import CleanedTransactions
 from kbroker.storage.log_config import MAX_INT64
 from wire.batch_header import (
@@ -34,10 +34,14 @@ from wire.batch_header import (
     MAGIC,
     POSITIONS,
 )
-from wire.compression import Codec, compress, decompress
+from wire.compression import compress, decompress
 from wire.crc32c import crc32c
 from wire.errors import Malformed
 from wire.record_batch import NO_TIMESTAMP, RecordBatch
+from wire.record_walk import find_records
+
+_IS_LAST: Final = bytes(flags & IS_LAST for flags in range(256))
+_IS_LAST_VALUE: Final = bytes(flags & (IS_LAST | IS_TOMBSTONE) == IS_LAST for flags in range(256))
 
 
 class KnownProducer(NamedTuple):
@@ -47,120 +51,137 @@ class KnownProducer(NamedTuple):
     last_offsets: Collection[int]
 
 
-@dataclass(slots=True)
+@mypyc_attr(serializable=True)
 class CleanedRecords:
     """How many records and bytes a pass has read and kept."""
 
-    records_read: int = 0
-    records_kept: int = 0
-    bytes_read: int = 0
-    bytes_kept: int = 0
-    invalid_records: int = 0
+    def __init__(self) -> None:
+        self.records_read = 0
+        self.records_kept = 0
+        self.bytes_read = 0
+        self.bytes_kept = 0
+        self.invalid_records = 0
 
 
-def unpacked(batch: RecordBatch, max_bytes: int) -> bytes:
-    """The bytes of the records; at most max_bytes, if they are compressed. Errors: Malformed."""
-    return decompress(batch.codec, batch.payload, max_bytes=max(max_bytes, batch.size))
+def unpacked(batch: RecordBatch, max_bytes: int) -> tuple[bytes, int, int]:
+    """Bytes with the decompressed records, and where these start and end. Errors: Malformed.
+
+    Bound  at most max_bytes, if they are compressed
+    """
+    buffer = batch.buffer
+    if not batch.attributes & CODEC_MASK and isinstance(buffer, bytes):
+        return buffer, batch.position + HEADER_SIZE, batch.position + batch.size
+    data = decompress(batch.codec, batch.payload, max_bytes=max(max_bytes, batch.size))
+    return data, 0, len(data)
 
 
-@dataclass(slots=True)
 class BatchCleaner:
     """See the module's docstring.
 
+    Shape  the map is complete
     Units  timestamp_ms is the wall time of the pass
     """
 
-    map: OffsetMap
-    transactions: CleanedTransactions
-    producers: Mapping[int, KnownProducer]
-    timestamp_ms: int
-    delete_retention_ms: int
-    max_decompressed_bytes: int
-    stats: CleanedRecords = field(default_factory=CleanedRecords)
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        producers: Mapping[int, KnownProducer],
+        *,
+        timestamp_ms: int,
+        delete_retention_ms: int,
+        max_decompressed_bytes: int,
+    ) -> None:
+        self.transactions = transactions
+        self.stats = CleanedRecords()
+        self._map = offsets
+        self._producers = producers
+        self._timestamp_ms = timestamp_ms
+        self._horizon_ms = min(timestamp_ms + delete_retention_ms, MAX_INT64)
+        self._max_decompressed_bytes = max_decompressed_bytes
 
-    def clean(self, batch: RecordBatch) -> Buffer | None:
-        """The bytes to keep of the next batch of the log, None for nothing. Errors: Malformed."""
+    def clean(self, batch: RecordBatch) -> RecordBatch | None:
+        """What to keep of the next batch of the log: the same object for all of it, None for nothing.
+
+        Errors  Malformed
+        """
         stats = self.stats
-        stats.bytes_read += batch.size
+        stats.bytes_read += batch.batch_length + FRAME_SIZE
         stats.records_read += batch.record_count
         if not batch.crc_is_valid():
             raise Malformed(f"the batch at offset {batch.base_offset} has a wrong CRC")
+        flags = self._map.flags(batch.base_offset, batch.record_count)
         may_drop = self.transactions.may_drop(batch)
-        is_over = batch.has_delete_horizon and batch.base_timestamp <= self.timestamp_ms
+        has_horizon = batch.has_delete_horizon
+        is_over = has_horizon and batch.base_timestamp <= self._timestamp_ms
         if may_drop and (is_over or not batch.is_control):
             return self._without_records(batch)
         if not batch.record_count:
             return self._without_records(batch)
         if batch.is_control:
-            return self._kept_whole(batch, needs_horizon=may_drop)
-        data = unpacked(batch, self.max_decompressed_bytes)
-        records = scan_records(data, batch.record_count)
-        kept = self._kept(batch, records, drops_tombstones=is_over)
-        if kept is None:
-            return self._kept_whole(batch, needs_horizon=bool(records.tombstones), data=data, records=records)
-        if not any(kept):
+            if may_drop and not has_horizon:
+                return self._rebuilt(batch, bytes((1,)) * batch.record_count, needs_horizon=True)
+            return self._whole(batch)
+        if flags is None:
+            flags = self._looked_up(batch)
+        kept = flags.count(IS_LAST)
+        if kept == batch.record_count:
+            return self._whole(batch)
+        stats.invalid_records += flags.count(HAS_NO_KEY)
+        tombstones = 0 if is_over else flags.count(IS_LAST | IS_TOMBSTONE)
+        kept += tombstones
+        if not kept:
             return self._without_records(batch)
-        needs_horizon = any(kept[at] for at in records.tombstones)
-        return self._rebuilt(batch, data, records, kept, needs_horizon=needs_horizon)
+        needs_horizon = tombstones > 0 and not has_horizon
+        if kept == batch.record_count and not needs_horizon:
+            return self._whole(batch)
+        return self._rebuilt(
+            batch, flags.translate(_IS_LAST_VALUE if is_over else _IS_LAST), needs_horizon=needs_horizon
+        )
 
-    def _kept(self, batch: RecordBatch, records: ScannedRecords, *, drops_tombstones: bool) -> list[bool] | None:
-        """Which records stay; None if all do."""
-        keys = records.keys
-        found = list(map(self.map.offsets.get, keys))  # type: ignore[arg-type]  # None is not in the map
-        drops_tombstones = drops_tombstones and bool(records.tombstones)
-        has_keys = None not in keys
-        if has_keys and not drops_tombstones and found.count(None) == len(found):
-            return None
-        base_offset, latest_offset = batch.base_offset, self.map.latest_offset
-        offsets = [base_offset + delta for delta in records.deltas]
-        if has_keys and not drops_tombstones and found == offsets:
-            return None
-        kept = [last is None or offset >= last for offset, last in zip(offsets, found, strict=True)]
-        if drops_tombstones:
-            for at in records.tombstones:
-                kept[at] = kept[at] and offsets[at] > latest_offset
-        if not has_keys:
+    def _looked_up(self, batch: RecordBatch) -> bytearray:
+        """The flags of the records of a batch that is not in the map."""
+        keys, tombstones = scan_keys(*unpacked(batch, self._max_decompressed_bytes), batch.record_count)
+        known = self._map.keys
+        if batch.base_offset >= self._map.first_offset:  # behind the map: all of them stay, even expired tombstones
+            flags = bytearray((IS_LAST,)) * len(keys)
+            if not batch.has_delete_horizon:
+                for at in tombstones:
+                    flags[at] = IS_LAST | IS_TOMBSTONE
+            return flags
+        flags = bytearray([key not in known for key in keys])
+        for at in tombstones:
+            flags[at] |= IS_TOMBSTONE
+        if None in keys:
             for at, key in enumerate(keys):
-                if key is None and offsets[at] <= latest_offset:
-                    kept[at] = False
-                    self.stats.invalid_records += 1
-        return None if all(kept) else kept
+                if key is None:
+                    flags[at] = HAS_NO_KEY
+        return flags
 
-    def _kept_whole(
-        self,
-        batch: RecordBatch,
-        *,
-        needs_horizon: bool,
-        data: bytes | None = None,
-        records: ScannedRecords | None = None,
-    ) -> Buffer:
-        if needs_horizon and not batch.has_delete_horizon:
-            if data is None or records is None:
-                data = unpacked(batch, self.max_decompressed_bytes)
-                records = scan_records(data, batch.record_count)
-            return self._rebuilt(batch, data, records, [True] * batch.record_count, needs_horizon=True)
+    def _whole(self, batch: RecordBatch) -> RecordBatch:
         self._note_kept(batch.record_count, batch.size)
-        return batch.data
+        return batch
 
-    def _rebuilt(
-        self, batch: RecordBatch, data: bytes, records: ScannedRecords, kept: list[bool], *, needs_horizon: bool
-    ) -> Buffer:
-        """A batch of the kept records."""
-        starts = list(select(records.starts, kept))
-        ends = list(select(records.starts[1:], kept))
+    def _rebuilt(self, batch: RecordBatch, kept: bytes | bytearray, *, needs_horizon: bool) -> RecordBatch:
+        """A batch of the records whose byte in `kept` is 1; needs_horizon if it gets a delete horizon."""
+        data, position, end = unpacked(batch, self._max_decompressed_bytes)
+        borders: list[int] = []
+        find_records(data, position, end, batch.record_count, borders)
+        borders.append(end)
+        starts = list(select(borders, kept))
+        ends = list(select(borders[1:], kept))
         base_timestamp, max_timestamp = batch.base_timestamp, batch.max_timestamp
         deltas: list[int] = []
-        sets_horizon = needs_horizon and not batch.has_delete_horizon
+        sets_horizon = needs_horizon
         if sets_horizon or not batch.is_log_append_time:
             deltas = timestamp_deltas(data, starts)
-        horizon = min(self.timestamp_ms + self.delete_retention_ms, MAX_INT64)
         # A timestamp delta has 64 bits. A record from too long ago for that gets no horizon, and stays.
-        sets_horizon = sets_horizon and base_timestamp + min(deltas) - horizon >= -MAX_INT64 - 1
+        sets_horizon = sets_horizon and base_timestamp + min(deltas) - self._horizon_ms >= -MAX_INT64 - 1
         if not batch.is_log_append_time:
             max_timestamp = base_timestamp + max(deltas)
         if sets_horizon:
-            shift = base_timestamp - horizon
-            base_timestamp = horizon
+            shift = base_timestamp - self._horizon_ms
+            base_timestamp = self._horizon_ms
             payload = b"".join(
                 [
                     with_timestamp_delta(data, start, end, delta + shift)
@@ -170,7 +191,7 @@ class BatchCleaner:
         else:
             payload = b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
         attributes = batch.attributes & KNOWN_BITS | (DELETE_HORIZON_BIT if sets_horizon else 0)
-        if batch.codec is not Codec.NONE:
+        if attributes & CODEC_MASK:
             payload = compress(batch.codec, payload)
         made = _build(
             batch,
@@ -180,12 +201,12 @@ class BatchCleaner:
             max_timestamp=max_timestamp,
             record_count=len(starts),
         )
-        self._note_kept(len(starts), len(made))
+        self._note_kept(len(starts), made.size)
         return made
 
-    def _without_records(self, batch: RecordBatch) -> Buffer | None:
+    def _without_records(self, batch: RecordBatch) -> RecordBatch | None:
         """An empty batch if its header is still needed."""
-        known = self.producers.get(batch.producer_id) if batch.has_producer_id else None
+        known = self._producers.get(batch.producer_id) if batch.has_producer_id else None
         if known is None:
             return None
         if known.last_offsets:
@@ -194,11 +215,11 @@ class BatchCleaner:
             is_needed = batch.is_control and batch.producer_epoch == known.producer_epoch
         return self.emptied(batch) if is_needed else None
 
-    def emptied(self, batch: RecordBatch) -> Buffer:
+    def emptied(self, batch: RecordBatch) -> RecordBatch:
         """The batch without its records."""
         attributes = batch.attributes & KNOWN_BITS & ~(CODEC_MASK | DELETE_HORIZON_BIT)
         made = _build(batch, b"", attributes=attributes, base_timestamp=NO_TIMESTAMP, max_timestamp=batch.max_timestamp)
-        self._note_kept(0, len(made))
+        self._note_kept(0, made.size)
         return made
 
     def _note_kept(self, records: int, size: int) -> None:
@@ -217,7 +238,7 @@ def _build(
     base_timestamp: int,
     max_timestamp: int,
     record_count: int = 0,
-) -> bytearray:
+) -> RecordBatch:
     """A batch with the offsets, epoch and producer of another one."""
     made = bytearray(HEADER_SIZE)
     HEADER.pack_into(
@@ -239,4 +260,4 @@ def _build(
     )
     made += payload
     made[_CRC_AT : _CRC_AT + 4] = crc32c(memoryview(made)[CRC_START:]).to_bytes(4, "big")
-    return made
+    return RecordBatch(made)

@@ -14,7 +14,6 @@ Source  Cleaner of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Buffer, Disk
@@ -22,7 +21,7 @@ from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.cleaning import SourceSegment, below, group_segments
 from kbroker.storage.cleaning_batches import BatchCleaner, CleanedRecords, KnownProducer, unpacked
 from kbroker.storage.cleaning_map import OffsetMap
-from kbroker.storage.cleaning_records import scan_records
+from kbroker.storage.cleaning_records import scan_keys
 from kbroker.storage.cleaning_transactions import CleanedTransactions
 from kbroker.storage.files import FilePool
 from kbroker.storage.segment import (
@@ -41,11 +40,11 @@ from wire.record_batch import RecordBatch
 
 STEP_BYTES: Final = 8 << 20
 _WRITE_BYTES: Final = 1 << 20
+_VIEW_BYTES: Final = 256 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningPlan:
-    """The input of a pass; picklable.
+class CleaningPlan(NamedTuple):
+    """The input of a pass.
 
     Shape  segments are all that start below first_uncleanable_offset; aborted are the transactions that begin there
     Units  map_entries is the number of keys of the map
@@ -107,7 +106,8 @@ class _Pass:
         self._disk = disk
         self._pool = pool
         self._plan = plan
-        self._map = OffsetMap(plan.map_entries)
+        self._map = OffsetMap(plan.map_entries, plan.first_dirty_offset)
+        self._max_decompressed_bytes = plan.max_decompressed_bytes
         self._read = self._written = 0
         self._sources = [self._source(base_offset, size) for base_offset, size in plan.segments]
 
@@ -134,6 +134,7 @@ class _Pass:
                 f"the batch with offset {plan.first_dirty_offset} has more keys than log.cleaner.dedupe.buffer.size "
                 f"can hold, {self._map.limit}"
             )
+        self._map.complete()
         cleaner = BatchCleaner(
             self._map,
             CleanedTransactions(plan.aborted),
@@ -169,7 +170,7 @@ class _Pass:
                     )
                 is_aborted = transactions.may_drop(batch)
                 if batch.last_offset >= start:
-                    if not (batch.is_control or is_aborted) and not self._add(batch, start):
+                    if not (batch.is_control or is_aborted) and not self._add(batch):
                         yield self._progress()
                         return
                     offsets.latest_offset = batch.last_offset
@@ -178,16 +179,14 @@ class _Pass:
             offsets.latest_offset = end - 1  # the segment may end with a gap
         yield self._progress()
 
-    def _add(self, batch: RecordBatch, start: int) -> bool:
+    def _add(self, batch: RecordBatch) -> bool:
+        """Add a batch to the map; False if the map is full. If the batch begins in the clean part, all of it is added:
+        its records supersede older ones of their keys too.
+        """
         if not batch.record_count:
             return True
-        data = unpacked(batch, self._plan.max_decompressed_bytes)
-        records = scan_records(data, batch.record_count)
-        base_offset, keys, deltas = batch.base_offset, records.keys, records.deltas
-        if base_offset < start:
-            first = next((at for at, delta in enumerate(deltas) if base_offset + delta >= start), len(deltas))
-            keys, deltas = keys[first:], deltas[first:]
-        return self._map.put(keys, [base_offset + delta for delta in deltas])
+        keys, tombstones = scan_keys(*unpacked(batch, self._max_decompressed_bytes), batch.record_count)
+        return self._map.put(batch.base_offset, keys, tombstones)
 
     # --- cleaned segments ---------------------------------------------------------------------------------------------
 
@@ -202,7 +201,7 @@ class _Pass:
                 kept = cleaner.clean(batch)
                 dropped = batch if kept is None else None
                 if kept is not None:
-                    self._written += len(kept)
+                    self._written += kept.size
                     output.add(kept)
                 if self._read >= STEP_BYTES:
                     yield self._progress()
@@ -233,13 +232,16 @@ class _Pass:
 
 
 class _Output:
-    """The files of a cleaned segment."""
+    """The files of a cleaned segment. Adjacent batches of one buffer are written as one piece."""
 
     def __init__(self, pool: FilePool, plan: CleaningPlan) -> None:
         self._pool = pool
         self._plan = plan
         self._parts: list[Buffer] = []
+        self._buffer: Buffer = b""
+        self._start = self._end = 0  # the piece of _buffer that is not in _parts yet
         self._pending = 0
+        self.size = 0
         self.has_transactions = False
 
     def begin(self, base_offset: int) -> None:
@@ -253,23 +255,28 @@ class _Output:
             extension=CLEANED_SUFFIX,
         )
 
-    @property
-    def size(self) -> int:
-        return self._segment.size
-
-    def add(self, batch: Buffer) -> None:
-        self._parts.append(batch)
-        self._pending += len(batch)
+    def add(self, batch: RecordBatch) -> None:
+        if batch.buffer is not self._buffer or batch.position != self._end:
+            self._end_piece()
+            self._buffer, self._start = batch.buffer, batch.position
+        self._end = batch.position + batch.size
+        self._segment.note_batch(batch, self.size)
+        self.size += batch.size
+        self._pending += batch.size
         if self._pending >= _WRITE_BYTES:
             self._write()
 
+    def _end_piece(self) -> None:
+        if self._end > self._start:
+            piece: Buffer = memoryview(self._buffer)[self._start : self._end]
+            # A small piece must not keep a whole read in memory until it is written.
+            self._parts.append(bytes(piece) if len(piece) < _VIEW_BYTES else piece)
+        self._buffer, self._start, self._end = b"", 0, 0
+
     def _write(self) -> None:
-        segment = self._segment
-        data = b"".join(self._parts)
-        segment.open().file.pwrite(data, segment.size)
-        start = segment.size
-        for at in _starts(self._parts):
-            segment.note_batch(RecordBatch(data, at), start + at)
+        self._end_piece()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._segment.open().file.pwrite(data, self.size - self._pending)
         self._parts.clear()
         self._pending = 0
 
@@ -279,7 +286,7 @@ class _Output:
         A segment that replaces one with a transaction index gets one too, even an empty one, so that the old one never
         stays behind.
         """
-        if self._parts:
+        if self._pending:
             self._write()
         segment = self._segment
         segment.add_time_entry()
@@ -291,13 +298,6 @@ class _Output:
         segment.sync(with_indexes=True)
         for suffix in SEGMENT_SUFFIXES:
             self._pool.forget(segment.path(suffix))
-
-
-def _starts(parts: list[Buffer]) -> Iterator[int]:
-    at = 0
-    for part in parts:
-        yield at
-        at += len(part)
 
 
 # --- passes in another process ----------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What the cleaner needs of the records of a batch: their keys, offsets and borders, and which are tombstones.
+"""What the cleaner needs of the records of a batch: their keys, and which are tombstones.
 
-Record objects would cost several times as much as the rest of a pass. `_scan_each` reads the fields one by one, at
-about 0.5 us a record. Adjacent records are often of one size, with keys of one size; each field is then at a constant
-distance from the next record's, and `_scan_alike` reads it as a slice of the batch, as `wire.record_columns` does.
-Unlike a producer's batch, a compacted one may skip offset deltas.
+Record objects would cost several times as much as the rest of a pass. `_scan_each` reads the fields one by one.
+Adjacent records are often of one size, with keys of one size; each field is then at a constant distance from the next
+record's, and `_scan_alike` reads it as a slice of the batch, as `wire.record_columns` does. Without the compiler, that
+takes half as long.
 
 A key is represented by itself if it is short, else by its BLAKE2s hash, which is longer than any short key. So two keys
 never look the same, and nobody can make a key that displaces another one's record. (Kafka compares MD5 hashes.)
@@ -14,7 +14,9 @@ Source  DefaultRecord.readFrom of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from hashlib import blake2s
-from typing import Final, NamedTuple
+from typing import Final
+
+from mypy_extensions import i64
 
 from wire.errors import Malformed
 from wire.record_batch import WideVarint, read_zigzag
@@ -26,41 +28,32 @@ _AT_LEAST: Final = 8  # with fewer records of one size, slices cost more than th
 _AT_ONCE: Final = 64
 _HIGH: Final = bytes(range(128, 256))
 _LOW: Final = bytes(range(128))
-_HALVES: Final = bytes(byte >> 1 for byte in range(256))
 _NULL: Final = 1  # the varint of a length of -1
+_IS_COMPILED: Final = not __file__.endswith(".py")
 
 
-class ScannedRecords(NamedTuple):
-    """The records of a batch.
+def scan_keys(data: bytes, position: int, end: int, count: int) -> tuple[list[bytes | None], list[int]]:
+    """The keys of the `count` records in data[position:end], None for none; the indexes of those without a value.
 
-    Shape  record i is the bytes from starts[i] to starts[i+1], and has keys[i] (None without a key) and the offset
-           delta deltas[i]; tombstones are the indexes of the records without a value
+    Errors  Malformed
     """
-
-    starts: list[int]
-    keys: list[bytes | None]
-    deltas: list[int]
-    tombstones: list[int]
-
-
-def scan_records(data: bytes, count: int) -> ScannedRecords:
-    """Scan `count` records, decompressed. Errors: Malformed."""
-    found = ScannedRecords([], [], [], [])
-    position, tries = 0, 2
+    keys: list[bytes | None] = []
+    tombstones: list[int] = []
+    tries = 0 if _IS_COMPILED else 2
     try:
-        while len(found.keys) < count:
-            wanted = count - len(found.keys)
-            after = _scan_alike(data, position, wanted, found) if tries and wanted >= _AT_LEAST else 0
+        while len(keys) < count:
+            wanted = count - len(keys)
+            after = _scan_alike(data, position, end, wanted, keys) if tries and wanted >= _AT_LEAST else 0
             if not after:
                 tries -= tries > 0
-                after = _scan_each(data, position, min(wanted, _AT_ONCE) if tries else wanted, found)
+                wanted = min(wanted, _AT_ONCE) if tries else wanted
+                after = _scan_each(data, position, end, wanted, keys, tombstones)
             position = after
     except (IndexError, WideVarint):
-        raise Malformed(f"record {len(found.keys)} of {count} is cut off") from None
-    if position != len(data):
-        raise Malformed(f"{len(data) - position} bytes after the last of {count} records")
-    found.starts.append(position)
-    return found
+        raise Malformed(f"record {len(keys)} of {count} is cut off") from None
+    if position != end or count < 0:
+        raise Malformed(f"{end - position} bytes after the last of {count} records")
+    return keys, tombstones
 
 
 def timestamp_deltas(data: bytes, starts: list[int]) -> list[int]:
@@ -98,38 +91,31 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _scan_each(d: bytes, p: int, count: int, found: ScannedRecords) -> int:
+def _scan_each(  # noqa: PLR0917  (as fast as possible)
+    d: bytes, p: i64, stop: i64, count: i64, keys: list[bytes | None], tombstones: list[int]
+) -> i64:
     """Scan records one by one; returns where they end."""
-    add_start, add_key, add_delta = found.starts.append, found.keys.append, found.deltas.append
-    size = len(d)
+    add_key = keys.append
     for _ in range(count):
-        add_start(p)
-        b = d[p]
+        b: i64 = d[p]
         p += 1
         if b > 0x7F:
-            c = d[p]
+            c: i64 = d[p]
             if c > 0x7F:
                 b, p = read_zigzag(d, p - 1)
             else:
                 b += (c - 1) << 7
                 p += 1
         end = p + (b >> 1)
-        if b & 1 or end > size:
+        if b & 1 or end > stop:
             raise IndexError
         p += 1
         while d[p] > 0x7F:  # the timestamp delta
             p += 1
         p += 1
-        b = d[p]
+        while d[p] > 0x7F:  # the offset delta
+            p += 1
         p += 1
-        if b > 0x7F:
-            c = d[p]
-            if c > 0x7F:
-                b, p = read_zigzag(d, p - 1)
-            else:
-                b += (c - 1) << 7
-                p += 1
-        add_delta(b >> 1)
         b = d[p]
         p += 1
         if b > 0x7F:
@@ -142,35 +128,34 @@ def _scan_each(d: bytes, p: int, count: int, found: ScannedRecords) -> int:
                 raise IndexError
             add_key(d[p:key_end] if key_end - p <= SHORT_KEY_BYTES else blake2s(d[p:key_end]).digest())
             p = key_end
-        b = d[p]
         # No other length is odd, so only a null's first byte has the low bit.
-        if b & 1:
-            found.tombstones.append(len(found.keys) - 1)
+        if d[p] & 1:
+            tombstones.append(len(keys) - 1)
         if p >= end:
             raise IndexError
         p = end
     return p
 
 
-def _scan_alike(d: bytes, p: int, wanted: int, found: ScannedRecords) -> int:
+def _scan_alike(d: bytes, p: int, stop: int, wanted: int, keys: list[bytes | None]) -> int:
     """Scan adjacent records of one shape, at most `wanted`; returns where they end, 0 if there are too few.
 
     They agree in size, in the widths of their varints and in the size of the key, and have values.
     """
     length, body = read_zigzag(d, p)
     size = body - p + (length >> 1)
-    count = min(wanted, (len(d) - p) // size)
+    count = min(wanted, (stop - p) // size)
     if length & 1 or count < _AT_LEAST:
         return 0
     for at in range(p, body):
         count = _prefix(d[at : p + count * size : size], d[at : at + 1])
     timestamp_at = body + 1
     delta_at = read_zigzag(d, timestamp_at, 64)[1]
-    _, key_at = read_zigzag(d, delta_at)
+    key_at = read_zigzag(d, delta_at)[1]
     key_length, key_start = read_zigzag(d, key_at)
     key_size = key_length >> 1
     value_at = key_start + key_size
-    if key_length & 1 or value_at >= p + size or key_at - delta_at > 2:
+    if key_length & 1 or value_at >= p + size:
         return 0
     for first, after in ((timestamp_at, delta_at), (delta_at, key_at)):
         for at in range(first, after - 1):
@@ -185,16 +170,8 @@ def _scan_alike(d: bytes, p: int, wanted: int, found: ScannedRecords) -> int:
     if count < _AT_LEAST:
         return 0
     end = p + count * size
-    found.starts.extend(range(p, end, size))
-    keys = [d[at : at + key_size] for at in range(key_start, end, size)]
-    found.keys.extend(keys if key_size <= SHORT_KEY_BYTES else [blake2s(key).digest() for key in keys])
-    first_bytes = d[delta_at:end:size]
-    if key_at - delta_at == 1:
-        found.deltas.extend(first_bytes.translate(_HALVES))
-    else:
-        second_bytes = d[delta_at + 1 : end : size]
-        deltas = [(low + (high << 7) - 128) >> 1 for low, high in zip(first_bytes, second_bytes, strict=True)]
-        found.deltas.extend(deltas)
+    found = [d[at : at + key_size] for at in range(key_start, end, size)]
+    keys.extend(found if key_size <= SHORT_KEY_BYTES else [blake2s(key).digest() for key in found])
     return end
 
 

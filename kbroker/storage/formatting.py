@@ -38,7 +38,7 @@ def lock(disk: Disk, path: str) -> tuple[File, bool]:
     except BlockingIOError as error:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"another broker is running on {path}") from error
     except OSError as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error.strerror or error}") from error
 
 
 def _make_with_parents(disk: Disk, path: str) -> None:

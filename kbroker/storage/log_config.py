@@ -1,16 +1,26 @@
 """The settings of one partition's log.
 
 `kbroker.config` builds a `LogConfig` from the topic's settings, the broker's and the defaults. Fields have Kafka's
-names (with `.` as `_`), units and defaults (4.3.1), so that a log can be created without a broker. Only max_producers
-and kbroker_remote_flush_timestamp_ms are kbroker's own.
+names (with `.` as `_`), units and defaults (4.3.1), so that a log can be created without a broker. Only max_producers,
+retention_lease_max_ms and those that begin with kbroker_ are kbroker's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
+from kbroker.config.leases import held_from
+
 MAX_INT64: Final = (1 << 63) - 1
+
+
+@lru_cache(64)
+def attached_ends(entries: frozenset[str]) -> Mapping[int, int]:
+    """The end offsets in kbroker.attached.end.offsets by partition. Errors: ValueError."""
+    return {int(partition): int(end) for partition, _, end in (entry.partition(":") for entry in entries)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +62,16 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
+    kbroker_attached_end_offsets: frozenset[str] = frozenset()
+    kbroker_attached_leader_epoch: int = -1
+    kbroker_read_only: bool = False
     kbroker_remote_flush_timestamp_ms: int = -1
+    kbroker_retention_leases: frozenset[str] = frozenset()
     leader_replication_throttled_replicas: frozenset[str] = frozenset()
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     producer_id_expiration_ms: int = 86_400_000
     max_producers: int = 100_000
+    retention_lease_max_ms: int = 86_400_000
 
     def __reduce__(self) -> tuple[type[LogConfig], tuple[object, ...]]:
         # For worker processes. By default pickle would set the attributes of a new object, which is frozen.
@@ -75,6 +90,14 @@ class LogConfig:
     def is_copied_to_tier(self) -> bool:
         """Whether closed segments are copied to the tier; local segments may be deleted only after that."""
         return self.remote_storage_enable and not self.remote_log_copy_disable and not self.is_compacting
+
+    def attached_end(self, partition: int) -> int:
+        """The offset up to which the partition was attached from another cluster's tier; 0 if it was not."""
+        return attached_ends(self.kbroker_attached_end_offsets).get(partition, 0)
+
+    def held_from(self, partition: int, timestamp_ms: int) -> int | None:
+        """The first offset of the partition that a lease holds against retention; None if there is none."""
+        return held_from(self.kbroker_retention_leases, partition, timestamp_ms, max_ms=self.retention_lease_max_ms)
 
     @property
     def is_log_append_time(self) -> bool:

@@ -134,7 +134,7 @@ class LogDirectory:
                 self.begin()
         except OSError as error:
             self._lock.close()
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error}") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot use {path}: {error.strerror or error}") from error
         except KafkaError:
             self._lock.close()
             raise
@@ -397,6 +397,7 @@ class LogDirectory:
                 with suppress(OSError):  # another process took the space
                     self.reserve.grow_back(free)
                 free = self.disk.free_bytes(self.path)
+            self.state.total_bytes = self.disk.total_bytes(self.path)
         except OSError as error:
             raise self._failure("check the free space", error) from error
         self.state.note_space(free, floor_bytes=floor_bytes)

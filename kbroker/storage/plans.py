@@ -177,7 +177,8 @@ class DirectoryState:
     """The state that all logs of one log directory share: whether it has failed or is nearly full.
 
     Units  spare_bytes is what clients may append until the next check of the disk; negative if the disk is nearly full
-           or has failed. floor_bytes is the space that clients must leave free
+           or has failed. floor_bytes is the space that clients must leave free. free_bytes and total_bytes are the
+           disk's at the last check, None before the first
     """
 
     on_failure: Callable[[OSError], None] | None = None
@@ -185,9 +186,12 @@ class DirectoryState:
     is_short_of_space: bool = False
     spare_bytes: int = UNKNOWN_SPACE
     floor_bytes: int = 0
+    free_bytes: int | None = None
+    total_bytes: int | None = None
 
     def note_space(self, free_bytes: int, *, floor_bytes: int) -> None:
         """Record the free space; clients may use all but `floor_bytes` of it."""
+        self.free_bytes = free_bytes
         self.is_short_of_space = free_bytes < floor_bytes
         self.floor_bytes = floor_bytes
         if self.failure is None:

@@ -52,6 +52,7 @@ class Hold(Enum):
     """It reaches beyond the high watermark."""
     TIER_UNKNOWN = 1
     COPY_PENDING = 2
+    LEASED = 3
 
 
 class Limits(NamedTuple):
@@ -112,12 +113,14 @@ def judge(
     timestamp_ms: int,
     waits_for_copy: bool,
     highest_offset_in_remote_storage: int | None,
+    leased_from: int | None = None,
 ) -> Iterator[Verdict]:
     """Judge the segments in order; the active one is last.
 
     `largest_timestamp(i)` is that of segment i, -1 if it has none; it may cost a read and is called only if time
     decides. With `waits_for_copy`, segments stay until they are copied. `highest_offset_in_remote_storage` is -1 if the
-    tier has nothing, None while that is unknown, or for a log without a tier.
+    tier has nothing, None while that is unknown, or for a log without a tier. A lease holds the records from
+    `leased_from` on, unless the tier has them.
     """
     ends = [following.base_offset for _, following in pairwise(segments)] + [log_end_offset]
     excess = sum(segment.size for segment in segments) - limits.bytes if limits.bytes >= 0 else 0
@@ -141,6 +144,9 @@ def judge(
                 past, due_ms = Reason.TIME, None
         if waits_for_copy and held is None and not is_copied and past is not Reason.LOG_START:
             held = Hold.TIER_UNKNOWN if highest is None else Hold.COPY_PENDING
+        is_leased = leased_from is not None and end > leased_from and not waits_for_copy
+        if is_leased and held is None and past is not None and past is not Reason.LOG_START:
+            held = Hold.LEASED
         verdict = Verdict(segment.base_offset, end - 1, segment.size, excess, is_active, is_copied, past, held, due_ms)
         yield verdict
         is_first = is_first and verdict.is_doomed

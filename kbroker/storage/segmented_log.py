@@ -15,7 +15,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.log_view import LogView
 from kbroker.storage.producer_state import ProducerEntry, ProducerState
 from kbroker.storage.reading import Tail
-from kbroker.storage.retention import RetentionPlan, judge, local_limits, plan_retention
+from kbroker.storage.retention import Reason, RetentionPlan, judge, local_limits, plan_retention
 from kbroker.storage.segment import Segment
 from kbroker.storage.segments import unlink_segment
 from wire.errors import KafkaError
@@ -191,6 +191,7 @@ class SegmentedLog(LogView):
             timestamp_ms=timestamp_ms,
             waits_for_copy=is_copied,
             highest_offset_in_remote_storage=highest_offset_in_remote_storage,
+            leased_from=self.config.held_from(self.partition, timestamp_ms),
         )
         with self.disk_errors():
             return plan_retention(verdicts, is_copied=is_copied)
@@ -231,14 +232,16 @@ class SegmentedLog(LogView):
         self.retired.append(doomed)
         self.files.release(doomed)
         # One line per log and pass, because a pass over a long idle log may remove hundreds of segments.
+        limits = local_limits(self.config, is_copied=plan.is_copied)
+        named = {Reason.SIZE: limits.bytes_name, Reason.TIME: limits.ms_name}
         logger.info(
-            "retention removes segments",
+            "local retention removes segments that the tier has" if plan.is_copied else "retention removes segments",
             topic=self.topic,
             partition=self.partition,
             segments=len(doomed),
             bytes=sum(segment.size for segment in doomed),
             below_offset=start_offset,
-            reasons=", ".join(dict.fromkeys(plan.reasons)),
+            reasons=", ".join(dict.fromkeys(named.get(reason, reason) for reason in plan.reasons)),
         )
 
     def remove_retired(self, now_ms: int) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kbroker.testing.memory_node import memory_broker as memory_broker
     from kbroker.testing.network import Pace as Pace
     from kbroker.testing.servers import Server as Server
-    from kbroker.testing.servers import broker as broker
-    from kbroker.testing.servers import brokers as brokers
+    from kbroker.testing.starting import broker as broker
+    from kbroker.testing.starting import brokers as brokers
 
 _MODULES: Final = {
     "Client": "memory_node",
@@ -32,8 +32,8 @@ _MODULES: Final = {
     "memory_broker": "memory_node",
     "memory_cluster": "cluster",
     "Server": "servers",
-    "broker": "servers",
-    "brokers": "servers",
+    "broker": "starting",
+    "brokers": "starting",
     "run": "determinism",
 }
 

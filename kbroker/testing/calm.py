@@ -20,9 +20,14 @@ CALM_MS: Final = 2 * 3_600_000
 _BURST_EACH_MS: Final = 600_000
 _BURST_MS: Final = 60_000
 _SLOWER: Final = 100
+_LONGEST_PAUSE_MS: Final = 20_000
+"""Partitions must become writable within a minute after the last fault, so producers must send in that minute."""
 _SMALLER: Final = 3
 _LOOK_EACH_MS: Final = 2_000
 _SETTINGS: Final = {
+    "broker.heartbeat.interval.ms": 2_000,
+    "broker.session.timeout.ms": 9_000,
+    "metadata.max.idle.interval.ms": 5_000,
     "replica.fetch.wait.max.ms": 5_000,
     "replica.lag.time.max.ms": 20_000,
     "replica.high.watermark.checkpoint.interval.ms": 5_000,
@@ -55,13 +60,19 @@ def calm_plan(seed: int, *, duration_ms: int = CALM_MS) -> Plan:
         settings={**plan.settings, **_SETTINGS},
         workload=replace(
             work,
-            producers=tuple(replace(one, pause_ms=one.pause_ms * _SLOWER) for one in work.producers),
-            readers=tuple(replace(one, pause_ms=max(5_000, one.pause_ms * _SLOWER)) for one in work.readers),
+            producers=tuple(replace(one, pause_ms=_slower(one.pause_ms)) for one in work.producers),
+            # They give up a batch only in plans with a fault that makes it late.
+            transactions=tuple(
+                replace(one, pause_ms=_slower(one.pause_ms), patience_ms=None) for one in work.transactions
+            ),
+            readers=tuple(replace(one, pause_ms=max(5_000, _slower(one.pause_ms))) for one in work.readers),
             groups=tuple(replace(one, commit_every_ms=one.commit_every_ms * _SLOWER) for one in work.groups),
             deleters=tuple(replace(one, every_ms=one.every_ms * _SLOWER) for one in work.deleters),
-            # They give up a batch only in plans with a fault that makes it late.
-            transactions=tuple(replace(one, patience_ms=None) for one in work.transactions),
         ),
         acts=tuple(acts),
         look_each_ms=_LOOK_EACH_MS,
     )
+
+
+def _slower(pause_ms: int) -> int:
+    return min(pause_ms * _SLOWER, _LONGEST_PAUSE_MS)

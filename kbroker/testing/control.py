@@ -2,41 +2,35 @@
 
 The commands are values, so that they can travel to a broker in another process:
 
-    {"add": {"api": "Fetch", "action": "fail", ...}}    -> {"rule": 1}
+    {"add": {"api": "Fetch", "action": "fail", ...}}    -> {"rule": 1} or {"refused": "why"}
     {"hits": 1}                                         -> {"hits": 3}
     {"remove": 1} or {"clear": true}                    -> {}
+    {"rtt_ms": 100}                                     -> {}
     {"advance_ms": 3600000}                             -> {}
+    {"track": true}, then {"requests": true}            -> {"requests": [["Fetch", 12, "client id"], ...]}
+
+A command to another process has a number, and so has its answer, so that the answer to a command that was given up is
+not taken for that of a later one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from kbroker.testing.node_clock import NodeClock
-from kbroker.testing.rules import CLOSE_CONNECTION, DELAY, DROP_REPLY, FAIL, Rule, RuleBook
 from wire.errors import ErrorCode
+
+FAIL: Final = "fail"
+DELAY: Final = "delay"
+DROP_REPLY: Final = "drop_reply"
+CLOSE_CONNECTION: Final = "close_connection"
+LET_THROUGH: Final = "let_through"
+OBSERVE: Final = "observe"
 
 Command = Mapping[str, Any]
 Wait = Callable[[Callable[[], bool], float], bool]
 WAIT_S: Final = 30.0
-
-
-def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any]:
-    """Carry out a command in the process of the broker."""
-    if "add" in command:
-        return {"rule": book.add(Rule(**command["add"]))}
-    if "hits" in command:
-        rule = book.rules.get(command["hits"])  # None if the broker was restarted
-        return {"hits": 0 if rule is None else rule.hits}
-    if "remove" in command:
-        book.end(command["remove"])
-    elif "clear" in command:
-        book.end(*book.rules)
-    else:
-        clock.advance(command["advance_ms"])
-    return {}
 
 
 class Controlled(Protocol):
@@ -97,10 +91,21 @@ class Faults:
 
     def fail(self, api: str, error: str, *, times: int | None = 1, client_id: str | None = None) -> AddedRule:
         """Answer the next requests with an error, by its name in Kafka, without doing what they ask."""
-        known = ErrorCode.__members__
-        if error not in known:
-            raise ValueError(f"{error!r} is not an error code of Kafka{_nearest(error, list(known))}")
-        return self._add(api, FAIL, times, client_id, code=int(known[error]))
+        return self._add(api, FAIL, times, client_id, code=_code(error))
+
+    def push_request_errors(self, api: str, *errors: str, client_id: str | None = None) -> list[AddedRule]:
+        """Answer the next requests with these errors, one each; "NONE" lets a request through."""
+        codes = [_code(error) for error in errors]
+        return [self._add(api, FAIL if code else LET_THROUGH, 1, client_id, code=code) for code in codes]
+
+    def observe(self, api: str, *, client_id: str | None = None) -> AddedRule:
+        """Only count requests, beside the other rules."""
+        return self._add(api, OBSERVE, None, client_id)
+
+    def set_rtt(self, seconds: float) -> None:
+        """Handle every request so much later, as over a slow network; 0 ends it."""
+        for node in self._nodes:
+            node.control({"rtt_ms": round(seconds * 1000)})
 
     def delay(self, api: str, seconds: float, *, times: int | None = 1, client_id: str | None = None) -> AddedRule:
         """Handle the next requests so much later; the connection's other requests wait behind them."""
@@ -115,27 +120,52 @@ class Faults:
         return self._add(api, CLOSE_CONNECTION, times, client_id)
 
     def clear(self) -> None:
-        """Remove all rules."""
+        """Remove all rules, and the delay of `set_rtt`."""
         for node in self._nodes:
             node.control({"clear": True})
 
     def _add(self, api: str, action: str, times: int | None, client_id: str | None, **values: int) -> AddedRule:
-        names = api_names()
-        if api not in names:
-            raise ValueError(f"{api!r} is not an API that the broker serves{_nearest(api, names)}")
         if times is not None and times < 1:
             raise ValueError("times must be at least 1, or None for all requests")
         rule = {"api": api, "action": action, "times": times, "client_id": client_id, **values}
-        return AddedRule(self._nodes, [node.control({"add": rule})["rule"] for node in self._nodes], self._wait)
+        answers = [node.control({"add": rule}) for node in self._nodes]
+        if refused := next((answer["refused"] for answer in answers if "refused" in answer), None):
+            raise ValueError(refused)
+        return AddedRule(self._nodes, [answer["rule"] for answer in answers], self._wait)
 
 
-def api_names() -> list[str]:
-    """The names of the APIs that brokers serve."""
-    from kbroker.handlers import discover  # noqa: PLC0415  (imports the broker)
+class Request(NamedTuple):
+    """A request that a broker has received. Shape: api is Kafka's name, such as Fetch; client_id may be empty."""
 
-    return [handler.name for handler in discover().values()]
+    api: str
+    version: int
+    client_id: str
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+class Requests:
+    """The requests that brokers receive."""
+
+    def __init__(self, nodes: Sequence[Controlled]) -> None:
+        self._nodes = nodes
+
+    def start_request_tracking(self) -> None:
+        """Forget the requests before, and keep the next ones: the last 10,000 of each broker."""
+        for node in self._nodes:
+            node.control({"track": True})
+
+    def received(self) -> list[Request]:
+        """The requests since `start_request_tracking`, in their order at each broker."""
+        return [Request(*each) for node in self._nodes for each in node.control({"requests": True})["requests"]]
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a complaint about an unknown name."""
     found = get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def _code(error: str) -> int:
+    known = ErrorCode.__members__
+    if error not in known:
+        raise ValueError(f"{error!r} is not an error code of Kafka{nearest(error, list(known))}")
+    return int(known[error])

@@ -22,9 +22,8 @@ from kbroker.node import Node, NodeFailed
 from kbroker.runtime import event_log
 from kbroker.runtime.disk import raise_descriptor_limit
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
-from kbroker.testing.control import perform
 from kbroker.testing.node_clock import ClockedEnv, NodeClock
-from kbroker.testing.rules import RuleBook, applied
+from kbroker.testing.rules import RuleBook, applied, perform
 
 _CHUNK_BYTES = 1 << 16
 
@@ -67,7 +66,7 @@ async def _serve(node: Node, book: RuleBook, clock: NodeClock) -> NodeFailed | N
         nursery.start_soon(_stop_on_signal, node)
         nursery.start_soon(_obey, node, book, clock)
         try:
-            await node.run(on_ready=lambda host, port: _say({"address": f"{host}:{port}"}))
+            await node.run(on_ready=lambda host, port: _say({"address": f"{host}:{port}", "http": node.pages_address}))
         except NodeFailed as failure:
             return failure
         finally:
@@ -88,7 +87,9 @@ async def _obey(node: Node, book: RuleBook, clock: NodeClock) -> None:
         while chunk := await commands.receive_some(_CHUNK_BYTES):
             *lines, received = (received + chunk).split(b"\n")
             for line in lines:
-                _say(perform(json.loads(line), book, clock))
+                command = json.loads(line)
+                number = command.pop("number")
+                _say({**perform(command, book, clock), "number": number})
     node.stop()
 
 

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from select import select
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.cli.cluster import free_ports, node_settings
-from kbroker.testing.control import Command
-from kbroker.testing.servers import LOCALHOST, START_S, STOP_S, pages_address
+from kbroker.testing.starting import LOCALHOST, START_S, STOP_S
+
+if TYPE_CHECKING:
+    from kbroker.testing.control import Command
 
 _LAST_LINES: Final = 3
+_CHUNK_BYTES: Final = 1 << 16
 _ANSWER_S: Final = 30
 
 
 class NodeProcess:
     """A process of `kbroker.testing.node_child`.
 
-    Shape  name is that of its log file; address is host:port, empty until `await_ready`
+    Shape  name is that of its log file; address is host:port, empty until `await_ready`, and for a controller
     """
 
-    def __init__(self, name: str, directory: Path, asked: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, directory: Path, asked: Mapping[str, Any], *, is_broker: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.log = directory / f"{name}.log"
         self.address = ""
         self.http: str | None = None
         self._asked = dict(asked)
+        self._is_broker = is_broker
         self._begin()
 
     def _begin(self) -> None:
@@ -43,6 +47,8 @@ class NodeProcess:
             self._process = subprocess.Popen(  # noqa: S603  (this program itself)
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0
             )
+        self._received = b""
+        self._commands = 0
 
     @property
     def pid(self) -> int:
@@ -56,31 +62,48 @@ class NodeProcess:
 
     def await_ready(self) -> None:
         """Wait until it accepts connections. Errors: RuntimeError with the end of its log."""
-        answer = self._answer(START_S)
+        answer = self._answer(0, START_S)
         if answer is None:
             self.kill()
             words = "; ".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
             raise RuntimeError(f"{self.name} did not start: {words or 'it is not ready yet'}")
-        self.address = answer["address"]
-        self.http = pages_address(self.log)
+        self.address = answer["address"] if self._is_broker else ""
+        self.http = answer["http"]
 
     def control(self, command: Command) -> dict[str, Any]:
-        """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not run."""
+        """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not answer."""
         assert self._process.stdin is not None
         answer = None
+        self._commands += 1
         with suppress(BrokenPipeError, ValueError):  # the broker has ended, or `kill` has closed the pipe
-            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.write(json.dumps({**command, "number": self._commands}).encode() + b"\n")
             self._process.stdin.flush()
-            answer = self._answer(_ANSWER_S)
+            answer = self._answer(self._commands, _ANSWER_S)
         if answer is None:
-            raise RuntimeError(f"{self.name} does not run")
+            raise RuntimeError(f"{self.name} {'does not answer' if self.is_running else 'does not run'}")
         return answer
 
-    def _answer(self, seconds: int) -> dict[str, Any] | None:
+    def _answer(self, number: int, seconds: int) -> dict[str, Any] | None:
+        """The answer with this number, 0 for the first line; None if the process ends, or after that time."""
+        from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (slow import)
+
         output = self._process.stdout
         assert output is not None
-        line = output.readline() if select([output], [], [], seconds)[0] else b""
-        return json.loads(line) if line else None
+        env = RealEnv()
+        deadline_ms = env.now_ms() + seconds * 1000
+        while True:
+            line, ended, rest = self._received.partition(b"\n")
+            if ended:
+                self._received = rest
+                answer: dict[str, Any] = json.loads(line)
+                if answer.get("number", 0) == number:
+                    return answer
+            elif not select([output], [], [], max(0, deadline_ms - env.now_ms()) / 1000)[0]:
+                return None
+            elif chunk := os.read(output.fileno(), _CHUNK_BYTES):
+                self._received += chunk
+            else:
+                return None
 
     def restart(self) -> None:
         """Start it again after `stop` or `kill`, at the same address, with the same directory. Rules are gone."""
@@ -126,10 +149,8 @@ class NodeProcess:
 
 
 def start_process(settings: Mapping[str, str], directory: Path, *, port: int, log_level: str) -> list[NodeProcess]:
-    """One broker with its own controller. Errors: RuntimeError."""
-    node = NodeProcess("broker-1", directory, one_broker(settings, directory, port=port) | {"log_level": log_level})
-    node.await_ready()
-    return [node]
+    """One broker with its own controller."""
+    return [NodeProcess("broker-1", directory, one_broker(settings, directory, port=port) | {"log_level": log_level})]
 
 
 def one_broker(settings: Mapping[str, str], directory: Path, *, port: int) -> dict[str, Any]:
@@ -143,23 +164,19 @@ def one_broker(settings: Mapping[str, str], directory: Path, *, port: int) -> di
 
 
 def start_cluster(count: int, settings: Mapping[str, str], directory: Path, *, log_level: str) -> list[NodeProcess]:
-    """Brokers and, at the end, their controller. Errors: RuntimeError."""
+    """Brokers and, at the end, their controller."""
+    from kbroker.cli.cluster import free_ports, node_settings  # noqa: PLC0415  (slow import)
+
     nodes: list[NodeProcess] = []
     directory.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as failing:
-        own = node_settings(directory, count, host=LOCALHOST, ports=free_ports(count + 1))
-        for name, values in own.items():
-            chosen = {"group.initial.rebalance.delay.ms": "0", **values, **settings}
-            if name != "controller":
-                chosen["kbroker.http.listener"] = f"{LOCALHOST}:0"
-            file = directory / f"{name}.properties"
-            file.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
-            node = NodeProcess(name, directory, {"file": str(file), "settings": {}, "log_level": log_level})
-            failing.callback(node.kill)
-            nodes.append(node)
-        for node in nodes:
-            node.await_ready()
-        failing.pop_all()
+    for name, values in node_settings(directory, count, host=LOCALHOST, ports=free_ports(count + 1)).items():
+        chosen = {"group.initial.rebalance.delay.ms": "0", **values, **settings}
+        is_broker = name != "controller"
+        if is_broker:
+            chosen["kbroker.http.listener"] = f"{LOCALHOST}:0"
+        file = directory / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+        asked = {"file": str(file), "settings": {}, "log_level": log_level}
+        nodes.append(NodeProcess(name, directory, asked, is_broker=is_broker))
     controller, *brokers = nodes
-    controller.address = ""
     return [*brokers, controller]

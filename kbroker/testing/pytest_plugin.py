@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.testing.servers import Server
 
 _SECTIONS: Final = (("kbroker log", "log_tail"), ("kbroker state", "state"))
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _SERVERS: Final = pytest.StashKey["list[Server]"]()
 
 
@@ -89,6 +90,13 @@ def _port(config: pytest.Config) -> int:
     return int(text) + (int(worker) if int(text) and worker.isdecimal() else 0)
 
 
+def _log_level(config: pytest.Config) -> str:
+    level = str(LOG_LEVEL.of(config) or "info").lower()
+    if level not in _LOG_LEVELS:
+        raise pytest.UsageError(f"kbroker: the log level {level!r} is not one of {', '.join(_LOG_LEVELS)}")
+    return level
+
+
 class Kbroker:
     """A test's view of the broker: everything of `Server`, and topics of its own."""
 
@@ -109,19 +117,21 @@ def kbroker_server(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     """A broker for the whole session."""
-    from kbroker.testing.servers import Server, broker  # noqa: PLC0415  (only if a test needs it)
-
     if servers := SERVERS.of(pytestconfig):
+        from kbroker.testing.servers import Server  # noqa: PLC0415  (only if a test needs it)
+
         server = Server(servers)
         yield _noted(request, server)
         server.disconnect()
         return
+    from kbroker.testing.starting import broker  # noqa: PLC0415
+
     starting = broker(
         _settings(pytestconfig),
         port=_port(pytestconfig),
         data_dir=tmp_path_factory.mktemp("kbroker"),
         in_process=bool(IN_PROCESS.of(pytestconfig)),
-        log_level=LOG_LEVEL.of(pytestconfig) or "info",
+        log_level=_log_level(pytestconfig),
     )
     with starting as server:
         yield _noted(request, server)
@@ -149,14 +159,15 @@ def kbroker_tiered(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     """A broker for the session that copies closed segments of tiered topics to a directory within milliseconds."""
-    from kbroker.testing.servers import broker  # noqa: PLC0415
+    from kbroker.testing.starting import broker  # noqa: PLC0415
 
     quick = {
         "remote.log.manager.task.interval.ms": "100",
         "log.retention.check.interval.ms": "200",
         "log.initial.task.delay.ms": "0",
     }
-    with broker({**quick, **_settings(pytestconfig)}, data_dir=tmp_path_factory.mktemp("kbroker-tiered")) as server:
+    directory, chosen = tmp_path_factory.mktemp("kbroker-tiered"), {**quick, **_settings(pytestconfig)}
+    with broker(chosen, data_dir=directory, log_level=_log_level(pytestconfig)) as server:
         yield _noted(request, server)
 
 
@@ -165,14 +176,15 @@ def kbroker_cluster(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Server]]:
     """A function that starts a cluster: `kbroker_cluster(3)`. It ends with the test."""
-    from kbroker.testing.servers import brokers  # noqa: PLC0415
+    from kbroker.testing.starting import brokers  # noqa: PLC0415
 
     with ExitStack() as running:
 
         def start(count: int = 3, settings: Mapping[str, object] | None = None) -> Server:
             directory = tmp_path_factory.mktemp("kbroker-cluster")
             chosen = {**_settings(pytestconfig), **(settings or {})}
-            return _noted(request, running.enter_context(brokers(count, chosen, data_dir=directory)))
+            starting = brokers(count, chosen, data_dir=directory, log_level=_log_level(pytestconfig))
+            return _noted(request, running.enter_context(starting))
 
         yield start
 

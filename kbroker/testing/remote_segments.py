@@ -16,6 +16,7 @@ from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk
 from kbroker.storage.checkpoint import read_file, write_atomically
 from kbroker.storage.files import FilePool
+from kbroker.storage.producer_state import format_snapshot
 from kbroker.storage.segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment, file_name
 from kbroker.tiered.api import (
     FINISHED,
@@ -130,7 +131,7 @@ def write_batches(
     segment.add_time_entry()
     segment.write_indexes()
     snapshot = f"{home}/{file_name(end_offset + 1, SNAPSHOT_SUFFIX)}"
-    write_atomically(disk, snapshot, b"\x00\x01" + bytes(8), sync=False)
+    write_atomically(disk, snapshot, bytes(format_snapshot(())), sync=False)
     transactions = None
     if transaction_index is not None:
         transactions = segment.path(TXN_INDEX_SUFFIX)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +14,14 @@ from typing import Any, Final
 import trio
 
 from kbroker.handlers import CloseConnection, Context, Handler, Later
+from kbroker.testing.control import DELAY, DROP_REPLY, FAIL, LET_THROUGH, OBSERVE, Command, nearest
+from kbroker.testing.node_clock import NodeClock
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.refusals import refused
 
-FAIL: Final = "fail"
-DELAY: Final = "delay"
-DROP_REPLY: Final = "drop_reply"
-CLOSE_CONNECTION: Final = "close_connection"
 _CODE: Final = "error_code"
+_MOST_TRACKED: Final = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +50,16 @@ class Rule:
 class RuleBook:
     """The rules of one broker, oldest first; the first one that matches applies.
 
-    Shape  rules maps a number, by which the test knows the rule, to the rule
+    Shape  rules maps a number, by which the test knows the rule, to the rule; apis are the names of what the broker
+           serves; requests are None unless they are tracked
+    Units  rtt_ms is how much later every request is handled
     """
 
     def __init__(self) -> None:
         self.rules: dict[int, Rule] = {}
+        self.apis: list[str] = []
+        self.rtt_ms = 0
+        self.requests: deque[tuple[str, int, str]] | None = None
         self._next = 1
 
     def add(self, rule: Rule) -> int:
@@ -70,16 +75,52 @@ class RuleBook:
                 self.rules[number].times = 0
 
     def find(self, api: str, client_id: str) -> Rule | None:
-        """The rule for a request; None if no rule applies."""
-        return next((rule for rule in self.rules.values() if rule.matches(api, client_id)), None)
+        """The rule for a request; None if no rule applies. Rules that only observe count it."""
+        applying = (rule for rule in self.rules.values() if rule.matches(api, client_id))
+        for rule in applying:
+            if rule.action != OBSERVE:
+                return rule
+            rule.hits += 1
+        return None
+
+
+def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any]:
+    """Carry out a command of kbroker.testing.control in the process of the broker."""
+    if "add" in command:
+        rule = Rule(**command["add"])
+        if rule.api not in book.apis:
+            return {"refused": f"{rule.api!r} is not an API that the broker serves{nearest(rule.api, book.apis)}"}
+        return {"rule": book.add(rule)}
+    if "hits" in command:
+        found = book.rules.get(command["hits"])  # None if the broker was restarted
+        return {"hits": 0 if found is None else found.hits}
+    if "remove" in command:
+        book.end(command["remove"])
+    elif "clear" in command:
+        book.end(*book.rules)
+        book.rtt_ms = 0
+    elif "rtt_ms" in command:
+        book.rtt_ms = command["rtt_ms"]
+    elif "track" in command:
+        book.requests = deque(maxlen=_MOST_TRACKED)
+    elif "requests" in command:
+        return {"requests": list(book.requests or ())}
+    else:
+        clock.advance(command["advance_ms"])
+    return {}
 
 
 def applied(book: RuleBook, handlers: Mapping[int, Handler[Any]]) -> dict[int, Handler[Any]]:
     """These handlers behind the rules of a book."""
+    book.apis = [each.name for each in handlers.values()]
     return {key: each._replace(function=partial(_handle, book, each)) for key, each in handlers.items()}
 
 
 async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: Any, context: Context) -> Any:
+    if book.requests is not None:
+        book.requests.append((handler.name, context.api_version, context.client_id))
+    if book.rtt_ms:
+        await trio.sleep(book.rtt_ms / 1000)
     rule = book.find(handler.name, context.client_id) if book.rules else None
     if rule is None:
         return await handler.function(request, broker, context)
@@ -87,7 +128,7 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: A
         # The request of a session does not name its partitions. After this error the client's next Fetch names them.
         return refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     rule.hits += 1
-    if rule.action == DELAY:
+    if rule.action in (DELAY, LET_THROUGH):
         await trio.sleep(rule.delay_ms / 1000)
         return await handler.function(request, broker, context)
     if rule.action == DROP_REPLY:

@@ -1,22 +1,16 @@
-"""Real brokers for tests, with real sockets and files: for clients that cannot take part in a simulation.
+"""What a test asks of a real broker: its topics, records and groups, faults, the clock, and what a failure shows.
 
-    with kbroker.testing.broker() as server:
-        producer = KafkaProducer(bootstrap_servers=server.bootstrap_servers)
-
-A broker runs in a process of its own, which ends with this one, or in a thread of this process. `async with` works
-under trio and asyncio. `Server` also describes a broker that other people run; it is then neither started nor stopped.
+`Server` also describes a broker that other people run; it is then neither started nor stopped.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from threading import Event
+from typing import Final
 
 from kbroker.cli._groups import GroupState, delete, describe, list_groups
 from kbroker.cli._topics import create_topic, delete_topics
@@ -25,39 +19,15 @@ from kbroker.client.consuming import Consumer, Received
 from kbroker.client.operations import EARLIEST, LATEST, committed_offsets, list_offsets
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.env import RealEnv
-from kbroker.testing.control import Clock, Command, Faults
+from kbroker.testing.control import Clock, Faults, Requests
+from kbroker.testing.starting import Running
 from wire.errors import ErrorCode, KafkaError, check
 
-T = TypeVar("T")
-
-LOCALHOST: Final = "127.0.0.1"
-START_S: Final = 60
-STOP_S: Final = 15
 TAIL_LINES: Final = 100
 WAIT_S: Final = 30.0
 _LOOK_MS: Final = 5
 _POLL_MS: Final = 100
 _TIMEOUT_MS: Final = 30_000
-_PAGES: Final = " serving pages "
-_URL: Final = "url=http://"
-
-
-class Running(Protocol):
-    """A node that was started.
-
-    Shape  address is host:port; http is the address of its pages, None without pages
-    """
-
-    address: str
-    http: str | None
-    log: Path
-
-    @property
-    def is_running(self) -> bool: ...
-
-    def control(self, command: Command) -> dict[str, Any]: ...
-
-    def stop(self) -> None: ...
 
 
 class Server:
@@ -89,17 +59,22 @@ class Server:
     @property
     def faults(self) -> Faults:
         """Rules that make the brokers answer wrongly."""
-        return Faults(self._ours(), wait_until)
+        return Faults([node for node in self._running() if node.address], wait_until)
+
+    @property
+    def requests(self) -> Requests:
+        """The requests that the brokers receive, after `start_request_tracking`."""
+        return Requests([node for node in self._running() if node.address])
 
     @property
     def clock(self) -> Clock:
-        """The clocks of the brokers."""
-        return Clock(self._ours(), self.disconnect)
+        """The clocks of the brokers and their controller."""
+        return Clock(self._running(), self.disconnect)
 
-    def _ours(self) -> list[Running]:
+    def _running(self) -> list[Running]:
         if not self.nodes:
             raise RuntimeError("faults and clocks need a broker that the test has started")
-        return [node for node in self.nodes if node.address and node.is_running]
+        return [node for node in self.nodes if node.is_running]
 
     @property
     def client(self) -> Cluster:
@@ -157,9 +132,12 @@ class Server:
         """Delete topics."""
         delete_topics(self.client, names)
 
-    def records(self, topic: str, *, read_committed: bool = True) -> list[Received]:
-        """All records of a topic, in the order of partitions and offsets; without read_committed aborted ones too."""
-        return self._read(self._ends(topic, EARLIEST), is_committed_only=read_committed)
+    def records(self, topic: str, *, read_committed: bool = True, timeout: float = WAIT_S) -> list[Received]:
+        """All records of a topic, in the order of partitions and offsets; without read_committed aborted ones too.
+
+        Errors: TimeoutError if no more records come for that time, before the end of the topic.
+        """
+        return self._read(self._ends(topic, EARLIEST), timeout, is_committed_only=read_committed)
 
     @contextmanager
     def assert_produces(
@@ -176,7 +154,7 @@ class Server:
         def look() -> bool:
             if topic in self.topics():
                 starts = {place: begins.get(place, offset) for place, offset in self._ends(topic, EARLIEST).items()}
-                found[:] = self._read(starts, is_committed_only=True)
+                found[:] = self._read(starts, timeout, is_committed_only=True)
             return len(found) >= (count or 1)
 
         wanted = "a record" if count is None else f"{count} records"
@@ -192,18 +170,23 @@ class Server:
         places = {(topic, part.partition_index): which for part in found.partitions}
         return {place: end.offset for place, end in list_offsets(self.client, places).items()}
 
-    def _read(self, starts: Mapping[Partition, int], *, is_committed_only: bool) -> list[Received]:
+    def _read(self, starts: Mapping[Partition, int], timeout: float, *, is_committed_only: bool) -> list[Received]:
         level = int(is_committed_only)
         ends = list_offsets(self.client, dict.fromkeys(starts, LATEST), isolation_level=level)
         reader = Consumer(self.client, {}, is_committed_only=is_committed_only, reset=EARLIEST)
         reader.assign({place: start for place, start in starts.items() if start < ends[place].offset})
         found: list[Received] = []
-        while any(position < ends[place].offset for place, position in reader.positions.items()):
-            found += [
-                each
-                for each in reader.poll(timeout_ms=_POLL_MS)
-                if each.offset < ends[each.topic, each.partition].offset
-            ]
+        before, came_ms = dict(reader.positions), self.client.env.now_ms()
+        while missing := [place for place, position in reader.positions.items() if position < ends[place].offset]:
+            polled = reader.poll(timeout_ms=_POLL_MS)
+            found += [each for each in polled if each.offset < ends[each.topic, each.partition].offset]
+            now_ms = self.client.env.now_ms()
+            if reader.positions != before:  # control batches and empty ones count too
+                before, came_ms = dict(reader.positions), now_ms
+            elif now_ms - came_ms >= timeout * 1000:
+                (topic, partition), *_ = missing
+                at, end = reader.positions[topic, partition], ends[topic, partition].offset
+                raise TimeoutError(f"waited {timeout:g} s for {topic}-{partition} after offset {at}; it ends at {end}")
         return sorted(found, key=lambda each: (each.partition, each.offset))
 
     # --- groups -------------------------------------------------------------------------------------------------------
@@ -267,107 +250,8 @@ class Server:
         return ""
 
 
-def pages_address(log: Path) -> str | None:
-    """The address of a node's pages, from its log; None if it has none, or does not log it."""
-    for line in reversed(log.read_text(errors="replace").splitlines()):  # the last start counts
-        if _PAGES in line and _URL in line:
-            return line.partition(_URL)[2].split("/")[0]
-    return None
-
-
-class _Starting:
-    """A context that starts nodes, as `broker` and `brokers` return it. It may be entered again after it has ended."""
-
-    def __init__(self, start: Callable[[Path], Sequence[Running]], data_dir: Path | None) -> None:
-        self._start = start
-        self._given = data_dir
-        self._server: Server | None = None
-
-    def __enter__(self) -> Server:
-        directory = Path(tempfile.mkdtemp(prefix="kbroker-")) if self._given is None else self._given
-        try:
-            nodes = self._start(directory)
-        except BaseException:
-            self._clean(directory)
-            raise
-        addresses = ",".join(node.address for node in nodes if node.address)
-        self._server = Server(addresses, nodes=nodes, data_dir=directory)
-        return self._server
-
-    def __exit__(self, *_: object) -> None:
-        server, self._server = self._server, None
-        assert server is not None, "the context was entered"
-        server.disconnect()
-        for node in server.nodes:
-            node.stop()
-        if server.data_dir is not None:
-            self._clean(server.data_dir)
-
-    def _clean(self, directory: Path) -> None:
-        if self._given is None:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    async def __aenter__(self) -> Server:
-        return await _in_thread(self.__enter__)
-
-    async def __aexit__(self, *_: object) -> None:
-        await _in_thread(self.__exit__)
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Run a function in a thread under trio or asyncio, whichever runs."""
-    from sniffio import current_async_library  # noqa: PLC0415  (comes with trio; tests without async do not need it)
-
-    if current_async_library() == "trio":
-        from trio import CancelScope, to_thread  # noqa: PLC0415
-
-        with CancelScope(shield=True):  # a cancelled test must not leave its broker behind
-            return await to_thread.run_sync(function)
-    import asyncio  # noqa: PLC0415
-
-    return await asyncio.to_thread(function)
-
-
-def broker(
-    settings: Mapping[str, object] | None = None,
-    *,
-    port: int = 0,
-    data_dir: Path | None = None,
-    in_process: bool = False,
-    log_level: str = "info",
-) -> _Starting:
-    """One broker, by default with the profile `test` in a temporary directory that is removed afterwards.
-
-    `settings` are Kafka's; `port` 0 means any free port. Errors: RuntimeError if it does not start.
-    """
-    chosen = {name: str(value) for name, value in (settings or {}).items()}
-    if in_process:
-        from kbroker.testing.node_thread import start_thread  # noqa: PLC0415  (imports the whole broker)
-
-        return _Starting(partial(start_thread, chosen, port=port, log_level=log_level), data_dir)
-    from kbroker.testing.node_process import start_process  # noqa: PLC0415
-
-    return _Starting(partial(start_process, chosen, port=port, log_level=log_level), data_dir)
-
-
-def brokers(
-    count: int = 3,
-    settings: Mapping[str, object] | None = None,
-    *,
-    data_dir: Path | None = None,
-    log_level: str = "info",
-) -> _Starting:
-    """A cluster of so many brokers and a controller, each in a process of its own. Errors: as `broker`."""
-    from kbroker.testing.node_process import start_cluster  # noqa: PLC0415
-
-    chosen = {name: str(value) for name, value in (settings or {}).items()}
-    return _Starting(partial(start_cluster, count, chosen, log_level=log_level), data_dir)
-
-
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
     """Look every few milliseconds until something is so; False after that time."""
-    from threading import Event  # noqa: PLC0415
-
     env, pause = RealEnv(), Event()
     deadline_ms = env.now_ms() + int(seconds * 1000)
     while not is_so():
@@ -375,6 +259,3 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
             return False
         pause.wait(_LOOK_MS / 1000)
     return True
-
-
-__all__ = ["KafkaError", "Server", "broker", "brokers"]

@@ -21,6 +21,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.layout import AttachedObjects
 from kbroker.tiered.ports import PartitionReader
 from kbroker.tiered.tools import TierTools, id_of
 
@@ -50,7 +51,7 @@ async def auxiliary_state(
         segment = tools.metadata.remote_log_segment_metadata(named, leader_epoch, offset)
     if segment is None:
         raise RetriableRemoteStorageError(f"the tier's metadata have no segment with {offset=} of {leader_epoch=} yet")
-    found = await tools.follower_threads.run_blocking(_read, tools.storage, segment)
+    found = await tools.follower_threads.run_blocking(state_after, tools.storage, segment)
     epochs = LeaderEpochs(found.leader_epochs)
     if epochs.epoch_for_offset(offset) != leader_epoch:
         raise RemoteStorageError(
@@ -59,11 +60,18 @@ async def auxiliary_state(
     return found
 
 
-def _read(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
+def state_after(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
+    """The state at the end of a segment. Blocking. Errors: RemoteStorageError."""
     end_offset = segment.end_offset + 1
+    attached = AttachedObjects.of(segment)
     try:
         epochs = parse_epochs(_index(storage, segment, IndexType.LEADER_EPOCH).decode())
-        producers = parse_snapshot(_index(storage, segment, IndexType.PRODUCER_SNAPSHOT))
+        if attached is None:
+            producers = parse_snapshot(_index(storage, segment, IndexType.PRODUCER_SNAPSHOT))
+        else:
+            # The ids are those of another cluster: here they belong to other producers. Only open transactions matter,
+            # in the first epoch of these ids, so that the markers that abort them do not fence the others.
+            producers = [ProducerEntry(one, producer_epoch=0, current_txn_first_offset=at) for one, at in attached.open]
     except ValueError as error:
         raise RemoteStorageError(f"{segment.remote_log_segment_id}: {error}") from error
     for entry in producers:

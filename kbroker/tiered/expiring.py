@@ -32,6 +32,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
+from kbroker.tiered.layout import AttachedObjects
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import (
     DoomedSegment,
@@ -79,6 +80,7 @@ async def plan_expiry_of(tools: TierTools, held: Held) -> ExpiryPlan:
         timestamp_ms=timestamp_ms,
         copying=frozenset(held.unfinished),  # of the same time as `known`: a copy may end while a thread decides
         is_abandoned=is_abandoned,
+        leased_from=config.held_from(partition.index, timestamp_ms),
     )
     # This takes tens of milliseconds for ten thousand segments: too long for the event loop.
     plan = decide() if len(known) < INLINE_SEGMENTS else await tools.env.run_blocking(decide)
@@ -271,8 +273,10 @@ async def delete_segment(tools: TierTools, counters: TierCounters, metadata: Rem
 
 
 def delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
-    """Delete the objects of a segment. Blocking. Errors: RemoteStorageError."""
+    """Delete the objects of a segment, unless they are attached. Blocking. Errors: RemoteStorageError."""
     tools.indexes.remove(metadata.remote_log_segment_id.id)
+    if AttachedObjects.of(metadata) is not None:
+        return
     with plugin_errors("delete_log_segment_data"):
         tools.storage.delete_log_segment_data(metadata)
 

@@ -20,6 +20,7 @@ from kbroker.storage.batch_reader import BatchReader
 from kbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY, CorruptIndex
 from kbroker.storage.transaction_index import AbortedTransaction
 from kbroker.tiered.api import RemoteLogSegmentMetadata, RemoteStorageError
+from kbroker.tiered.layout import stored_size
 
 
 class OffsetPosition(NamedTuple):
@@ -109,6 +110,7 @@ def _count_upto(entry: Struct, data: bytes, field: int, target: int) -> int:
 def checked_offsets(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
     """The offset index without Kafka's zero padding at the end; CorruptIndex if it does not fit the segment."""
     data = _trimmed(data, OFFSET_ENTRY, "offset index")
+    data = _clipped(data, OFFSET_ENTRY, 0, metadata.end_offset - metadata.start_offset, metadata)
     last_offset, last_position = -1, -1
     for relative_offset, position in OFFSET_ENTRY.iter_unpack(data):
         if relative_offset <= last_offset or position <= last_position:
@@ -122,6 +124,7 @@ def checked_offsets(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
 def checked_times(data: bytes, metadata: RemoteLogSegmentMetadata) -> bytes:
     """The same for the time index."""
     data = _trimmed(data, TIME_ENTRY, "time index")
+    data = _clipped(data, TIME_ENTRY, 1, metadata.end_offset - metadata.start_offset, metadata)
     last_timestamp = last_offset = -1
     for timestamp, relative_offset in TIME_ENTRY.iter_unpack(data):
         if timestamp <= last_timestamp or relative_offset < last_offset:
@@ -136,6 +139,7 @@ def checked_transactions(data: bytes, metadata: RemoteLogSegmentMetadata) -> byt
     """The same for the transaction index; all its abort markers are in the segment."""
     if len(data) % TRANSACTION_ENTRY.size:
         raise CorruptIndex(f"transaction index: {len(data)} bytes, not a multiple of {TRANSACTION_ENTRY.size}")
+    data = _clipped(data, TRANSACTION_ENTRY, 3, metadata.end_offset, metadata)
     previous = metadata.start_offset - 1
     for version, _, first_offset, last_offset, _ in TRANSACTION_ENTRY.iter_unpack(data):
         if version != 0 or first_offset > last_offset or not previous < last_offset <= metadata.end_offset:
@@ -151,6 +155,13 @@ def _trimmed(data: bytes, entry: Struct, name: str) -> bytes:
     while end and not any(data[end - entry.size : end]):
         end -= entry.size
     return data[:end]
+
+
+def _clipped(data: bytes, entry: Struct, field: int, last: int, metadata: RemoteLogSegmentMetadata) -> bytes:
+    """The index without the entries whose field is beyond `last`, if only a part of the segment is attached."""
+    if stored_size(metadata) == metadata.segment_size_in_bytes:
+        return data
+    return data[: entry.size * _count_upto(entry, data, field, last)]
 
 
 # --- rebuilding -------------------------------------------------------------------------------------------------------

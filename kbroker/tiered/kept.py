@@ -29,6 +29,7 @@ class Kept(StrEnum):
     COPY_DISABLED = "copying is disabled"
     RETENTION = "within retention"
     FOREVER = "kept for ever"
+    LEASED = "leased"
     BEHIND = "behind one that stays"
     UNKNOWN = "the tier's metadata are not read yet"
     DUE = "due"
@@ -96,6 +97,8 @@ def _explain(one: Verdict, limits: Limits, tier: TierView, high_watermark: int) 
         return Kept.UNKNOWN, "segments are kept until the tier's metadata are read"
     if one.held is Hold.COPY_PENDING:
         return Kept.COPY_PENDING, _pending_text(one, tier)
+    if one.held is Hold.LEASED:
+        return Kept.LEASED, "a lease holds it for a job that reads it; `kbroker tier lease --list` shows the leases"
     if one.past is Reason.LOG_START:
         return Kept.DUE, "it lies below the log start offset; the next retention round deletes it"
     if one.past is not None:

@@ -8,6 +8,9 @@ The kind is `log`, the value of an IndexType, or `manifest.json`. Names are for 
 broker never looks up unknown segments by name. The topic name is quoted, so that it cannot lead out of the store, and
 truncated to a maximum length; the topic id keeps names unique.
 
+A segment that was attached from another cluster keeps its objects. Its own metadata have a new segment id, and name the
+objects in their custom metadata; see AttachedObjects. Such objects are never deleted.
+
 The manifest is written last. It has the segment's metadata from the metadata topic, so that a store can be adopted
 without that topic, and the size and CRC-32C of each object, to detect damage. Data that can be read without the
 manifest do not depend on it.
@@ -42,6 +45,8 @@ MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
 MAX_TOPIC_BYTES: Final = 200  # of a quoted name; with "-" and an id it stays below the 255 of a file's name
 
+_ATTACHED: Final = "kbroker-attached:"
+
 _ID: Final = r"[A-Za-z0-9_-]{22}"
 _NAME: Final = re.compile(
     rf"(?P<topic>[^/]*)-(?P<topic_id>{_ID})/(?P<partition>\d{{1,10}})"
@@ -70,10 +75,65 @@ def partition_prefix(partition: TopicIdPartition) -> str:
 
 
 def object_name(metadata: RemoteLogSegmentMetadata, kind: str) -> str:
-    """The name of one object of a segment; `kind` is one of KINDS."""
+    """The name of one object of a segment; `kind` is one of KINDS. Errors: as AttachedObjects.of."""
+    return f"{object_stem(metadata)}.{kind}"
+
+
+class AttachedObjects(NamedTuple):
+    """What the custom metadata of an attached segment say about the objects of the segment that it was made of.
+
+    Shape  stem is what their names begin with; open are the transactions that are open at the end of the attached
+           part, as producer id and first offset
+    Units  size_bytes is the size of the log, of which the attached part may be less
+    """
+
+    stem: str
+    size_bytes: int
+    open: tuple[tuple[int, int], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        opened = ",".join(f"{producer_id}@{first_offset}" for producer_id, first_offset in self.open)
+        return f"{_ATTACHED}{self.stem} {self.size_bytes} {opened}".encode()
+
+    @classmethod
+    def of(cls, metadata: RemoteLogSegmentMetadata) -> AttachedObjects | None:
+        """None for a segment that is not attached. Errors: RemoteStorageError if its metadata are not possible."""
+        custom = metadata.custom_metadata
+        if custom is None or not custom.startswith(_ATTACHED.encode()):
+            return None
+        try:
+            stem, size, opened = custom.decode().removeprefix(_ATTACHED).split(" ")
+            # Any client may write to the metadata topic, so a name may try to lead out of the store.
+            if parse_object_name(f"{stem}.{SEGMENT}") is None:
+                raise ValueError(f"{stem!r} is not the name of a segment")
+            pairs = [one.split("@") for one in opened.split(",") if one]
+            return cls(stem, int(size), tuple((int(producer_id), int(offset)) for producer_id, offset in pairs))
+        except ValueError as error:
+            segment_id = metadata.remote_log_segment_id.id
+            raise RemoteStorageError(f"the attached segment {segment_id} cannot be used: {error}") from error
+
+
+def object_stem(metadata: RemoteLogSegmentMetadata) -> str:
+    """The names of a segment's objects without the kind. Errors: as AttachedObjects.of."""
+    objects = AttachedObjects.of(metadata)
+    if objects is not None:
+        return objects.stem
     segment_id = metadata.remote_log_segment_id
     prefix = partition_prefix(segment_id.topic_id_partition)
-    return f"{prefix}/{metadata.start_offset:020d}-{uuid_to_text(segment_id.id)}.{kind}"
+    return f"{prefix}/{metadata.start_offset:020d}-{uuid_to_text(segment_id.id)}"
+
+
+def stored_id(metadata: RemoteLogSegmentMetadata) -> UUID:
+    """The segment id in the names of a segment's objects. Errors: as AttachedObjects.of."""
+    parsed = parse_object_name(f"{object_stem(metadata)}.{SEGMENT}")
+    assert parsed is not None
+    return parsed.segment_id
+
+
+def stored_size(metadata: RemoteLogSegmentMetadata) -> int:
+    """The size of the stored log, in bytes. Errors: as AttachedObjects.of."""
+    objects = AttachedObjects.of(metadata)
+    return metadata.segment_size_in_bytes if objects is None else objects.size_bytes
 
 
 class ObjectName(NamedTuple):

@@ -40,7 +40,7 @@ from kbroker.tiered.api import (
     StoredObject,
     StoreMisconfigured,
 )
-from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, sources
+from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, sources, stored_size
 from kbroker.tiered.minio_connections import Body
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_objects import Objects
@@ -155,7 +155,8 @@ class MinioRemoteStorage:
         end = size - 1 if end_position is None else min(end_position, size - 1)
         if not 0 <= start_position <= end:
             raise ValueError(f"bytes {start_position} to {end_position} of a segment of {size}")
-        return cast(BinaryIO, self._store().read(object_name(metadata, SEGMENT), start_position, end, size))
+        name, stored = object_name(metadata, SEGMENT), stored_size(metadata)
+        return cast(BinaryIO, self._store().read(name, start_position, end, stored))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         manifest_name = object_name(metadata, MANIFEST)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -20,7 +20,7 @@ import trio
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.retrying import BackOff
 from kbroker.storage.segment import Segment
-from kbroker.tiered import expiring
+from kbroker.tiered import attaching, expiring
 from kbroker.tiered.api import (
     FINISHED,
     RemoteLogSegmentId,
@@ -85,7 +85,6 @@ class PartitionTasks:
 
     async def _keep(self, number: int, do_round: Callable[[], Awaitable[None]]) -> None:
         back_off = BackOff(BACKOFF_MS)
-        remote = self.held.remote
         while True:
             interval_ms = delay_ms = self.manager.tools.settings.remote_log_manager_task_interval_ms
             wanted = self._wanted[number] = trio.Event()
@@ -98,8 +97,6 @@ class PartitionTasks:
                     # Every other segment would fail the same way: stop copying until the next start or leadership.
                     self._is_given_up = True
                 delay_ms = back_off.next_ms(interval_ms)
-                if number == 0 and not isinstance(error, RetriableRemoteStorageError):
-                    remote.counters.copy_errors += 1
                 self._report_error(number, error)
             else:
                 back_off.reset()
@@ -153,6 +150,8 @@ class PartitionTasks:
             return False
         async with self._beginning:
             if not self._is_start_known:
+                if not await attaching.complete(tools, held):
+                    return False
                 is_new = not self.manager.may_have_remote_part(named)
                 # Before the topic was tiered, the first segment's name gave the log start offset. Now it does not.
                 await expiring.find_log_start(tools, held, is_new=is_new)
@@ -179,11 +178,24 @@ class PartitionTasks:
             return
         await self._roll_if_asked()
         while (candidate := self._next_candidate()) is not None:
-            await expect_room(tools, held, candidate.segment.size)
+            with self._counting_failures():
+                await expect_room(tools, held, candidate.segment.size)
             await self._wait_for_quota(candidate.segment.size)
             async with self.manager.copiers:
                 await tidy(tools, held, candidate)
-                await copy_segment(tools, held, candidate)
+                with self._counting_failures():
+                    await copy_segment(tools, held, candidate)
+
+    @contextmanager
+    def _counting_failures(self) -> Iterator[None]:
+        """Count a failed copy. Kafka counts only failures that it does not expect to end by themselves; with it, the
+        counter stays at 0 while the store is down.
+        """
+        try:
+            yield
+        except (RemoteStorageError, KafkaError):
+            self.held.remote.counters.copy_errors += 1
+            raise
 
     def _next_candidate(self) -> CopyCandidate[Segment] | None:
         partition, remote = self.held.partition, self.held.remote

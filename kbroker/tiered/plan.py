@@ -243,11 +243,13 @@ def plan_expiry(
     timestamp_ms: int,
     copying: Container[RemoteLogSegmentId],
     is_abandoned: Callable[[RemoteLogSegmentMetadata], bool],
+    leased_from: int | None = None,
 ) -> ExpiryPlan:
     """Decide which remote segments of a partition are deleted.
 
     `local_bytes` are only in the local log; `copying` are under way now; `is_abandoned` says for an unfinished copy
-    that is not under way that it will never be finished. A retention of -1 is no limit.
+    that is not under way that it will never be finished. A retention of -1 is no limit. A lease holds the records
+    from `leased_from` on against retention.
     """
     known = {one.remote_log_segment_id: one for one in segments}.values()
     held = [one for one in known if one.state in (FINISHED, DELETING)]
@@ -281,6 +283,9 @@ def plan_expiry(
             continue
         elif one.end_offset < new_start:  # it lies within a segment that goes now
             reason = ExpiryReason.LOG_START
+        elif leased_from is not None and one.end_offset >= leased_from:
+            is_over = True
+            continue
         elif retention_ms >= 0 and timestamp_ms - one.max_timestamp_ms > retention_ms:
             reason = ExpiryReason.TIME
         elif excess > 0 and one.segment_size_in_bytes <= excess:

@@ -42,6 +42,10 @@ class PartitionReader(Protocol):
     @property
     def known_high_watermark(self) -> int: ...
 
+    def on_append(self) -> bool:
+        """The leader's log has grown. Returns whether the high watermark rose."""
+        ...
+
 
 class PartitionWriter(Protocol):
     """What the tier does with partitions."""

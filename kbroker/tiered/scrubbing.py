@@ -30,7 +30,16 @@ from kbroker.tiered.api import (
     StoredObject,
 )
 from kbroker.tiered.catalogue import Catalogue, Partition, id_text, name_of, partition_of
-from kbroker.tiered.layout import MANIFEST, SEGMENT, Manifest, kind_of, object_name
+from kbroker.tiered.layout import (
+    MANIFEST,
+    SEGMENT,
+    AttachedObjects,
+    Manifest,
+    kind_of,
+    object_name,
+    stored_id,
+    stored_size,
+)
 from kbroker.tiered.scrubbing_inside import check_segment
 from wire.types import uuid_to_text
 
@@ -135,13 +144,13 @@ class Scrub:
                 yield Finding("unfinished", f"is in the state {segment.state.name}", segment, is_note=True)
 
     def _compare(self, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
-        held = self._listed.objects.get(segment.remote_log_segment_id.id, {})
+        held = self._listed.objects.get(stored_id(segment), {})
         for kind in ALWAYS_THERE:
             if kind not in held:
                 yield self._ask_for(segment, kind)
         found = held.get(SEGMENT)
-        if found is not None and found.size != segment.segment_size_in_bytes:
-            text = f"the {SEGMENT} has {found.size} bytes instead of {segment.segment_size_in_bytes}"
+        if found is not None and found.size != stored_size(segment):
+            text = f"the {SEGMENT} has {found.size} bytes instead of {stored_size(segment)}"
             yield Finding("size", text, segment, found.name)
 
     def _ask_for(self, segment: RemoteLogSegmentMetadata, kind: str) -> Finding:
@@ -169,7 +178,10 @@ class Scrub:
         """Find objects of segments that were already deleted or unknown when the store was listed. The topic of unknown
         segments cannot be determined, so they are reported only if all topics are checked.
         """
+        attached = {stored_id(one) for one in after.segments.values() if AttachedObjects.of(one) is not None}
         for segment_id, objects in sorted(self._listed.objects.items()):
+            if segment_id in attached:
+                continue  # they belong to another cluster, even if the topic here is deleted
             segment, earlier = after.segments.get(segment_id), before.segments.get(segment_id)
             if segment is None:
                 if wanted is None and earlier is None:
@@ -235,8 +247,16 @@ def _unknown(segment_id: UUID, objects: dict[str, StoredObject], older_than_ms: 
 
 def read_inside(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> Iterator[Finding]:
     """Read a segment with its indexes, and its manifest if the store has one: a segment without a manifest is readable,
-    but cannot be adopted.
+    but cannot be adopted. Of an attached segment, this reads the segment that it was made of.
     """
+    if AttachedObjects.of(segment) is not None:
+        name = object_name(segment, MANIFEST)
+        try:
+            data = cast(DescribedRemoteStorageManager, storage).read_manifest(name)
+            segment = Manifest.parse_named(data, name).metadata
+        except RemoteStorageError as error:
+            yield Finding("damage", f"the {MANIFEST} cannot be used: {error}", segment, name)
+            return
     for check in (check_segment, _check_manifest):
         try:
             for name, text in check(storage, segment):

@@ -13,7 +13,7 @@ from kbroker.replication.partition_state import Traffic
 from kbroker.runtime.metrics import Metrics
 from kbroker.storage.log import Log
 from kbroker.web.groups import committed, count, groups, shards
-from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_image, of_node
+from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_controller, of_image, of_node
 from kbroker.web.ports import Observed
 
 _SHRINKS, _EXPANDS, _UNCLEAN = "isr.shrinks", "isr.expands", "unclean.elections"
@@ -44,11 +44,13 @@ def _held(broker: Broker) -> tuple[Partition, ...]:
 
 def _traffic(name: str, help: str, read: Callable[[Traffic], int]) -> None:
     def samples(broker: Broker) -> Samples:
-        values = ((partition.topic, read(partition.traffic)) for partition in _held(broker))
-        return by_topic(values, without_topic=read(broker.replicas.traffic_of_retired))
+        return by_topic((partition.topic, read(partition.traffic)) for partition in _held(broker))
 
-    name = f"kafka_server_brokertopicmetrics_{name}_total"
-    of_broker(COUNTER, name, "topic", help=f"{help} Without a label: all topics, including deleted ones.")(samples)
+    def total(broker: Broker) -> float:
+        return sum(read(partition.traffic) for partition in _held(broker)) + read(broker.replicas.traffic_of_retired)
+
+    of_broker(COUNTER, f"kafka_server_brokertopicmetrics_{name}_total", "topic", help=help)(samples)
+    of_broker(COUNTER, f"kbroker_all_topics_{name}_total", help=f"{help} All topics, including deleted ones.")(total)
 
 
 _traffic("messagesin", "Records that clients produced.", lambda traffic: traffic.messages_in)
@@ -82,6 +84,22 @@ def _offline_directories(broker: Broker) -> float:
 def _stray_directories(broker: Broker) -> float:
     """Partition directories that are kept although the metadata does not list them."""
     return broker.replicas.directory.stray_count
+
+
+@of_node(GAUGE, "kbroker_disk_free_bytes")
+def _free_bytes(node: Observed) -> Samples:
+    """Free bytes of the disk with the data directory, for processes without privileges."""
+    return _disk_bytes(None if node.directory is None else node.directory.state.free_bytes)
+
+
+@of_node(GAUGE, "kbroker_disk_total_bytes")
+def _total_bytes(node: Observed) -> Samples:
+    """Bytes of the disk with the data directory."""
+    return _disk_bytes(None if node.directory is None else node.directory.state.total_bytes)
+
+
+def _disk_bytes(known: int | None) -> Samples:
+    return () if known is None else (((), known),)
 
 
 @of_broker(GAUGE, "kbroker_short_of_space")
@@ -225,37 +243,37 @@ def _current_leader(broker: Broker) -> float:
     return broker.controller.active_id
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_globaltopiccount")
 def _topic_count(image: Image) -> float:
     """Topics of the cluster."""
     return len(image.topics_by_id)
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_globalpartitioncount")
 def _global_partition_count(image: Image) -> float:
     """Partitions of the cluster."""
     return sum(len(topic.partitions) for topic in image.topics_by_id.values())
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_offlinepartitionscount")
 def _offline_partitions(image: Image) -> float:
     """Partitions without a leader."""
     return sum(partition.leader == NO_LEADER for partition in _partitions(image))
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_preferredreplicaimbalancecount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_preferredreplicaimbalancecount")
 def _imbalance(image: Image) -> float:
     """Partitions that are not led by their first replica."""
     return sum(partition.leader != partition.replicas[0] for partition in _partitions(image))
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_activebrokercount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_activebrokercount")
 def _active_brokers(image: Image) -> float:
     """Registered brokers that are not fenced."""
     return sum(not registered.fenced for registered in image.brokers.values())
 
 
-@of_image(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount")
+@of_controller(GAUGE, "kafka_controller_kafkacontroller_fencedbrokercount")
 def _fenced_brokers(image: Image) -> float:
     """Registered brokers that are fenced."""
     return sum(registered.fenced for registered in image.brokers.values())

@@ -19,6 +19,10 @@ The `Host` header of a request must name this server, so that a foreign web page
 browser. Accepted are IP addresses, names without a dot, names in `kbroker.http.listener` or `advertised.listeners`, and
 names in `kbroker.http.hosts`. A request for any other name gets status 421.
 
+- `/` is a page for people: brokers and controllers, partitions with their offsets in both tiers (those in trouble
+  first), topics, groups with lag, open transactions, the tier and its errors, the disk. It refreshes itself and only
+  reads. A node shows what it knows: the offsets of its own replicas, and the groups and transactions that it
+  coordinates; a controller shows the cluster without offsets.
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when the node can serve clients. It is 503 while the node starts or stops,
   after its data directory has failed, and while groups are being loaded; a JSON body lists the problems. During
@@ -27,6 +31,8 @@ names in `kbroker.http.hosts`. A request for any other name gets status 421.
 - `/health/live` is 200 whenever the process responds, also while it starts.
 - `/state` is JSON: each partition with its offsets, leader epoch and segments; for tiered topics also the state of the
   tier, the last error, and why each segment is still on the local disk; groups with members and lag; connections.
+- `/state/view`, `/state/partition` and `/state/group` are the data of the page at `/`; they may change with
+  each release.
 
 `HEAD` works like `GET` without the body. A request must arrive within ten seconds, with a head of at most 16 KiB. A
 client has ten seconds to read each 16 KiB, and a minute for a page. Beyond 32 connections, the server closes the one
@@ -37,6 +43,15 @@ that has been idle longest; if all are reading pages, it closes the oldest conne
 The names are Apache Kafka's in the usual format of Prometheus's JMX exporter. Metrics that Kafka does not have begin
 with `kbroker_`, and group lag has the names of kafka_exporter. Counters start at zero with the process. Deleting a
 topic or a group removes its series.
+
+`sum()` over a metric counts nothing twice: each metric has series either for each topic or for all of them. Kafka's
+exporter gives both one name; here the count of all topics begins with `kbroker_all_topics_`, and includes deleted
+topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller. Quantiles of times are in the
+buckets of histograms: `histogram_quantile(0.99, sum by (request, le)
+(rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`.
+
+[grafana-dashboard.json](grafana-dashboard.json) is a dashboard for Grafana, and
+[prometheus-alerts.yml](prometheus-alerts.yml) has alert rules.
 
 | name | sort | labels | |
 |---|---|---|---|

@@ -31,7 +31,7 @@ def ready(node: Observed) -> Reply:
     body: dict[str, Any] = {
         "status": "not ready" if wrong else "ready",
         "problems": wrong,
-        "warnings": [] if node.broker is None else _warnings(node.broker),
+        "warnings": [] if node.broker is None else warnings(node.broker),
         "node_id": node.settings.node_id,
         "version": __version__,
     }
@@ -72,7 +72,7 @@ def problems(node: Observed) -> list[str]:
     return found
 
 
-def _warnings(broker: Broker) -> list[str]:
+def warnings(broker: Broker) -> list[str]:
     """Conditions that an operator should check, although the node serves clients."""
     replicas = broker.replicas
     found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]

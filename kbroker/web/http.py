@@ -77,7 +77,8 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Page = Callable[[], Reply]
+Page = Callable[[str], Reply]
+"""Makes the reply to a request with this query: the part of its target after the question mark, "" without one."""
 Find = Callable[[str], Page | None]
 
 
@@ -227,13 +228,13 @@ class HttpServer:
         """The path under which a request is counted, and its reply."""
         if not self._is_own_name(request):
             raise _Refused(421, "unknown host name: use the server's IP address, or add the name to kbroker.http.hosts")
-        path = _path(request.target)
+        path, query = _path_and_query(request.target)
         page = self._find(path)
         if page is None:
-            return OTHER, _plain(404, "no such page; / lists the pages")
+            return OTHER, _plain(404, "no such page; / links to the others")
         if request.method not in _METHODS:
             return path, _plain(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
-        return path, page()
+        return path, page(query)
 
     def _is_own_name(self, request: h11.Request) -> bool:
         """Whether the Host header names this server. A missing one is accepted: every browser sends it."""
@@ -249,6 +250,7 @@ class HttpServer:
             ("Content-Type", reply.content_type),
             ("Cache-Control", "no-store"),
             ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
             *reply.headers,
         ]
         if isinstance(reply.pieces, tuple):
@@ -292,9 +294,10 @@ def _plain(status: int, text: str, *headers: tuple[str, str]) -> Reply:
     return Reply(status, TEXT, (text.encode() + b"\n",), headers)
 
 
-def _path(target: bytes) -> str:
-    """The path of a request's target, which may be a full URL; "" if it is malformed."""
+def _path_and_query(target: bytes) -> tuple[str, str]:
+    """The path and the query of a request's target, which may be a full URL; "" and "" if it is malformed."""
     try:
-        return urlsplit(target.decode("ascii")).path
+        found = urlsplit(target.decode("ascii"))
     except ValueError:
-        return ""
+        return "", ""
+    return found.path, found.query

@@ -10,6 +10,9 @@ Names are Kafka's in the usual format of Prometheus's JMX exporter: `kafka.serve
 name=MessagesInPerSec` is `kafka_server_brokertopicmetrics_messagesin_total`. Metrics that Kafka does not have begin
 with `kbroker_`. The metrics page and docs/metrics.md are generated from the declarations.
 
+All series of a metric have the same labels. Kafka gives the counts of each topic and of all topics one name, so that
+`sum()` counts twice; here the count of all topics begins with `kbroker_all_topics_`.
+
 The docstring of a reader is the help text. The reader of a metric without labels may return a number. A reader runs on
 the event loop, a hundred samples at a time. Other tasks run in between, so it iterates over copies.
 """
@@ -29,7 +32,7 @@ from kbroker.web.ports import Observed
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 Sample: TypeAlias = tuple[tuple[str, ...], float | Histogram]
-"""(label values, value); empty label values mean the sum over all labels."""
+"""(label values, value), with a value for each label."""
 Samples: TypeAlias = Iterable[Sample]
 NodeReader: TypeAlias = Callable[[Observed], Samples | float]
 BrokerReader: TypeAlias = Callable[[Broker], Samples | float]
@@ -76,23 +79,31 @@ def of_broker(kind: str, name: str, *labels: str, help: str = "") -> Callable[[B
 
 def of_image(kind: str, name: str, *, help: str = "") -> Callable[[ImageReader], ImageReader]:
     """Declare a metric that is read from the metadata; it is available once they are loaded, also on a controller."""
+    return _of_image(kind, name, help, lambda _: True)
 
+
+def of_controller(kind: str, name: str, *, help: str = "") -> Callable[[ImageReader], ImageReader]:
+    """Declare a metric of the whole cluster: as `of_image`, but only on the controller, so that `sum()` counts once."""
+    return _of_image(kind, name, help, lambda node: node.settings.server.is_controller)
+
+
+def _of_image(
+    kind: str, name: str, help: str, is_here: Callable[[Observed], bool]
+) -> Callable[[ImageReader], ImageReader]:
     def declare(read: ImageReader) -> ImageReader:
         text = help or read.__doc__ or ""
-        of_node(kind, name, help=text)(lambda node: () if node.image is None else read(node.image))
+        of_node(kind, name, help=text)(lambda node: () if node.image is None or not is_here(node) else read(node.image))
         return read
 
     return declare
 
 
-def by_topic(values: Iterable[tuple[str, int]], *, without_topic: int = 0) -> Samples:
-    """The sum over all topics, which includes `without_topic`, and the sum of each topic."""
+def by_topic(values: Iterable[tuple[str, int]]) -> Samples:
+    """The sum of each topic."""
     topics: defaultdict[str, int] = defaultdict(int)
     for topic, value in values:
         topics[topic] += value
-    yield (), sum(topics.values()) + without_topic
-    for topic, value in topics.items():
-        yield (topic,), value
+    return (((topic,), value) for topic, value in topics.items())
 
 
 def _samples(read: Samples | float) -> Samples:

@@ -13,21 +13,15 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Listener
-from kbroker.web import exposition, health, state
+from kbroker.web import details, exposition, health, state, state_page
 from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.http import TEXT, HttpServer, Page, Reply
 from kbroker.web.ports import Observed
+from kbroker.web.view import Asked, Views
 
 Listen = Callable[[str, int], Awaitable[Sequence[Listener]]]
 
 logger = get_logger(__name__)
-
-_INDEX = b"""\
-/metrics       for Prometheus
-/health        200 if the node is ready, else 503 with the reasons; also as /health/ready
-/health/live   200 whenever the process responds
-/state         partitions, groups and connections as JSON
-"""
 
 
 @asynccontextmanager
@@ -42,9 +36,10 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     try:
         listeners = await listen(host, port)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
-    logger.info("serving pages", url=f"http://{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}/")
+    node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
+    logger.info("serving pages", url=f"http://{node.pages_address}/")
     if not is_loopback(bound):
         logger.warning("other machines can read the pages about this node: the pages have no authentication")
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
@@ -63,11 +58,27 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
 
 
 def _pages(node: Observed) -> dict[str, Page]:
+    views = Views(node)
     return {
-        "/": lambda: Reply(200, TEXT, (_INDEX,)),
-        "/metrics": lambda: Reply(200, exposition.CONTENT_TYPE, exposition.render(node)),
-        "/health": lambda: health.ready(node),
-        "/health/ready": lambda: health.ready(node),
-        "/health/live": lambda: health.live(node),
-        "/state": lambda: Reply(200, health.JSON, state.render(node)),
+        "/": state_page.reply,
+        "/metrics": lambda _: Reply(200, exposition.CONTENT_TYPE, exposition.render(node)),
+        "/health": lambda _: health.ready(node),
+        "/health/ready": lambda _: health.ready(node),
+        "/health/live": lambda _: health.live(node),
+        "/state": lambda _: Reply(200, health.JSON, state.render(node)),
+        "/state/view": _checked(lambda query: Reply(200, health.JSON, views.render(Asked.parse(query)))),
+        "/state/partition": _checked(lambda query: details.partition_reply(node, query)),
+        "/state/group": _checked(lambda query: details.group_reply(node, query)),
     }
+
+
+def _checked(page: Page) -> Page:
+    """The page, with status 400 if it raises ValueError."""
+
+    def reply(query: str) -> Reply:
+        try:
+            return page(query)
+        except ValueError as error:
+            return Reply(400, TEXT, (f"{error}\n".encode(),))
+
+    return reply

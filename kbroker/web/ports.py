@@ -12,13 +12,15 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
 from kbroker.server.tcp import Server
+from kbroker.storage.log_directory import LogDirectory
 
 
 class Observed(Protocol):
     """A node whose addresses are bound.
 
     Shape  broker and server are None until they are created, and on a node that is only controller
-    Shape  image is the newest metadata, None until they are loaded
+           image is the newest metadata, None until they are loaded; directory is None until it is open
+           pages_address is host:port of the HTTP pages, None without them
     Note   is_serving: the node has begun to accept connections
     """
 
@@ -29,6 +31,8 @@ class Observed(Protocol):
     broker: Broker | None
     server: Server | None
     recovery: RecoveryProgress
+    directory: LogDirectory | None
+    pages_address: str | None
     is_serving: bool
 
     @property

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from kbroker import __version__, build
 from kbroker.broker import Broker
 from kbroker.coordinator.consumer.group import CONSUMER, ConsumerGroup
+from kbroker.coordinator.context import AnyGroup
 from kbroker.coordinator.group import Group
 from kbroker.replication.partition import Partition
 from kbroker.server.tcp import Server
@@ -23,7 +25,7 @@ from kbroker.tiered.kept import KeptSegment, TierView, why_kept
 from kbroker.tiered.partition import RemotePartition
 from kbroker.web.groups import committed, groups
 from kbroker.web.ports import Observed
-from kbroker.web.transaction_metrics import described
+from kbroker.web.transaction_metrics import describe, transactions
 from wire.types import uuid_to_text
 
 PIECE_BYTES = 8 * 1024
@@ -35,13 +37,13 @@ SEGMENTS_SHOWN = 1_000
 def render(node: Observed) -> Iterator[bytes]:
     """The page, in pieces."""
     broker, server = node.broker, node.server
-    yield b'{"node": ' + _json(_node(node)) + b",\n"
+    yield b'{"node": ' + _json(node_facts(node)) + b",\n"
     timestamp_ms = node.env.timestamp_ms()
     yield from _array("partitions", (_partition(held, timestamp_ms) for held in _sorted_partitions(broker)))
     yield b",\n"
     yield from _array("groups", iter(()) if broker is None else _groups(broker))
     yield b",\n"
-    yield from _array("transactions", iter(()) if broker is None else described(broker))
+    yield from _array("transactions", iter(()) if broker is None else map(describe, transactions(broker)))
     yield b",\n"
     yield from _array("connections", iter(()) if server is None else _connections(server, node.env.now_ms()))
     yield b"}\n"
@@ -64,7 +66,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def _node(node: Observed) -> dict[str, Any]:
+def node_facts(node: Observed) -> dict[str, Any]:
+    """The node, and the brokers of its metadata."""
     found: dict[str, Any] = {
         "node_id": node.settings.node_id,
         "version": __version__,
@@ -93,9 +96,9 @@ def _sorted_partitions(broker: Broker | None) -> list[Partition]:
 def _partition(held: Partition, timestamp_ms: int) -> dict[str, Any]:
     log, progress = held.log, held.progress
     segments = tuple(log.segments)
-    shown = [_segment(segment) for segment in segments[-SEGMENTS_SHOWN:]]
+    shown = [segment_facts(segment) for segment in segments[-SEGMENTS_SHOWN:]]
     if held.remote is not None and len(segments) <= SEGMENTS_SHOWN:
-        for entry, kept in zip(shown, _kept(held, held.remote, segments, timestamp_ms), strict=True):
+        for entry, kept in zip(shown, kept_segments(held, segments, timestamp_ms), strict=True):
             entry |= {"is_copied": kept.verdict.is_copied, "kept": kept.why.value, "kept_because": kept.text}
     return {
         "topic": held.topic,
@@ -135,35 +138,42 @@ def _remote(remote: RemotePartition) -> dict[str, Any]:
     }
 
 
-def _kept(
-    held: Partition, remote: RemotePartition, segments: Sequence[Segment], timestamp_ms: int
+def kept_segments(
+    held: Partition, segments: Sequence[Segment], timestamp_ms: int, limit: int | None = None
 ) -> list[KeptSegment]:
-    """Why each segment is still local, from data in memory: a segment with unknown timestamps counts as new."""
-    log = held.log
+    """Why each of the first `limit` segments is still local, from data in memory: a segment with unknown timestamps
+    counts as new.
+    """
+    log, remote = held.log, held.remote
+    copies, tier = False, TierView(False)
     high_watermark = held.known_high_watermark
     stable = held.last_stable_offset
-    highest = remote.highest_offset_in_remote_storage
+    if remote is not None:
+        copies, highest = remote.copies, remote.highest_offset_in_remote_storage
+        tier = TierView(True, copies, highest, remote.last_error, remote.waits_for_quota)
     verdicts = judge(
         segments,
         largest_timestamp=lambda at: segments[at].max_timestamp if segments[at].max_timestamp >= 0 else timestamp_ms,
-        limits=local_limits(log.config, is_copied=remote.copies),
+        limits=local_limits(log.config, is_copied=copies),
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=high_watermark,
         timestamp_ms=timestamp_ms,
-        waits_for_copy=remote.copies,
-        highest_offset_in_remote_storage=highest,
+        waits_for_copy=copies,
+        highest_offset_in_remote_storage=tier.highest_offset_in_remote_storage,
+        leased_from=log.config.held_from(log.partition, timestamp_ms),
     )
     return why_kept(
-        verdicts,
+        islice(verdicts, limit),
         log.config,
-        TierView(True, remote.copies, highest, remote.last_error, remote.waits_for_quota),
+        tier,
         high_watermark=high_watermark,
         last_stable_offset=high_watermark if stable is None else stable,
     )
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
+def segment_facts(segment: Segment) -> dict[str, Any]:
+    """A segment of a local log."""
     # A negative largest timestamp means that there is none, or that it was not looked up since the start.
     timestamp_ms = segment.max_timestamp if segment.max_timestamp >= 0 else None
     return {"base_offset": segment.base_offset, "size_bytes": segment.size, "max_timestamp_ms": timestamp_ms}
@@ -172,14 +182,18 @@ def _segment(segment: Segment) -> dict[str, Any]:
 def _groups(broker: Broker) -> Iterator[dict[str, Any]]:
     for shard, group in groups(broker):
         yield {
-            "group_id": group.group_id,
-            "state": group.state_name,
-            **(_consumer_group(group) if isinstance(group, ConsumerGroup) else _classic_group(group)),
+            **group_facts(group),
             "offsets": [
                 {"topic": held.topic, "partition": held.partition, "committed_offset": held.offset, "lag": held.lag}
                 for held in committed(shard, group, broker)
             ],
         }
+
+
+def group_facts(group: AnyGroup) -> dict[str, Any]:
+    """A group without its offsets."""
+    facts = _consumer_group(group) if isinstance(group, ConsumerGroup) else _classic_group(group)
+    return {"group_id": group.group_id, "state": group.state_name, **facts}
 
 
 def _classic_group(group: Group) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Metrics of the tier: those of Kafka's BrokerTopicMetrics by topic and over all topics, and our own.
+"""Metrics of the tier: those of Kafka's BrokerTopicMetrics by topic, counters also over all topics, and our own.
 
 Lags and sizes are those that the partition's tasks last found; they look for them even if copies fail.
 """
@@ -16,8 +16,8 @@ from kbroker.web.metrics import COUNTER, GAUGE, HISTOGRAM, Samples, by_topic, of
 
 _NAME: Final = "kafka_server_brokertopicmetrics_{}".format
 _MANAGER: Final = "kafka_log_remote_remotelogmanager"
-_ALL_TIME: Final = "Without a label: all topics, including deleted ones."
-_ALL: Final = "Without a label: all topics."
+_READERS: Final = "kafka_log_remote_remotestoragethreadpool"
+"""Kafka also has these metrics under the deprecated name org.apache.kafka.storage.internals.log."""
 
 
 def _tiered(broker: Broker) -> list[RemotePartition]:
@@ -26,23 +26,31 @@ def _tiered(broker: Broker) -> list[RemotePartition]:
 
 def _counted(name: str, help: str, read: Callable[[TierCounters], int]) -> None:
     def samples(broker: Broker) -> Samples:
-        retired = 0 if broker.tier.manager is None else read(broker.tier.manager.retired)
-        values = ((remote.topic_id_partition.topic, read(remote.counters)) for remote in _tiered(broker))
-        return by_topic(values, without_topic=retired)
+        return by_topic((remote.topic_id_partition.topic, read(remote.counters)) for remote in _tiered(broker))
 
-    of_broker(COUNTER, _NAME(f"{name}_total"), "topic", help=f"{help} {_ALL_TIME}")(samples)
+    def total(broker: Broker) -> float:
+        retired = 0 if broker.tier.manager is None else read(broker.tier.manager.retired)
+        return sum(read(remote.counters) for remote in _tiered(broker)) + retired
+
+    of_broker(COUNTER, _NAME(f"{name}_total"), "topic", help=help)(samples)
+    of_broker(COUNTER, f"kbroker_all_topics_{name}_total", help=f"{help} All topics, including deleted ones.")(total)
 
 
 def _gauged(name: str, help: str, read: Callable[[RemotePartition], int]) -> None:
     def samples(broker: Broker) -> Samples:
         return by_topic((remote.topic_id_partition.topic, max(read(remote), 0)) for remote in _tiered(broker))
 
-    of_broker(GAUGE, _NAME(name), "topic", help=f"{help} {_ALL}")(samples)
+    of_broker(GAUGE, _NAME(name), "topic", help=help)(samples)
 
 
 _counted("remotecopybytes", "Bytes copied to the tier.", lambda found: found.copy_bytes)
-_counted("remotecopyrequests", "Attempts to copy a segment to the tier.", lambda found: found.copy_requests)
-_counted("remotecopyerrors", "Failed copies of segments to the tier.", lambda found: found.copy_errors)
+_counted("remotecopyrequests", "Copies of segments to the tier that were started.", lambda found: found.copy_requests)
+_counted(
+    "remotecopyerrors",
+    "Failed attempts to copy a segment to the tier, also those that fail before the copy starts: the store does not "
+    "answer or has no room, or the segment is damaged.",
+    lambda found: found.copy_errors,
+)
 _counted("remotefetchbytes", "Bytes read from the tier for clients.", lambda found: found.fetch_bytes)
 _counted("remotefetchrequests", "Reads of the tier for clients.", lambda found: found.fetch_requests)
 _counted("remotefetcherrors", "Failed reads of the tier for clients.", lambda found: found.fetch_errors)
@@ -144,23 +152,19 @@ def _tasks(broker: Broker) -> Samples:
             yield (task, "waiting"), statistics.tasks_waiting
 
 
+@of_broker(GAUGE, f"{_READERS}_remotelogreadertaskqueuesize")
 def _reader_queue(broker: Broker) -> float:
     """Reads of the tier that wait for memory."""
     return 0 if broker.tier.reader is None else broker.tier.reader.cache.waiting
 
 
+@of_broker(GAUGE, f"{_READERS}_remotelogreaderavgidlepercent")
 def _reader_idle(broker: Broker) -> float:
     """Idle fraction of the slots for reads of the tier (0 to 1)."""
     if broker.tier.reader is None:
         return 1
     cache = broker.tier.reader.cache
     return max(0, 1 - cache.reading / cache.max_reads)
-
-
-for _group in ("org_apache_kafka_storage_internals_log", "kafka_log_remote"):
-    # Kafka has both; the first one is deprecated.
-    of_broker(GAUGE, f"{_group}_remotestoragethreadpool_remotelogreadertaskqueuesize")(_reader_queue)
-    of_broker(GAUGE, f"{_group}_remotestoragethreadpool_remotelogreaderavgidlepercent")(_reader_idle)
 
 
 @of_broker(HISTOGRAM, f"{_MANAGER}_remotelogreaderfetchrateandtimems")
@@ -191,10 +195,15 @@ def _expired_fetches(broker: Broker) -> float:
     return broker.tier.expired_fetches
 
 
+@of_broker(COUNTER, "kbroker_all_topics_remotelistoffsetsexpires_total")
+def _all_expired_lookups(broker: Broker) -> float:
+    """Partitions of ListOffsets that the tier did not answer in time. All topics, including deleted ones."""
+    return broker.tier.expired_lookups
+
+
 @of_broker(COUNTER, "kafka_server_delayedremotelistoffsetsmetrics_expires_total", "topic", "partition")
 def _expired_lookups(broker: Broker) -> Samples:
-    """Partitions of ListOffsets that the tier did not answer in time. Without labels: all, including deleted ones."""
-    yield (), broker.tier.expired_lookups
+    """Times that the tier did not answer ListOffsets for a partition in time."""
     for remote in _tiered(broker):
         _, topic, index = remote.topic_id_partition
         yield (topic, str(index)), remote.counters.expired_lookups

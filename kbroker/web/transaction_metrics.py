@@ -8,6 +8,7 @@ from typing import Any
 from kbroker.broker import Broker
 from kbroker.coordinator.common.led import State
 from kbroker.coordinator.transactions.shard import TransactionShard
+from kbroker.coordinator.transactions.state import Transaction
 from kbroker.web.metrics import COUNTER, GAUGE, Samples, of_broker
 
 
@@ -61,22 +62,27 @@ def _unreadable_records(broker: Broker) -> float:
     return sum(led.unreadable_records for led in broker.transactions.led.values())
 
 
-def described(broker: Broker) -> Iterator[dict[str, Any]]:
+def transactions(broker: Broker) -> Iterator[Transaction]:
     """Every transactional id. Ids may appear and disappear during the iteration."""
     for shard in shards(broker):
         for transactional_id in list(shard.transactions):
             known = shard.transactions.get(transactional_id)
             if known is not None:
-                topics: dict[str, list[int]] = {}
-                for topic, index in known.partitions:
-                    topics.setdefault(topic, []).append(index)
-                yield {
-                    "transactional_id": transactional_id,
-                    "state": known.state.label,
-                    "producer_id": known.producer_id,
-                    "producer_epoch": known.producer_epoch,
-                    "timeout_ms": known.timeout_ms,
-                    "start_timestamp_ms": known.start_timestamp_ms if known.start_timestamp_ms >= 0 else None,
-                    "last_update_timestamp_ms": known.last_update_timestamp_ms,
-                    "partitions": topics,
-                }
+                yield known
+
+
+def describe(known: Transaction) -> dict[str, Any]:
+    """A transactional id for /state."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in known.partitions:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "transactional_id": known.transactional_id,
+        "state": known.state.label,
+        "producer_id": known.producer_id,
+        "producer_epoch": known.producer_epoch,
+        "timeout_ms": known.timeout_ms,
+        "start_timestamp_ms": known.start_timestamp_ms if known.start_timestamp_ms >= 0 else None,
+        "last_update_timestamp_ms": known.last_update_timestamp_ms,
+        "partitions": topics,
+    }

@@ -142,3 +142,20 @@ async def test_another_policy_ends_the_cleaning() -> None:
         assert await alter(client, TOPIC, "t", "cleanup.policy", "compact,delete") == 0
         await cleaned(log)
         assert len(contents(log)) < 20
+
+
+async def test_a_clock_set_ahead_neither_drops_tombstones_nor_ends_lags() -> None:
+    async with compacting() as (running, client, broker):
+        await put(running, client, 3, value=None)
+        await put(running, client, 30, first=3)
+        log = broker.find("t", 0).log
+        await cleaned(log)
+        assert {key for _, key, value in contents(log) if value is None} == {b"key-0", b"key-1", b"key-2"}
+        running.env.wall_jump_ms += 365 * 86_400_000
+        await put(running, client, 30, first=3)
+        await cleaned(log)
+        assert {key for _, key, value in contents(log) if value is None} == {b"key-0", b"key-1", b"key-2"}
+        await trio.sleep(7_200)  # the clock has been stable for an hour, so the broker believes it
+        await put(running, await running.connect(), 30, first=3)
+        await cleaned(log)
+        assert not [key for _, key, value in contents(log) if value is None]

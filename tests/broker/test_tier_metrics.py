@@ -25,12 +25,10 @@ COPY_THROTTLE, FETCH_THROTTLE = (
 )
 EXPIRED_FETCHES = "kafka_server_delayedremotefetchmetrics_expires_total"
 EXPIRED_LOOKUPS = "kafka_server_delayedremotelistoffsetsmetrics_expires_total"
+ALL_EXPIRED_LOOKUPS = "kbroker_all_topics_remotelistoffsetsexpires_total"
 COMPUTATION = "kafka_server_brokertopicmetrics_remotelogsizecomputationtime"
 INDEXES, CHUNKS = "kbroker_tier_indexes_total", "kbroker_tier_chunks_total"
-IDLE = [
-    f"{group}_remotestoragethreadpool_remotelogreaderavgidlepercent"
-    for group in ("kafka_log_remote", "org_apache_kafka_storage_internals_log")
-]
+IDLE = "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent"
 SIZE = len(batch(value(0)))
 LABELS = ("topic", "partition", "sort")
 SLOW_MS = 250
@@ -104,7 +102,6 @@ async def test_used_retention_limits_are_reported_in_percent() -> None:
 async def test_the_size_computation_time_is_reported() -> None:
     manager = f"{SlowToList.__module__}:{SlowToList.__name__}"
     async with memory_broker(settings={**QUICK, "remote.log.metadata.manager.class.name": manager}) as broker:
-        assert page(broker)[COMPUTATION,] == 0
         client = await broker.connect()
         for name in ("a", "b"):
             await create_topic(client, name, settings=TIERED)
@@ -113,7 +110,6 @@ async def test_the_size_computation_time_is_reported() -> None:
         await trio.sleep(2)
         found = page(broker)
     assert found[COMPUTATION, "a"] == found[COMPUTATION, "b"] == SLOW_MS
-    assert found[COMPUTATION,] == 2 * SLOW_MS
 
 
 async def test_throttle_times_of_copies_and_reads_are_reported() -> None:
@@ -154,14 +150,14 @@ async def test_requests_that_the_tier_answers_too_late_are_counted() -> None:
         assert (await read(client, "t"))[0] == value(0)
         assert (await list_offset(client, "t", 0))[0] == 0
         found = page(broker)
-        assert (found[EXPIRED_FETCHES,], found[EXPIRED_LOOKUPS,], found[EXPIRED_LOOKUPS, "t", "0"]) == (0, 0, 0)
+        assert (found[EXPIRED_FETCHES,], found[ALL_EXPIRED_LOOKUPS,], found[EXPIRED_LOOKUPS, "t", "0"]) == (0, 0, 0)
         assert found[f"{READ_TIMES}_count",] == 1
         broker.env.latency_ms = 20_000
         began = trio.current_time()
         assert parts(await client.ask(fetching("t", wanted(offset=1), max_wait_ms=0), version=12))[0].records == b""
         took_s = trio.current_time() - began
         found = page(broker)
-        assert (found[EXPIRED_FETCHES,], found[EXPIRED_LOOKUPS,]) == (1, 0)
+        assert (found[EXPIRED_FETCHES,], found[ALL_EXPIRED_LOOKUPS,]) == (1, 0)
         assert found[f"{READ_TIMES}_count",] == 2
         assert took_s == pytest.approx(1.0)
         assert found[f"{READ_TIMES}_sum",] == pytest.approx(took_s * 1000)
@@ -188,16 +184,16 @@ async def test_concurrent_waiting_fetches_are_all_counted() -> None:
 async def test_running_reads_reduce_the_idle_fraction() -> None:
     settings = {**QUICK, "remote.log.reader.threads": 4, "kbroker.remote.read.ahead.bytes": 0}
     async with memory_broker(settings=settings) as broker:
-        assert {page(broker)[name,] for name in IDLE} == {1}
+        assert page(broker)[IDLE,] == 1
         await moved(broker, 3)
         broker.env.latency_ms = 10_000
         client = await broker.connect()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(client.ask, fetching("t", wanted()), version=12))
-            await until(lambda: {page(broker)[name,] for name in IDLE} == {0.75})
+            await until(lambda: page(broker)[IDLE,] == 0.75)
             broker.env.latency_ms = 0
         await trio.sleep(20)
-        assert {page(broker)[name,] for name in IDLE} == {1}
+        assert page(broker)[IDLE,] == 1
 
 
 async def test_a_stop_writes_recently_read_indexes() -> None:

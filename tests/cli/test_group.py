@@ -257,6 +257,10 @@ def test_offsets_and_groups_are_deleted(group: Group, topic: str) -> None:
     done = group("--delete-offsets", "--group", "doomed", "--topic", "grouped:0")
     assert [line.split() for line in done.lines] == [["TOPIC", "PARTITION", "STATUS"], ["grouped", "0", "Successful"]]
     assert committed(group, "doomed") == {("grouped", 1): 0}
+    refused = group("--delete", "--all-groups")
+    assert (refused.code, refused.out) == (1, "")
+    assert "  doomed\n" in refused.err
+    assert "use --yes to agree" in refused.err
     assert group("--delete", "--group", "doomed") == (
         0,
         "Deletion of requested consumer groups ('doomed') was successful.\n",

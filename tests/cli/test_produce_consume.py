@@ -210,7 +210,8 @@ def test_a_missing_topic_is_an_error_and_is_not_created(run: Run, broker: str) -
 
 def test_a_partition_that_does_not_exist_is_an_error(consume: Command, produce: Command, topic: str) -> None:
     assert consume("-p", 7).err == f"kbroker consume: topic {topic!r} has no partition 7\n"
-    done = produce(b"x\n", "-p", 7)
+    assert produce(b"x\n", "-p", 7) == (1, "", f"kbroker produce: topic {topic!r} has no partition 7\n")
+    done = produce(b'{"value": "x", "partition": 7}', "--format", "json")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("kbroker produce: line 1 cannot be sent: ")
 

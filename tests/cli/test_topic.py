@@ -170,16 +170,18 @@ def test_no_broker_at_all_is_an_error_in_one_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         down = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run_apart("topic", "-b", down, "--list", "--command-config", config)
-    said = f"Error while executing topic command : no broker answers at {down}: Connection refused\n"
-    assert done == (1, "", said)
+    said = f"no broker answers at {down}: Connection refused; `kbroker serve` starts a broker"
+    assert done == (1, "", f"Error while executing topic command : {said}\n")
 
 
-def on_a_terminal(*words: str) -> str:
-    """The output of a command on a terminal."""
+def on_a_terminal(*words: str, answer: str | None = None) -> str:
+    """The output of a command on a terminal; with an answer, the terminal is also its input."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "100"}
-    process = subprocess.Popen([sys.executable, "-m", "kbroker", *words], stdout=theirs, env=environment)
+    both = {} if answer is None else {"stdin": theirs, "stderr": theirs}
+    process = subprocess.Popen([sys.executable, "-m", "kbroker", *words], stdout=theirs, env=environment, **both)
     os.close(theirs)
+    os.write(ours, (answer or "").encode())
     shown = b""
     while select.select([ours], [], [], 20)[0]:
         try:
@@ -190,7 +192,7 @@ def on_a_terminal(*words: str) -> str:
             break
         shown += piece
     os.close(ours)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=20) == ("nothing was deleted" in shown.decode())
     return shown.decode()
 
 
@@ -216,10 +218,33 @@ def test_a_pattern_never_matches_internal_topics(run: Run, own_broker: str) -> N
             assert done.code == 1
             assert "skipping internal topics that are not named exactly: __consumer_offsets" in done.err
     run("topic", "-b", own_broker, "--create", "--topic", "orders")
-    done = run("topic", "-b", own_broker, "--delete", "--topic", ".*")
+    done = run("topic", "-b", own_broker, "--delete", "--topic", ".*", "--yes")
     assert done.code == 0
     assert "WARNING: skipping internal topics" in done.err
     assert run("topic", "-b", own_broker, "--list").lines == ["__consumer_offsets"]
     run("topic", "-b", own_broker, "--create", "--topic", "orders")
     assert run("topic", "-b", own_broker, "--delete", "--topic", "orders,__consumer_offsets") == (0, "", "")
     assert run("topic", "-b", own_broker, "--list").lines == []
+
+
+def test_a_pattern_deletes_only_after_agreement(run: Run, broker: str) -> None:
+    for name in ("sure-1", "sure-2"):
+        run("topic", "-b", broker, "--create", "--topic", name)
+    words = ["topic", "-b", broker, "--delete", "--topic", "sure-.*"]
+    done = run(*words)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("  sure-1\n  sure-2\n")
+    assert "there is no terminal to ask; use --yes to agree" in done.err
+    for answer, said, left in (("n", "nothing was deleted", 2), ("", "nothing was deleted", 2), ("y", "", 0)):
+        shown = on_a_terminal(*words, answer=f"{answer}\n")
+        assert "Delete these 2 topics with their records? [y/N] " in shown
+        assert said in shown
+        assert len([name for name in run("topic", "-b", broker, "--list").lines if name.startswith("sure")]) == left
+
+
+def test_a_name_that_is_also_a_pattern_asks_for_others_only(run: Run, broker: str) -> None:
+    for name in ("odd.1", "odd-1"):
+        run("topic", "-b", broker, "--create", "--topic", name)
+    assert run("topic", "-b", broker, "--delete", "--topic", "odd.1").code == 1
+    assert run("topic", "-b", broker, "--delete", "--topic", "odd-1") == (0, "", "")
+    assert run("topic", "-b", broker, "--delete", "--topic", "odd.1") == (0, "", "")

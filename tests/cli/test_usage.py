@@ -16,8 +16,9 @@ from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings
 from kbroker.cli._positions import pair
 from kbroker.cli._topics import FILTERS, PartitionState, TopicState, include_list
-from kbroker.cli.serve import announce
+from kbroker.cli.serve import announce, first_screen
 from kbroker.cli.topic import parse_assignment
+from kbroker.config import Settings
 from kbroker.config.profiles import PROFILES
 from tests.cli.conftest import Run
 
@@ -27,7 +28,7 @@ def test_help_imports_neither_the_broker_nor_a_client() -> None:
         "import sys\n"
         "from kbroker.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "costly = {'trio', 'construct', 'kafka', 'rich', 'wire', 'logging'}\n"
+        "costly = {'trio', 'construct', 'kafka', 'wire', 'logging'}\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & costly))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -234,8 +235,9 @@ def test_commands_print_only_through_escaping_functions() -> None:
     ways = re.compile(r"(?<![\w.])(?<!def )print\(|stdout\.write\(|stdout\.buffer")
     files = Path(kbroker.cli.__file__).parent.glob("*.py")
     found = {path.name for path in files if ways.search(path.read_text())}
-    # The demo and `serve` print only text of this process; tables escape each cell.
-    assert found - {name for name in found if name.startswith("_demo")} == {"_say.py", "_table.py", "serve.py"}
+    # The demo, `serve` and the man page have only text of this process; tables escape each cell.
+    others = {"_document.py", "_say.py", "_table.py", "_terminal.py", "serve.py"}
+    assert found - {name for name in found if name.startswith("_demo")} == others
 
 
 def test_d9_a_broker_with_output_on_a_full_disk_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,6 +263,16 @@ def test_an_unknown_flag_is_answered_with_the_nearest(run: Run, words: str, comp
     assert done.code == 2
     assert complaint in done.err
     assert f"usage: kbroker {words.split(' -', maxsplit=1)[0]} " in done.err
+
+
+def test_the_first_screen_of_a_controller_has_no_commands_for_clients() -> None:
+    addresses = (
+        "listeners=CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.voters=1@h:9093\n"
+    )
+    settings = Settings.load(f"process.roles=controller\nnode.id=1\nlog.dirs=d\n{addresses}".encode(), file_name="f")
+    text = "\n".join(first_screen("h:9093", settings))
+    assert "controller.quorum.bootstrap.servers=h:9093" in text
+    assert "produce" not in text
 
 
 def test_a_terminal_gets_a_first_screen(tmp_path: Path) -> None:

@@ -106,12 +106,12 @@ class Served(NamedTuple):
 
     def metrics(self) -> dict[tuple[str, str | None], float]:
         """Kafka's metrics of topics, by name and topic; None is for all topics."""
-        prefix = "kafka_server_brokertopicmetrics_"
+        prefix, of_all = "kafka_server_brokertopicmetrics_", "kbroker_all_topics_"
         return {
-            (sample.name.removeprefix(prefix), sample.labels.get("topic")): sample.value
+            (sample.name.removeprefix(prefix).removeprefix(of_all), sample.labels.get("topic")): sample.value
             for family in text_string_to_metric_families(self.page("/metrics").decode())
             for sample in family.samples
-            if sample.name.startswith(prefix)
+            if sample.name.startswith((prefix, of_all))
         }
 
     def until(self, what: str, condition: Callable[[], bool], *, seconds: float = 30) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.producing import NotStored, Producer
+from kbroker.client.producing import NotStored, Producer, RecordTooLarge
 from tests.cli.scripted import Scripted
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
@@ -23,6 +23,7 @@ from wire.messages.metadata import (
 )
 from wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from wire.record_batch import Record, batches
+from wire.record_values import ValueEncoder
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 SERVED = {PRODUCE: 9, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 4}
@@ -138,3 +139,58 @@ def test_what_was_read_before_an_error_is_sent() -> None:
     with producing(leader) as producer, pytest.raises(ValueError, match="line 2"):
         end_with(producer, ValueError("line 2"))
     assert leader.stored == [b"x"]
+
+
+def send_values(producer: Producer, values: list[bytes], *, first: int = 0) -> None:
+    producer.send_values(values, ValueEncoder(), timestamp_ms=1, partition=None, number=first)
+
+
+@pytest.mark.parametrize("fault", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_values_are_stored_once_and_in_order(fault: ErrorCode) -> None:
+    leader = Leader(dict.fromkeys((0, 3), fault))
+    with producing(leader, batch_size=60) as producer:
+        send_values(producer, VALUES)
+        send_values(producer, [b"x" * 100], first=12)
+        send_values(producer, VALUES, first=13)
+        producer.flush()
+    assert leader.stored == [*VALUES, b"x" * 100, *VALUES]
+    assert leader.requests > 8
+
+
+def test_after_a_split_batches_are_smaller() -> None:
+    leader = Leader({}, max_records=3)
+    with producing(leader, batch_size=12 * 18) as producer:
+        for _ in range(5):
+            send_values(producer, VALUES)
+            producer.flush()
+    assert leader.stored == VALUES * 5
+    assert leader.requests < 40  # and 45 if each batch was split again
+
+
+def test_values_before_one_that_is_too_large_are_sent() -> None:
+    leader = Leader({})
+    with producing(leader, max_request_size=100) as producer:
+        with pytest.raises(RecordTooLarge, match="more than max") as caught:
+            send_values(producer, [b"a", b"b", b"x" * 100, b"c"], first=4)
+        producer.flush()
+    assert (caught.value.number, leader.stored) == (6, [b"a", b"b"])
+
+
+def test_open_records_are_bounded() -> None:
+    leader = Leader({})
+    with producing(leader, buffer_memory=400, batch_size=1000) as producer:
+        send_values(producer, VALUES)
+        assert leader.stored == []
+        send_values(producer, VALUES)
+        assert producer.proceed() is False  # it was sent, and this is the answer
+        assert leader.stored == VALUES * 2
+
+
+def test_what_is_due_is_received_before_more_is_sent() -> None:
+    leader = Leader({})
+    with producing(leader) as producer:
+        assert not producer.proceed()
+        send_values(producer, VALUES)
+        assert producer.proceed()  # sent
+        assert not producer.proceed()  # acknowledged
+    assert leader.stored == VALUES

@@ -18,8 +18,12 @@ from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
 from kbroker.metadata.snapshot import image_records
 from kbroker.runtime.disk import RealDisk
+from kbroker.runtime.ports import Disk
 from kbroker.storage.reserve import SpaceReserve
+from kbroker.testing.disk_nodes import Loss
+from tests.controller.metadata_node import empty_disk
 from wire.errors import Malformed
+from wire.record_batch import batches
 from wire.stored.control import KRaftVersionRecord, VotersRecord
 from wire.stored.metadata import (
     BeginTransactionRecord,
@@ -58,21 +62,22 @@ def batch(offset: int, *contents: object, epoch: int = 1) -> bytes:
 
 
 class Site:
-    """A follower on a real directory."""
+    """A follower on a real directory, or on the given disk."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk = DISK) -> None:
         self.root = root
+        self.disk = disk
         self.reports: list[str] = []
         self.follower = self.start()
 
     def start(self) -> MetadataFollower:
         self.follower = open_follower(
             str(self.root),
-            disk=DISK,
+            disk=self.disk,
             config=MetadataSettings(),
             timestamp_ms=NOW,
             clean_shutdown=False,
-            reserve=SpaceReserve(DISK, str(self.root), 0),
+            reserve=SpaceReserve(self.disk, str(self.root), 0),
             report=self.reports.append,
         )
         return self.follower
@@ -193,6 +198,21 @@ def test_a_restart_starts_with_its_own_snapshot(site: Site) -> None:
     assert site.topics == ["topic-0"]
     site.append(b"", high_watermark=2)
     assert site.topics == ["topic-0", "topic-1"]
+
+
+def test_c2_a_loss_of_power_leaves_no_damage_below_a_snapshot() -> None:
+    disk = empty_disk()
+    site = Site(Path("/data"), disk)
+    sent = batch(0, topic(0)) + batch(1, topic(1))
+    site.append(sent, high_watermark=2)
+    log = site.follower.log
+    log.adopt_snapshot(log.write_snapshot(site.follower.image, timestamp_ms=NOW), timestamp_ms=NOW, now_ms=0)
+    site.append(batch(2, topic(2)), high_watermark=3)
+    survivor = disk.crash(Loss.ONLY_SYNCED)
+    assert Site(Path("/data"), survivor).topics == ["topic-0", "topic-1"]
+    stored = survivor.image(f"/data/{DIRECTORY}")[f"/data/{DIRECTORY}/{0:020}.log"]
+    assert stored is not None
+    assert [one.base_offset for one in batches(stored)] == [0, 1], "a start does not read this segment"
 
 
 def test_a_kill_loses_no_epochs(site: Site) -> None:

@@ -286,6 +286,7 @@ SEEN_ELSEWHERE = {
         ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"),
         "tests/broker/test_fetchers.py",
     ),
+    "kbroker.read.only": "tests/cli/test_tier_attach.py",
     "num.recovery.threads.per.data.dir": "tests/test_recovery_processes.py: the next start uses it",
     "segment.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",
     "log.roll.jitter.ms": "tests/storage/test_log.py: it is drawn by chance",

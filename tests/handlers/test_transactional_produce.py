@@ -404,3 +404,20 @@ async def test_r6_a_lost_reply_of_a_transactional_batch_can_be_repeated(client: 
     await settled(client, "x")
     await add_partitions(client, "x", *producer, ("t", 0))
     assert await write(client, producer, 6, version=CLASSIC) == (0, 6), "r6: also after the marker"
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_a_repetition_that_arrives_after_the_end_harms_no_later_transaction(
+    client: Client, is_commit: bool
+) -> None:
+    await create_topic(client, "t")
+    producer = await init(client, "x")
+    await add_partitions(client, "x", *producer, ("t", 0))
+    assert await write(client, producer, 0) == (0, 0)
+    assert await write(client, producer, 1) == (0, 1)
+    await end(client, "x", *producer, is_commit=is_commit)
+    await settled(client, "x")
+    assert await write(client, producer, 0) == (0, 0), "the original's offset, though no transaction is open"
+    assert (await producers(client))[producer[0]].current_txn_start_offset == -1
+    await add_partitions(client, "x", *producer, ("t", 0))
+    assert await write(client, producer, 2) == (0, 3), "not OUT_OF_ORDER_SEQUENCE_NUMBER"

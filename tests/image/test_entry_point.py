@@ -38,8 +38,14 @@ class Container:
         self.confluent = path / "etc" / "confluent" / "docker"
         for place in (self.kafka, self.confluent):
             shutil.copytree(ROOT / "docker" / "kafka", place)
-        commands = path / "bin"
-        shutil.copytree(ROOT / "docker" / "bin", commands)
+        commands, self.scripts = path / "bin", path / "opt" / "kafka" / "bin"
+        commands.mkdir()
+        self.scripts.mkdir(parents=True)
+        tool = self.scripts / "kafka-tool"
+        python = f"{sys.executable} {ROOT}/docker/kafka_tools"
+        start = (ROOT / "docker" / "kafka-tool").read_text()
+        tool.write_text(start.replace("/opt/kbroker/bin/python /opt/kafka/libs/kafka_tools", python))
+        tool.chmod(0o755)
         command = commands / "kbroker"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kbroker "$@"\n')
         command.chmod(0o755)
@@ -52,6 +58,7 @@ class Container:
             "KBROKER_READY_FILE": str(path / "ready"),
             "KBROKER_MOUNTED_CONFIG_DIR": str(self.mounted),
         }
+        subprocess.run([ROOT / "docker" / "link-tools", self.scripts, commands], env=self.environment, check=True)
 
     def moved(self, script: str) -> str:
         """A start script that finds the image's files here."""
@@ -259,6 +266,51 @@ def test_the_modules_for_java_start_it(container: Container, place: str) -> None
         starting.rename(script)
         running.wait_for(".*Transitioning from RECOVERY to RUNNING.*")
         assert metadata_of(running) == (FIRST_CLUSTER_ID, [("localhost", 32768)])
+
+
+# Testcontainers for Go, and for .NET with its two kinds of images
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        """
+        source /etc/confluent/docker/bash-config
+        export KAFKA_ADVERTISED_LISTENERS="PLAINTEXT://localhost:32770,BROKER://6f2c1e0d:9092${EXTRA_LISTENERS:+,}"
+        echo Starting Kafka KRaft mode
+        sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' /etc/confluent/docker/configure
+        echo 'kafka-storage format --ignore-formatted -t "$(kafka-storage random-uuid)" -c /none' \
+            >> /etc/confluent/docker/configure
+        echo '' > /etc/confluent/docker/ensure
+        /etc/confluent/docker/configure
+        /etc/confluent/docker/launch
+        """,
+        """
+        echo '' > /etc/confluent/docker/ensure
+        echo 'clientPort=2181' > zookeeper.properties
+        zookeeper-server-start zookeeper.properties &
+        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
+        exec /etc/confluent/docker/run
+        """,
+        """
+        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
+        exec /etc/kafka/docker/run
+        """,
+    ],
+    ids=["go", "dotnet-confluent", "dotnet-apache"],
+)
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_the_modules_for_go_and_dotnet_start_it(container: Container, script: str, is_writable: bool) -> None:
+    if not is_writable:  # as in the image, where not even errors of the script may end it
+        for name in ("configure", "ensure"):
+            script = script.replace(f"/etc/confluent/docker/{name}\n        echo", f"/none/{name}\n        echo")
+            script = script.replace(f"> /etc/confluent/docker/{name}", f"> /none/{name}")
+    starting = container.path / "testcontainers.sh"
+    starting.write_text(container.moved("#!/bin/bash" + dedent(script)))
+    with container.running("sh", "-c", f"cd {container.path}; bash {starting}", **JAVA_VARIABLES) as running:
+        running.wait_for(r".*Transitioning from RECOVERY to RUNNING.*")
+        running.wait_for(r"\[KafkaServer id=\d+\] started")
+        assert metadata_of(running)[1] == [("localhost", 32770)]
 
 
 # Testcontainers for Python

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.spark.parts import LEAST_RECORD_BYTES, find_records
 from kbroker.spark.walk import read_fields, varints
 from wire.errors import Malformed
 from wire.record_batch import Record, build_batch, read_varint
+from wire.record_walk import LEAST_RECORD_BYTES, find_records
 
 any_bytes = st.binary(min_size=1, max_size=30)
 

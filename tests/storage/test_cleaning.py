@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.cleaning import Cleanable, SourceSegment, assess, dirtiest, group_segments
-from kbroker.storage.cleaning_records import scan_records, timestamp_deltas, with_timestamp_delta
+from kbroker.storage.cleaning_records import scan_keys, timestamp_deltas, with_timestamp_delta
 from kbroker.storage.log_config import LogConfig
 from tests.storage.cleaning import COMPACTED, clean_log, contents, final_map, put
 from tests.storage.logs import open_log, read_all
 from wire.batch_header import HEADER_SIZE
 from wire.compression import Codec
 from wire.errors import Malformed
-from wire.record_batch import Record, RecordBatch, build_batch
+from wire.record_batch import Record, build_batch
+from wire.record_walk import find_records
 
 NOW = 1_000_000
 
@@ -133,27 +134,29 @@ def test_index_sizes_and_relative_offsets_limit_a_group() -> None:
 def test_records_of_one_size_are_scanned_like_any_others(count: int, size: int) -> None:
     records = [Record(2 * at, 1_000 + at % 200, b"key-%06d" % at, b"v" * size) for at in range(count)]
     records[count // 2] = records[count // 2]._replace(value=None)
-    batch = RecordBatch(build_batch(records))
-    data = bytes(batch.payload)
-    found = scan_records(data, count)
-    assert found.keys == [record.key for record in records]
-    assert found.deltas == [record.offset for record in records]
-    assert found.tombstones == [count // 2]
-    assert [1_000 + delta for delta in timestamp_deltas(data, found.starts[:-1])] == [one.timestamp for one in records]
-    moved = [with_timestamp_delta(data, *found.starts[at : at + 2], 70_000) for at in range(0, count, 50)]
-    for at, one in zip(range(0, count, 50), moved, strict=True):
-        again = scan_records(one, 1)
-        assert (again.keys, again.deltas) == ([records[at].key], [records[at].offset])
-        assert timestamp_deltas(one, [0]) == [70_000]
+    data = build_batch(records)
+    keys, tombstones = scan_keys(data, HEADER_SIZE, len(data), count)
+    assert keys == [record.key for record in records]
+    assert tombstones == [count // 2]
+    starts: list[int] = []
+    find_records(data, HEADER_SIZE, len(data), count, starts)
+    assert [1_000 + delta for delta in timestamp_deltas(data, starts)] == [one.timestamp for one in records]
+    for at in range(0, count, 50):
+        end = starts[at + 1] if at + 1 < count else len(data)
+        moved = with_timestamp_delta(data, starts[at], end, 70_000)
+        assert scan_keys(moved, 0, len(moved), 1)[0] == [records[at].key]
+        assert timestamp_deltas(moved, [0]) == [70_000]
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30, 100])
 def test_cut_records_are_refused(cut: int) -> None:
     data = build_batch([Record(-1, 0, b"key", b"value") for _ in range(20)])[HEADER_SIZE:]
     with pytest.raises(Malformed):
-        scan_records(data[:-cut], 20)
+        scan_keys(data, 0, len(data) - cut, 20)
     with pytest.raises(Malformed):
-        scan_records(data, 19)
+        scan_keys(data, 0, len(data), 19)
+    with pytest.raises(Malformed):
+        scan_keys(b"", 0, 0, -1)
 
 
 # --- hostile logs ---

@@ -190,6 +190,18 @@ def test_each_pass_logs_its_removals_in_one_line(tmp_path: Path, caplog: pytest.
     assert fields["reasons"] == "log start offset, retention.bytes, retention.ms"
 
 
+def test_the_line_of_a_tiered_log_names_its_local_limits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = LogConfig(segment_bytes=2_000, remote_storage_enable=True, local_retention_bytes=0, retention_ms=-1)
+    log = open_log(tmp_path, config=config)
+    fill(log, 100)
+    plan = log.plan_retention(high_watermark=100, timestamp_ms=0, highest_offset_in_remote_storage=50)
+    with caplog.at_level(logging.INFO, logger="kbroker"):
+        log.apply_retention(plan, now_ms=0, timestamp_ms=0)
+    (line,) = [record for record in caplog.records if "local retention removes segments" in record.getMessage()]
+    assert line.__dict__["kbroker_fields"]["reasons"] == "local.retention.bytes"
+    assert log.log_start_offset == 0
+
+
 @pytest.mark.parametrize("loss", [Loss.NAMES_LOST, Loss.SECTORS])
 def test_d7_segments_of_two_passes_reappear_contiguously_or_not_at_all(loss: Loss) -> None:
     config = LogConfig(segment_bytes=2_000, retention_ms=-1, file_delete_delay_ms=0)

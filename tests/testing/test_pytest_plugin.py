@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from kbroker.testing.servers import broker
+from kbroker.testing import broker
 
 pytest_plugins = ["pytester"]
 
@@ -70,7 +73,9 @@ def test_without_a_broker():
     )
     done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines(["*kbroker log*", "*serving pages*", "*kbroker state*", "*seen-in-the-state*"])
-    done.stdout.fnmatch_lines(["*kbroker data directory*"])
+    kept = re.search(r"kbroker data directory -*\n(.+)", str(done.stdout))
+    assert kept is not None
+    assert Path(kept[1].strip(), "data").is_dir()
     after = str(done.stdout).split("test_without_a_broker")[-1]
     assert "kbroker state" not in after
 
@@ -92,15 +97,18 @@ def test_partitions(kbroker, pytestconfig):
     done.stdout.fnmatch_lines(["*partitions: 4*"])
 
 
-@pytest.mark.parametrize("flag", ["--kbroker-setting=partitions", "--kbroker-port=http"])
+@pytest.mark.parametrize("flag", ["--kbroker-setting=partitions", "--kbroker-port=http", "--kbroker-log-level=loud"])
 def test_an_option_that_cannot_be_read_is_refused(pytester: pytest.Pytester, flag: str) -> None:
     done = run(pytester, "def test_a(kbroker): pass", flag)
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*kbroker: *is not*"])
 
 
-def test_another_broker_keeps_topics_that_are_not_the_tests(pytester: pytest.Pytester) -> None:
+def test_another_broker_keeps_topics_that_are_not_the_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with broker() as other:
+        monkeypatch.setenv("KBROKER_BOOTSTRAP_SERVERS", other.bootstrap_servers)
         other.create_topic("theirs")
         done = run(
             pytester,
@@ -110,7 +118,6 @@ def test_other(kbroker):
     kbroker.create_topic("made-by-a-colleague")
     assert "theirs" in kbroker.topics()
 """,
-            f"--kbroker-bootstrap-servers={other.bootstrap_servers}",
         )
         done.assert_outcomes(passed=1)
         assert other.topics() == ["made-by-a-colleague", "theirs"]
@@ -126,6 +133,7 @@ from kbroker.testing.servers import wait_until
 def test_cluster(kbroker_cluster):
     cluster = kbroker_cluster(2, {"num.partitions": 4})
     cluster.create_topic("a", partitions=-1, replication_factor=2)
+    assert " INFO " not in cluster.log_tail()
     assert len(cluster.client.metadata(["a"]).topics[0].partitions) == 4
 
 def test_tier(kbroker_tiered):
@@ -138,7 +146,9 @@ def test_tier(kbroker_tiered):
     local = lambda: list_offsets(kbroker_tiered.client, {place: EARLIEST_LOCAL})[place].offset
     assert wait_until(lambda: local() > 0, 60)
     assert len(kbroker_tiered.records(topic)) == 30
+    assert " INFO " not in kbroker_tiered.log_tail()
 """,
+        "--kbroker-log-level=warning",
     )
     done.assert_outcomes(passed=2)
 
@@ -153,3 +163,61 @@ def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monk
         f"--kbroker-port={free - 3}",
     )
     done.assert_outcomes(passed=1)
+
+
+def test_two_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_alone(kbroker, worker_id, number):
+    assert kbroker.topics() == []
+    topic = kbroker.create_topic("same-name")
+    produce(kbroker, topic, number)
+    assert len(kbroker.records(topic)) == number
+""",
+        "-n2",
+    )
+    done.assert_outcomes(passed=4)
+
+
+def test_plain_asyncio_anyio_and_trio_tests_share_a_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        BASICS
+        + """
+import asyncio
+import pytest
+import trio
+
+seen = set()
+
+def note(kbroker):
+    seen.add(kbroker.bootstrap_servers)
+    return kbroker.topic()
+
+def test_plain(kbroker):
+    note(kbroker)
+
+@pytest.mark.asyncio
+async def test_asyncio(kbroker):
+    topic = await asyncio.to_thread(note, kbroker)
+    await asyncio.to_thread(produce, kbroker, topic, 2)
+    assert len(await asyncio.to_thread(kbroker.records, topic)) == 2
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_anyio(kbroker, anyio_backend):
+    assert kbroker.records(note(kbroker)) == []
+
+@pytest.mark.trio
+async def test_trio(kbroker):
+    topic = await trio.to_thread.run_sync(note, kbroker)
+    await trio.to_thread.run_sync(produce, kbroker, topic, 2)
+
+def test_one_broker():
+    assert len(seen) == 1
+"""
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=6)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kbroker.client.producing import Producer
-from kbroker.testing import Server, broker, brokers
+from kbroker.testing import Server, broker, brokers, node_process
 from kbroker.testing.servers import wait_until
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
@@ -86,6 +86,42 @@ def test_a_rule_fails_the_partitions_of_a_fetch(server: Server, topic: str) -> N
     assert server.client.ask(request, at_most=12).responses[0].partitions[0].error_code == ErrorCode.NONE
 
 
+def test_records_that_cannot_be_fetched_are_a_timeout(server: Server, topic: str) -> None:
+    produce(server, topic, b"a")
+    server.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", times=None)
+    with pytest.raises(TimeoutError, match=f"{topic}-0 after offset 0; it ends at 1"):
+        server.records(topic, timeout=0.3)
+
+
+def test_pushed_errors_are_used_one_each(server: Server, topic: str) -> None:
+    seen = server.faults.observe("Produce")
+    first, let_through, last = server.faults.push_request_errors(
+        "Produce", "NOT_ENOUGH_REPLICAS", "NONE", "INVALID_RECORD"
+    )
+    produce(server, topic, b"a")
+    assert (first.hits, let_through.hits, last.hits, seen.hits) == (1, 1, 0, 2)
+    produce(server, topic, b"b")
+    assert last.hits == 1
+
+
+def test_tracked_requests_have_api_version_and_client(server: Server, topic: str) -> None:
+    server.requests.start_request_tracking()
+    produce(server, topic, b"a")
+    found = [each for each in server.requests.received() if each.api == "Produce"]
+    assert [each.client_id for each in found] == ["kbroker-testing"]
+    assert found[0].version >= 3
+
+
+def test_the_round_trip_time_delays_every_request(server: Server, topic: str) -> None:
+    env = server.client.env
+    server.faults.set_rtt(0.1)
+    began_ms = env.now_ms()
+    server.client.ask(MetadataRequest(topics=[]))
+    server.client.ask(MetadataRequest(topics=[]))
+    assert env.now_ms() - began_ms >= 200
+    server.faults.clear()
+
+
 def test_a_request_whose_reply_is_dropped_is_done(server: Server, topic: str) -> None:
     rule = server.faults.drop_reply("Produce")
     produce(server, topic, b"a")
@@ -154,6 +190,47 @@ def test_a_broker_runs_inside_async_with(library: object, tmp_path: Path) -> Non
     assert (tmp_path / "data").is_dir(), "a directory that was given is kept"
 
 
+def test_a_cancelled_start_under_asyncio_leaves_no_broker(tmp_path: Path) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(broker(data_dir=tmp_path).__aenter__())
+        while not (tmp_path / "broker-1.log").exists():  # noqa: ASYNC110  (the start has no event for it)
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    with broker(data_dir=tmp_path) as again:  # refused while another broker has the directory
+        assert again.topics() == []
+
+
+def test_brokers_in_this_process_have_logs_of_their_own(tmp_path: Path) -> None:
+    with broker(in_process=True) as first, broker(in_process=True, log_level="warning") as second:
+        first.create_topic("a")
+        assert "serving pages" in first.log_tail()
+        assert second.log_tail() == ""
+        assert second.state() != "", "pages do not depend on the log"
+    with broker(in_process=True, data_dir=tmp_path / "1") as first:
+        with broker(in_process=True, data_dir=tmp_path / "2") as second:
+            assert str(second.nodes[0].http) in second.log_tail()
+        assert str(second.nodes[0].http) not in first.log_tail()
+        assert str(first.nodes[0].http) not in second.log_tail()
+
+
+def test_a_late_answer_is_not_taken_for_the_next(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    (node,) = server.nodes
+    if not isinstance(node, node_process.NodeProcess):
+        pytest.skip("a thread cannot be paused")
+    rule = server.faults.observe("Metadata")
+    monkeypatch.setattr(node_process, "_ANSWER_S", 0.05)
+    node.pause()
+    with pytest.raises(RuntimeError, match="does not answer"):
+        server.faults.observe("Produce")
+    node.resume()
+    monkeypatch.undo()
+    assert rule.hits == 0
+
+
 def test_a_broker_that_cannot_start_says_why() -> None:
     with broker() as first, pytest.raises(RuntimeError, match="in use"), broker(port=first.port):
         pass
@@ -175,12 +252,14 @@ def test_a_killed_broker_of_a_cluster_comes_back() -> None:
         second.kill()
         second.restart()
         assert len(cluster.records(topic)) == 2
+        cluster.clock.advance(HOUR_S)
+        cluster.create_topic("b")
         assert len(cluster.bootstrap_servers.split(",")) == 2
 
 
 def test_a_broker_ends_with_the_process_of_its_test() -> None:
     program = (
-        "from kbroker.testing.servers import broker; import sys, time\n"
+        "from kbroker.testing import broker; import sys, time\n"
         "with broker() as b: print(b.nodes[0].pid, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as test:

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kbroker.config.leases import Lease
 from kbroker.testing.env import MemoryEnv, MemoryThreads
 from kbroker.tiered import expiring
 from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError, RetriableRemoteStorageError
@@ -369,3 +370,20 @@ async def test_a_copy_that_ends_while_expiry_plans_is_not_deleted(
         await site.rounds(20)
         assert site.finished(orders) == [0, 4]
         assert site.storage.deleted == []
+
+
+async def test_a_lease_holds_remote_segments_until_it_expires(autojump_clock: MockClock) -> None:
+    site = Site(config=tiered_config(retention_ms=HOUR_MS))
+    orders = site.add()
+    site.append(orders, 20)
+    now_ms = site.env.timestamp_ms()
+    lease = Lease("a", now_ms, now_ms + 4 * HOUR_MS, {0: 9})
+    site.reconfigure(orders, kbroker_retention_leases=frozenset({str(lease)}))
+    async with site.at_work():
+        for _ in range(200):  # of half a minute: past the retention
+            await site.rounds()
+        assert site.finished(orders)[0] == 8
+        assert orders.log.log_start_offset == 8
+        for _ in range(400):
+            await site.rounds()
+        assert site.segments(orders) == []

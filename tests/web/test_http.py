@@ -37,11 +37,11 @@ class Site:
 
     def find(self, path: str) -> Page | None:
         pages: dict[str, Page] = {
-            "/short": lambda: Reply(200, "text/plain", (b"short",)),
-            "/long": lambda: Reply(200, "text/plain", self._pieces()),
-            "/longer": lambda: Reply(200, "text/plain", self._pieces()),
-            "/fault": lambda: Reply(200, "text/plain", (b"x" for _ in [1 / 0])),
-            "/early-fault": lambda: Reply(1 // 0, "text/plain", ()),
+            "/short": lambda _query: Reply(200, "text/plain", (b"short",)),
+            "/long": lambda _query: Reply(200, "text/plain", self._pieces()),
+            "/longer": lambda _query: Reply(200, "text/plain", self._pieces()),
+            "/fault": lambda _query: Reply(200, "text/plain", (b"x" for _ in [1 / 0])),
+            "/early-fault": lambda _query: Reply(1 // 0, "text/plain", ()),
         }
         return pages.get(path)
 

@@ -1,0 +1,149 @@
+"""The image's kafka-* commands beside Apache Kafka's own tools: the same exit codes and the same important lines.
+
+Both run against the same broker. Lines are compared by their words, because column widths are not part of any contract.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from compat.brokers import Broker
+from compat.kafka import run_tool
+
+TOOLS = Path(__file__).parents[2] / "docker" / "kafka_tools"
+KAFKA = "org.apache.kafka.tools"
+CLASSES = {
+    "kafka-broker-api-versions": f"{KAFKA}.BrokerApiVersionsCommand",
+    "kafka-cluster": f"{KAFKA}.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": f"{KAFKA}.consumer.ConsoleConsumer",
+    "kafka-console-producer": f"{KAFKA}.ConsoleProducer",
+    "kafka-consumer-groups": f"{KAFKA}.consumer.group.ConsumerGroupCommand",
+    "kafka-delete-records": f"{KAFKA}.DeleteRecordsCommand",
+    "kafka-features": f"{KAFKA}.FeatureCommand",
+    "kafka-get-offsets": f"{KAFKA}.GetOffsetShell",
+    "kafka-leader-election": f"{KAFKA}.LeaderElectionCommand",
+    "kafka-metadata-quorum": f"{KAFKA}.MetadataQuorumCommand",
+    "kafka-topics": f"{KAFKA}.TopicCommand",
+}
+Words = list[list[str]]
+
+
+def ours(tool: str, *words: str, input: str | None = None) -> tuple[int, Words]:
+    command = [sys.executable, str(TOOLS), tool, *words]
+    done = subprocess.run(command, input=input, capture_output=True, text=True, check=False, timeout=60)
+    assert "Traceback" not in done.stderr
+    return done.returncode, _words(done.stdout)
+
+
+def theirs(tool: str, *words: str, input: str | None = None) -> tuple[int, Words]:
+    done = run_tool(CLASSES[tool], *words, input=input)
+    return done.returncode, _words(done.stdout)
+
+
+def _words(text: str) -> Words:
+    lines = (line for line in text.splitlines() if not line.startswith(("Warn: ", "Warning: ", "Option --", "[20")))
+    return sorted(line.split() for line in lines if line.strip())
+
+
+pytestmark = pytest.mark.usefixtures("kafka_libraries")
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
+    """Two partitions; the first has keyed records with a null among them."""
+    name = new_topic_name("image")
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    created = ours("kafka-topics", *at, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=-1")
+    assert created == (0, [["Created", "topic", f"{name}."]])
+    reading = ("--property", "parse.key=true", "--property", "key.separator=:", "--property", "null.marker=NIL")
+    for run in (ours, theirs):
+        assert run("kafka-console-producer", *at, "--topic", name, *reading, input="a:1\na:2:3\na:NIL\n") == (0, [])
+    return name
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("kafka-topics", ["--describe", "--topic", "TOPIC"]),
+        ("kafka-topics", ["--create", "--topic", "TOPIC", "--if-not-exists", "--partitions", "3"]),
+        ("kafka-configs", ["--alter", "--topic", "TOPIC", "--add-config", "segment.ms=9"]),
+        ("kafka-get-offsets", ["--topic", "TOPIC", "--time", "-1"]),
+        ("kafka-features", ["describe"]),
+        ("kafka-metadata-quorum", ["describe", "--status"]),
+        ("kafka-leader-election", ["--election-type", "preferred", "--topic", "TOPIC", "--partition", "0"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each[0],
+)  # fmt: skip
+def test_exit_code_and_output_are_kafkas(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
+    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    code, lines = ours(tool, *words)
+    expected_code, expected = theirs(tool, *words)
+    if tool == "kafka-metadata-quorum":  # the log goes on meanwhile
+        lines, expected = ([row for row in each if row[0] != "HighWatermark:"] for each in (lines, expected))
+    assert (code, lines) == (expected_code, expected)
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("kafka-topics", ["--create", "--topic", "TOPIC"]),
+        ("kafka-topics", ["--describe", "--topic", "no-such-topic"]),
+        ("kafka-topics", ["--help"]),
+        ("kafka-get-offsets", ["--topic", "no-such-topic"]),
+        ("kafka-features", ["upgrade", "--feature", "group.version=99"]),
+        ("kafka-console-consumer", ["--topic", "TOPIC", "--offset", "3"]),
+        ("kafka-consumer-groups", ["--describe", "--group", "no-such-group"]),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each[0],
+)
+def test_failures_have_kafkas_exit_code(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
+    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    assert ours(tool, *words)[0] == theirs(tool, *words)[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--from-beginning", "--max-messages", "6"],
+        ["--partition", "PARTITION", "--offset", "4", "--timeout-ms", "3000"],
+        ["--from-beginning", "--group", "GROUP", "--max-messages", "6"],
+    ],
+    ids=lambda flags: flags[-2],
+)
+def test_the_console_consumer_prints_kafkas_lines(broker: Broker, topic: str, flags: list[str]) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic)
+    shown = ["timestamp", "partition", "offset", "headers", "key", "value"]
+    properties = [word for name in shown for word in ("--property", f"print.{name}=true")]
+    _, ends = ours("kafka-get-offsets", *at)
+    (partition,) = (line.split(":")[1] for ((line),) in ends if line.endswith(":6"))
+    found = []
+    for run in (ours, theirs):
+        words = [word.replace("PARTITION", partition).replace("GROUP", run.__name__) for word in flags]
+        found.append(run("kafka-console-consumer", *at, *words, *properties))
+    assert found[0] == found[1]
+    assert found[0][0] == 0
+    assert len(found[0][1]) == (2 if "--partition" in flags else 6)
+
+
+def test_records_are_deleted_as_by_kafkas_tool(broker: Broker, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "delete.json"
+    partitions = [{"topic": topic, "partition": index, "offset": -1} for index in range(2)]
+    file.write_text(json.dumps({"partitions": partitions, "version": 1}))
+    words = ("--bootstrap-server", broker.bootstrap_servers, "--offset-json-file", str(file))
+    assert ours("kafka-delete-records", *words) == theirs("kafka-delete-records", *words)
+
+
+def test_every_api_of_the_broker_is_listed_as_by_kafkas_tool(broker: Broker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    code, lines = ours("kafka-broker-api-versions", *at)
+    _, expected = theirs("kafka-broker-api-versions", *at)
+    known = [[word.rstrip(",") for word in line] for line in expected if "UNSUPPORTED" not in " ".join(line)]
+    assert code == 0
+    assert sorted([word.rstrip(",") for word in line] for line in lines) == sorted(known)

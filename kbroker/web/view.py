@@ -1,0 +1,484 @@
+"""`/state/view`: what the page at / shows, as JSON: a summary of the cluster, and one page of each table.
+
+Theory of operation: each refresh reads the metadata image and the live objects once, in steps of well below a
+millisecond (see sorting.py). The JSON is then kept for twenty times as long as it took to make, at least a second and
+at most five: so many open pages cost little more than one.
+
+A broker knows the offsets of its own replicas only. For other partitions the offsets are null; what a leader knows
+about its followers is in the details (details.py). A controller knows no offsets.
+
+    search        part of the names of topics, groups and transactional ids; case is ignored
+    partitions    the order of this table and its page, see sorting.Order; likewise topics, groups, transactions
+
+Offsets count records, sizes are bytes, times are milliseconds, unknown values are null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from kbroker.broker import Broker
+from kbroker.coordinator.context import AnyGroup
+from kbroker.coordinator.group import Group
+from kbroker.coordinator.shard import GroupShard
+from kbroker.coordinator.transactions.state import IDLE
+from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
+from kbroker.replication.partition import Partition
+from kbroker.web import health, state
+from kbroker.web.groups import groups
+from kbroker.web.ports import Observed
+from kbroker.web.sorting import STEP, Order, Page, Sorted, Steps
+from kbroker.web.transaction_metrics import describe, transactions
+
+SORTS: Final = {
+    "partitions": ("health", "name", "size", "copylag"),
+    "topics": ("health", "name", "partitions", "size"),
+    "groups": ("health", "name", "members", "lag"),
+    "transactions": ("age", "name"),
+}
+"""What each table can be sorted by; the first one is the default."""
+ROWS: Final = {"partitions": 50, "topics": 25, "groups": 25, "transactions": 25}
+MIN_LIFE_NS: Final = 1_000_000_000
+MAX_LIFE_NS: Final = 5_000_000_000
+LIFE_FACTOR: Final = 20
+MAX_KEPT: Final = 16
+MAX_QUERY: Final = 2_000
+NAMED: Final = 5
+"""Partitions of a transaction that are named."""
+MAX_ERRORS: Final = 10
+MAX_TEXT: Final = 1_000
+"""Longer error texts are cut."""
+
+OK, REASSIGNING, TIER_ERROR, UNDER_REPLICATED, UNDER_MIN_ISR, LOG_FAILED, OFFLINE = range(7)
+TROUBLES: Final = (
+    None, "reassigning", "tier error", "under-replicated", "under min ISR", "log failed", "offline"
+)  # fmt: skip
+_STEADY = frozenset({"Stable", "Empty"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for the page's data."""
+
+    search: str
+    orders: tuple[Order, ...]
+
+    @classmethod
+    def parse(cls, query: str) -> Asked:
+        """Errors: ValueError"""
+        if len(query) > MAX_QUERY:
+            raise ValueError(f"the query is longer than {MAX_QUERY} characters")
+        given = dict(parse_qsl(query, max_num_fields=10))
+        orders = tuple(Order.parse(given.pop(table, allowed[0]), allowed) for table, allowed in SORTS.items())
+        search = given.pop("search", "").strip().casefold()
+        if given:
+            raise ValueError(f"unknown parameter {next(iter(given))!r}")
+        return cls(search, orders)
+
+    def order(self, table: str) -> Order:
+        """The order of a table."""
+        return self.orders[list(SORTS).index(table)]
+
+    def table(self, name: str) -> Sorted:
+        """An empty table."""
+        return Sorted(self.order(name), ROWS[name])
+
+
+class Views:
+    """Makes the data, and keeps it for a while."""
+
+    def __init__(self, node: Observed) -> None:
+        self._node = node
+        self._kept: dict[Asked, tuple[int, bytes]] = {}
+
+    def render(self, asked: Asked) -> Iterator[bytes]:
+        """The JSON, in pieces."""
+        now_ns = self._node.env.now_ns
+        until_ns, text = self._kept.get(asked, (0, b""))
+        if now_ns() < until_ns:
+            yield text
+            return
+        pieces: list[bytes] = []
+        spent_ns, began_ns = 0, now_ns()
+        for piece in _view(self._node, asked):
+            pieces.append(piece)
+            spent_ns += now_ns() - began_ns
+            yield piece
+            began_ns = now_ns()
+        last = b'"made_in_ms": %.1f}\n' % (spent_ns / 1_000_000)
+        while len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        # On a busy machine the time includes that of other processes.
+        life_ns = min(max(MIN_LIFE_NS, LIFE_FACTOR * spent_ns), MAX_LIFE_NS)
+        self._kept[asked] = now_ns() + life_ns, b"".join((*pieces, last))
+        yield last
+
+
+def _view(node: Observed, asked: Asked) -> Iterator[bytes]:
+    broker, image = node.broker, node.image
+    facts = {
+        "at_ms": node.env.timestamp_ms(),
+        "node": state.node_facts(node),
+        "problems": health.problems(node),
+        "warnings": [] if broker is None else [text[:MAX_TEXT] for text in health.warnings(broker)],
+        "controllers": [] if image is None else _controllers(node, image),
+    }
+    yield b"{" + _members(facts)
+    if image is not None:
+        found = _Scan(node, image, asked)
+        yield from found.run()
+        yield from _table("partitions", found.partitions, found.partition_row)
+        yield from _table("topics", found.topics, _topic_row)
+        yield _members({"brokers": _brokers(image, found), "totals": found.totals(), "tier": _tier(broker, found)})
+        yield _members({"disk": _disk(node, found.size_bytes)})
+    if broker is not None:
+        yield from _groups(broker, asked)
+        yield from _transactions(broker, asked)
+
+
+def _members(values: dict[str, Any]) -> bytes:
+    return json.dumps(values)[1:-1].encode() + b",\n"
+
+
+def _table(name: str, table: Sorted, row: Any) -> Steps[None]:
+    page: Page = yield from table.page()
+    rows = []
+    for key in page.keys:
+        rows.append(row(key))
+        if len(rows) % 10 == 0:
+            yield b""
+    yield _members({name: {"count": page.total, "page": page.number, "page_size": ROWS[name], "rows": rows}})
+
+
+# Partitions and topics
+
+
+def trouble_of(partition: PartitionImage, held: Partition | None, min_isr: int, *, has_failed: bool) -> int:
+    """The worst trouble of a partition."""
+    if partition.leader == NO_LEADER:
+        return OFFLINE
+    if has_failed:
+        return LOG_FAILED
+    in_sync, replicas = len(partition.isr), len(partition.replicas)
+    if in_sync < replicas:
+        return UNDER_MIN_ISR if in_sync < min(min_isr, replicas) else UNDER_REPLICATED
+    if held is not None and held.remote is not None and held.remote.last_error:
+        return TIER_ERROR
+    return REASSIGNING if partition.adding_replicas or partition.removing_replicas else OK
+
+
+class _Topic(NamedTuple):
+    name: str
+    partitions: int
+    trouble: int
+    troubled: int
+    size: int
+    remote_size: int
+    is_tiered: bool
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One pass over all partitions."""
+
+    node: Observed
+    image: Image
+    asked: Asked
+    partitions: Sorted = field(init=False)
+    topics: Sorted = field(init=False)
+    leaders: Counter[int] = field(default_factory=Counter)
+    layouts: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=Counter)
+    troubles: Counter[int] = field(default_factory=Counter)
+    errors: dict[str, list[Any]] = field(default_factory=dict)
+    size_bytes: int = 0
+    tiered: int = 0
+    remote_bytes: int = 0
+    copy_lag_bytes: int = 0
+    copy_lag_segments: int = 0
+    delete_lag_segments: int = 0
+    waits_for_quota: int = 0
+
+    def __post_init__(self) -> None:
+        self.partitions, self.topics = self.asked.table("partitions"), self.asked.table("topics")
+
+    def min_isr(self, topic: str) -> int:
+        text = self.image.topic_configs(topic).get("min.insync.replicas")
+        return self.node.settings.log.min_insync_replicas if text is None else int(text)
+
+    def run(self) -> Steps[None]:
+        broker, steps = self.node.broker, 0
+        held_partitions = {} if broker is None else broker.replicas.partitions
+        failed = {} if broker is None else broker.replicas.failed
+        by_partition, by_topic = self.asked.order("partitions").by, self.asked.order("topics").by
+        for topic in self.image.topics_by_id.values():
+            name, is_internal = topic.name, topic.name.startswith("__")
+            matches, min_isr = self.asked.search in name.casefold(), self.min_isr(topic.name)
+            worst = troubled = topic_size = topic_remote = 0
+            is_tiered = False
+            for index, partition in topic.partitions.items():
+                key = name, index
+                held = held_partitions.get(key)
+                trouble = trouble_of(partition, held, min_isr, has_failed=key in failed)
+                self.leaders[partition.leader] += 1
+                self.layouts[partition.replicas, partition.isr] += 1
+                if trouble:
+                    self.troubles[trouble] += 1
+                    worst, troubled = max(worst, trouble), troubled + 1
+                size = copy_lag = 0
+                if held is not None:
+                    size = held.log.segments.size
+                    topic_size += size
+                    if held.remote is not None:
+                        is_tiered = True
+                        topic_remote += self._note_tier(held)
+                        copy_lag = held.remote.copy_lag_bytes
+                if matches:
+                    if by_partition == "health":
+                        self.partitions.add((-trouble, is_internal, name, index))
+                    else:
+                        number = {"name": 0, "size": -size, "copylag": -copy_lag}[by_partition]
+                        self.partitions.add((number, name, index))
+                steps += 1
+                if steps % STEP == 0:
+                    yield b""
+            self.size_bytes += topic_size
+            if matches:
+                found = _Topic(name, len(topic.partitions), worst, troubled, topic_size, topic_remote, is_tiered)
+                number = {"health": -worst, "name": 0, "partitions": -found.partitions, "size": -topic_size}[by_topic]
+                self.topics.add((number, by_topic == "health" and is_internal, name, found))
+            steps += 1
+            if steps % STEP == 0:
+                yield b""
+
+    def _note_tier(self, held: Partition) -> int:
+        """Add up a tiered partition; returns its size in the tier."""
+        remote = held.remote
+        assert remote is not None
+        self.tiered += 1
+        self.remote_bytes += remote.remote_size_bytes
+        self.copy_lag_bytes += remote.copy_lag_bytes
+        self.copy_lag_segments += remote.copy_lag_segments
+        self.delete_lag_segments += remote.delete_lag_segments
+        self.waits_for_quota += remote.waits_for_quota
+        if text := remote.last_error[:MAX_TEXT]:
+            if text in self.errors:
+                self.errors[text][1] += 1
+            elif len(self.errors) < MAX_ERRORS:
+                self.errors[text] = [held.name, 1]
+        return remote.remote_size_bytes
+
+    def totals(self) -> dict[str, int]:
+        """The number of topics and of partitions, and of those with each kind of trouble."""
+        found = {"topics": len(self.image.topics_by_id), "partitions": self.leaders.total()}
+        return found | {text: self.troubles[number] for number, text in enumerate(TROUBLES) if text is not None}
+
+    def partition_row(self, key: Any) -> dict[str, Any]:
+        """The row of a partition, whose key ends with its topic and its index."""
+        topic, index = key[-2:]
+        partition, broker = self.image.partition(topic, index), self.node.broker
+        assert partition is not None
+        held = None if broker is None else broker.replicas.partitions.get((topic, index))
+        has_failed = broker is not None and (topic, index) in broker.replicas.failed
+        trouble = trouble_of(partition, held, self.min_isr(topic), has_failed=has_failed)
+        return {
+            "topic": topic,
+            "partition": index,
+            "trouble": TROUBLES[trouble],
+            "severity": trouble,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+            "min_isr": self.min_isr(topic),
+            "offsets": None if held is None else offsets(held),
+            "error": "" if held is None or held.remote is None else held.remote.last_error[:MAX_TEXT],
+        }
+
+
+def offsets(held: Partition) -> dict[str, Any]:
+    """What this broker knows about its replica's offsets and sizes. Only a leader knows the last stable offset."""
+    log, remote = held.log, held.remote
+    found = {
+        "role": held.role.value,
+        "log_start": log.log_start_offset,
+        "local_start": log.local_log_start_offset,
+        "high_watermark": held.known_high_watermark,
+        "last_stable": held.last_stable_offset,
+        "log_end": log.log_end_offset,
+        "size_bytes": log.segments.size,
+        "is_tiered": remote is not None,
+    }
+    if remote is not None:
+        found |= {
+            "remote_end": remote.highest_offset_in_remote_storage,
+            "remote_size_bytes": remote.remote_size_bytes,
+            "copy_lag_segments": remote.copy_lag_segments,
+            "copy_lag_bytes": remote.copy_lag_bytes,
+            "waits_for_quota": remote.waits_for_quota,
+        }
+    return found
+
+
+def _topic_row(key: Any) -> dict[str, Any]:
+    found: _Topic = key[-1]
+    return found._asdict() | {"trouble": TROUBLES[found.trouble], "severity": found.trouble}
+
+
+# The cluster and the node
+
+
+def _brokers(image: Image, found: _Scan) -> list[dict[str, Any]]:
+    replicas: Counter[int] = Counter()
+    lagging: Counter[int] = Counter()
+    for (placed, in_sync), count in found.layouts.items():
+        for broker_id in placed:
+            replicas[broker_id] += count
+            lagging[broker_id] += 0 if broker_id in in_sync else count
+    rows = []
+    for broker_id in sorted({*image.brokers, *replicas}):
+        one = image.brokers.get(broker_id)
+        if one is None:
+            status = "not registered"
+        elif one.fenced:
+            status = "fenced"
+        else:
+            status = "shutting down" if one.in_controlled_shutdown else "running"
+        rows.append(
+            {
+                "id": broker_id,
+                "status": status,
+                "rack": None if one is None else one.rack,
+                "endpoints": [] if one is None else _endpoints(one.endpoints.values()),
+                "leaders": found.leaders[broker_id],
+                "replicas": replicas[broker_id],
+                "out_of_sync": lagging[broker_id],
+            }
+        )
+    return rows
+
+
+def _controllers(node: Observed, image: Image) -> list[dict[str, Any]]:
+    active = node.settings.node_id if node.broker is None else node.broker.controller.active_id
+    rows = [
+        {"id": one.id, "active": one.id == active, "endpoints": _endpoints(one.endpoints.values())}
+        for _, one in sorted(image.controllers.items())
+    ]
+    if active >= 0 and active not in image.controllers:
+        rows.append({"id": active, "active": True, "endpoints": []})
+    return rows
+
+
+def _endpoints(found: Any) -> list[str]:
+    return [f"{one.name}://{one.host}:{one.port}" for one in found]
+
+
+def _disk(node: Observed, logs_bytes: int) -> dict[str, Any]:
+    known = None if node.directory is None else node.directory.state
+    return {
+        "path": node.settings.data_directory,
+        "logs_bytes": logs_bytes,
+        "free_bytes": None if known is None else known.free_bytes,
+        "total_bytes": None if known is None else known.total_bytes,
+        "floor_bytes": node.settings.limits.kbroker_min_free_bytes,
+        "failure": None if known is None or known.failure is None else str(known.failure),
+    }
+
+
+def _tier(broker: Broker | None, found: _Scan) -> dict[str, Any] | None:
+    if broker is None or (broker.tier.manager is None and not broker.tier.failure):
+        return None
+    rows: dict[str, Any] = {
+        "failure": broker.tier.failure[:MAX_TEXT],
+        "partitions": found.tiered,
+        "size_bytes": found.remote_bytes,
+        "copy_lag_bytes": found.copy_lag_bytes,
+        "copy_lag_segments": found.copy_lag_segments,
+        "delete_lag_segments": found.delete_lag_segments,
+        "waits_for_quota": found.waits_for_quota,
+        "errors": [{"text": text, "partition": name, "count": count} for text, (name, count) in found.errors.items()],
+    }
+    if (manager := broker.tier.manager) is not None:
+        for task, limiter in (("copy", manager.copiers), ("expire", manager.expirers)):
+            now = limiter.statistics()
+            rows |= {f"{task}_running": now.borrowed_tokens, f"{task}_waiting": now.tasks_waiting}
+    if (reader := broker.tier.reader) is not None:
+        rows |= {"reads_running": reader.cache.reading, "reads_waiting": reader.cache.waiting}
+    return rows
+
+
+# Groups and transactions
+
+
+def lag_of(shard: GroupShard, group: AnyGroup, broker: Broker) -> Steps[tuple[int, int, int]]:
+    """A group's lag, its committed offsets, and how many of these have no known lag: this broker does not lead the
+    partition.
+    """
+    lag = count = unknown = 0
+    for topic, stored in list(shard.offsets_of(group.group_id).items()):
+        for index, one in list(stored.items()):
+            held = broker.replicas.partitions.get((topic, index))
+            if held is None or held.progress is None:
+                unknown += 1
+            else:
+                lag += max(0, held.progress.high_watermark - one.offset)
+            count += 1
+            if count % STEP == 0:
+                yield b""
+    return lag, count, unknown
+
+
+def _groups(broker: Broker, asked: Asked) -> Steps[None]:
+    by, table, steps = asked.order("groups").by, asked.table("groups"), 0
+    for shard, group in groups(broker):
+        steps += 1
+        if steps % STEP == 0:
+            yield b""
+        if asked.search not in group.group_id.casefold():
+            continue
+        number = 0
+        if by == "lag":
+            number = -(yield from lag_of(shard, group, broker))[0]
+        elif by != "name":
+            number = -len(group.members) if by == "members" else group.state_name in _STEADY
+        table.add((number, group.group_id, shard, group))
+    page = yield from table.page()
+    rows = []
+    for _, group_id, shard, group in page.keys:
+        lag, count, unknown = yield from lag_of(shard, group, broker)
+        rows.append(
+            {
+                "group_id": group_id,
+                "type": "classic" if isinstance(group, Group) else "consumer",
+                "state": group.state_name,
+                "is_steady": group.state_name in _STEADY,
+                "members": len(group.members),
+                "lag": lag,
+                "offsets": count,
+                "unknown": unknown,
+            }
+        )
+    yield _members({"groups": {"count": page.total, "page": page.number, "page_size": ROWS["groups"], "rows": rows}})
+
+
+def _transactions(broker: Broker, asked: Asked) -> Steps[None]:
+    """The open transactions."""
+    by, table = asked.order("transactions").by, asked.table("transactions")
+    for number, known in enumerate(transactions(broker), 1):
+        if number % STEP == 0:
+            yield b""
+        if known.state not in IDLE and asked.search in known.transactional_id.casefold():
+            table.add((known.start_timestamp_ms if by == "age" else 0, known.transactional_id, known))
+    yield from _table("transactions", table, _transaction_row)
+
+
+def _transaction_row(key: Any) -> dict[str, Any]:
+    found = describe(key[-1])
+    topics = found.pop("partitions")
+    named = [f"{topic}-{index}" for topic, indexes in islice(topics.items(), NAMED) for index in indexes[:NAMED]]
+    return found | {"partitions": named[:NAMED], "partition_count": sum(map(len, topics.values()))}

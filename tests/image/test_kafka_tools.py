@@ -1,0 +1,157 @@
+"""The image's kafka-* commands, as compose files call them: paths, exit codes, and the lines that scripts look for.
+
+compat/kafka_tools/test_image_tools.py compares them with Apache Kafka's own tools.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.image.test_entry_point import LOOPBACK, READY, Container
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
+    return Container(tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="module")
+def run(container: Container) -> Run:
+    """Run a command of the image; checks its exit code."""
+
+    def run(tool: str, *words: str, status: int = 0, input: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(container.scripts / tool if tool.endswith(".sh") else container.path / "bin" / tool), *words]
+        done = subprocess.run(
+            command, input=input, capture_output=True, text=True, check=False, timeout=60, env=container.environment
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def at(container: Container) -> Iterator[list[str]]:
+    """The flag that names a running broker."""
+    with container.running(container.kafka / "run", CLUSTER_ID=CLUSTER_ID, **LOOPBACK) as running:
+        running.wait_for(READY)
+        yield ["--bootstrap-server", (container.path / "ready").read_text().strip()]
+
+
+def test_an_init_container_creates_topics(run: Run, at: list[str]) -> None:
+    create = [*at, "--create", "--if-not-exists", "--topic", "orders", "--partitions", "3", "--replication-factor", "1"]
+    for _ in range(2):
+        run("kafka-topics.sh", *create, "--config", "retention.ms=1000000")
+    assert "orders" in run("kafka-topics", *at, "--list").stdout.split()
+    head = run("kafka-topics.sh", *at, "--describe", "--topic", "orders").stdout.splitlines()[0]
+    assert "\tPartitionCount: 3\tReplicationFactor: 1\t" in head
+    assert "retention.ms=1000000" in head
+    failed = run("kafka-topics", *at, "--create", "--topic", "orders", status=1)
+    assert "already exists" in failed.stdout + failed.stderr
+
+
+def test_health_checks_fail_without_a_broker(run: Run, at: list[str]) -> None:
+    nobody = ["--bootstrap-server", "127.0.0.1:1"]
+    for tool, words in (
+        ("kafka-broker-api-versions.sh", []),
+        ("kafka-topics.sh", ["--list"]),
+        ("kafka-metadata-quorum.sh", ["describe", "--status"]),
+    ):
+        assert run(tool, *at, *words).stdout
+        assert "Traceback" not in run(tool, *nobody, *words, status=1).stderr
+    assert run("kafka-cluster.sh", "cluster-id", *at).stdout == f"Cluster ID: {CLUSTER_ID}\n"
+
+
+def test_records_go_in_and_out_with_keys(run: Run, at: list[str]) -> None:
+    keyed = ["--property", "parse.key=true", "--property", "key.separator=:"]
+    run("kafka-console-producer.sh", *at, "--topic", "keyed", *keyed, input="k1:v1\nk2:v:2\n")
+    shown = ["--property", "print.key=true", "--property", "key.separator==", "--property", "print.partition=true"]
+    read = run("kafka-console-consumer", *at, "--topic", "keyed", "--from-beginning", "--max-messages", "2", *shown)
+    assert read.stdout == "Partition:0=k1=v1\nPartition:0=k2=v:2\n"
+    assert "Processed a total of 2 messages" in read.stderr
+    group = ["--group", "readers", "--from-beginning", "--timeout-ms", "3000"]
+    assert run("kafka-console-consumer.sh", *at, "--topic", "keyed", *group).stdout == "v1\nv:2\n"
+    columns = run("kafka-consumer-groups.sh", *at, "--describe", "--group", "readers").stdout.split("\n")
+    assert ["readers", "keyed", "0", "2", "2", "0"] in [line.split()[:6] for line in columns]
+    assert run("kafka-get-offsets.sh", *at, "--topic", "keyed").stdout == "keyed:0:2\n"
+
+
+def test_a_consumer_takes_its_group_from_a_file(run: Run, at: list[str], container: Container) -> None:
+    file = container.path / "consumer.properties"
+    file.write_text("group.id=from-file\nauto.offset.reset=earliest\nisolation.level=read_committed\n")
+    run("kafka-console-producer", *at, "--topic", "filed", input="1\n")
+    words = ["--topic", "filed", "--consumer.config", str(file), "--max-messages", "1"]
+    assert run("kafka-console-consumer", *at, *words).stdout == "1\n"
+    assert "from-file" in run("kafka-consumer-groups", *at, "--list").stdout.split()
+
+
+def test_a_line_without_a_key_fails(run: Run, at: list[str]) -> None:
+    words = ["--topic", "keyed", "--property", "parse.key=true", "--property", "key.separator=:"]
+    assert "no key" in run("kafka-console-producer", *at, *words, status=1, input="word\n").stderr
+
+
+def test_records_are_deleted(run: Run, at: list[str], container: Container) -> None:
+    run("kafka-console-producer", *at, "--topic", "short", input="1\n2\n3\n")
+    file = container.path / "delete.json"
+    file.write_text(json.dumps({"partitions": [{"topic": "short", "partition": 0, "offset": 2}], "version": 1}))
+    assert "partition: short-0\tlow_watermark: 2" in run("kafka-delete-records", *at, "--offset-json-file", file).stdout
+    file.write_text(json.dumps({"partitions": [{"topic": "short", "partition": 0, "offset": 9}]}))
+    assert "error" in run("kafka-delete-records", *at, "--offset-json-file", file, status=1).stdout
+    file.write_text("{}")
+    assert "cannot read" in run("kafka-delete-records", *at, "--offset-json-file", file, status=1).stderr
+
+
+def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Container) -> None:
+    file, data = container.path / "server.properties", container.path / "formatted"
+    file.write_text(
+        f"process.roles=broker,controller\nnode.id=3\nlog.dirs={data}\nlisteners=PLAINTEXT://127.0.0.1:0,"
+        "CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.voters=3@127.0.0.1:9093\n"
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+    )
+    own_id = run("kafka-storage.sh", "random-uuid").stdout.strip()
+    words = ["format", "-t", own_id, "-c", str(file)]
+    assert "Formatting" in run("kafka-storage.sh", *words).stdout
+    assert "already formatted" in run("kafka-storage", *words, status=1).stderr
+    run("kafka-storage", *words, "--ignore-formatted")
+    with container.running(container.scripts / "kafka-server-start.sh", file) as running:
+        log = running.wait_for(READY)
+        at = ["--bootstrap-server", log.partition(READY)[2].split()[0]]
+        assert run("kafka-cluster", "cluster-id", *at).stdout == f"Cluster ID: {own_id}\n"
+        assert running.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("kafka-acls.sh", ["--list"]),
+        ("kafka-reassign-partitions", ["--verify"]),
+        ("kafka-topics.sh", ["--zookeeper", "zookeeper:2181", "--list"]),
+        ("kafka-topics.sh", []),
+        ("kafka-console-producer", ["--topic", "t", "--property", "parse.headers=true"]),
+        ("kafka-console-consumer", ["--topic", "t", "--formatter", "my.Formatter"]),
+        ("kafka-console-consumer", ["--topic", "t", "--value-deserializer", "my.Deserializer"]),
+        ("kafka-storage", ["format", "-t", "id"]),
+        ("kafka-server-start", []),
+        ("kafka-server-stop", []),
+    ],
+)
+def test_what_is_not_supported_fails_with_a_reason(run: Run, tool: str, words: list[str]) -> None:
+    said = run(tool, *words, status=1).stderr
+    assert said.strip()
+    assert "Traceback" not in said
+
+
+def test_every_name_is_linked_once(container: Container) -> None:
+    tools = [sys.executable, "docker/kafka_tools", "kafka-tool"]
+    names = subprocess.run(tools, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stdout
+    assert {path.stem for path in container.scripts.glob("*.sh")} == set(names.split())
+    assert len(names.split()) == len(set(names.split()))

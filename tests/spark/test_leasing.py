@@ -1,0 +1,58 @@
+"""The leases of queries on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.cluster import Cluster
+from kbroker.client.leases import leases
+from kbroker.spark.leasing import HeldOffsets
+from kbroker.spark.options import SourceOptions
+from kbroker.spark.planning import batch_tasks
+from tests.broker_process import BrokerProcess
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with (
+        BrokerProcess(tmp_path / "data", "--profile", "test") as started,
+        Cluster({"bootstrap_servers": [f"{started.host}:{started.port}"]}) as client,
+    ):
+        topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[])
+        client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        yield client
+
+
+def options(cluster: Cluster, **more: str) -> SourceOptions:
+    return SourceOptions.parse({"subscribe": "t", "kafka.bootstrap.servers": cluster.servers, **more})
+
+
+def test_a_batch_query_takes_a_lease(cluster: Cluster) -> None:
+    batch_tasks(options(cluster).for_batch())
+    (lease,) = leases(cluster, "t")
+    assert lease.offsets == {0: 0, 1: 0}
+    assert lease.expires_ms - lease.created_ms == 600_000
+    batch_tasks(options(cluster, lease="0").for_batch())
+    assert leases(cluster, "t") == [lease]
+
+
+def test_a_stream_has_one_lease_and_gives_it_back(cluster: Cluster) -> None:
+    held = HeldOffsets(options(cluster, lease="30s").for_streaming())
+    for offset in (0, 5, 5, 9):
+        held.hold({("t", 0): offset})
+        (lease,) = leases(cluster, "t")
+        assert lease.offsets == {0: offset}
+    held.give_back()
+    assert leases(cluster, "t") == []
+
+
+def test_a_query_reads_without_a_lease_if_it_gets_none(cluster: Cluster) -> None:
+    held = HeldOffsets(replace(options(cluster), lease_ms=1_000))
+    held.hold({("missing", 0): 0})
+    held.give_back()
+    assert leases(cluster, "t") == []
