@@ -77,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runner = Runner(
             given.bootstrap_server, jobs=given.jobs, row_limit_s=given.row_limit_s, whole_limit_s=given.limit_s
         )
-    except (BrokerGone, ValueError) as error:
+    except BrokerGone as error:
         print(f"compat: {error}", file=sys.stderr)
         return 1
+    except ValueError:
+        made.error(f"{given.bootstrap_server} is not HOST:PORT")
     try:
         card = runner.run(rows, {} if given.record else recording(), on_result=_progress(len(rows)))
     except KeyboardInterrupt:
