@@ -15,12 +15,13 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 import kbroker.testing
-from compat.brokers import CHECKOUT, free_port
+from compat.brokers import CHECKOUT, address_of, free_port
 from compat.card import kfake, report
+from compat.card.connection import Deadline
 from compat.card.main import main, selected
 from compat.card.registry import Area, all_rows
 from compat.card.runner import DIFFERS, EQUAL, NOT_OFFERED, NOT_RUN, Card, Result, Runner, judged, recording
-from compat.card.session import BrokerGone
+from compat.card.session import GROUP_RESOURCE, BrokerGone, exchange
 from compat.features import raise_features
 from compat.frame_proxy import FrameProxy
 from compat.tiered.site import Site
@@ -97,6 +98,10 @@ def test_kbroker_answers_as_kafka_beside_other_data(full: str) -> None:
     assert all("does not advertise" in each.text for each in missing), "APIs that kbroker does not have, and no more"
     assert [name for name in own.topics() if not name.startswith("__")] == ["orders"]
     assert own.groups() == before
+    answer = exchange(
+        address_of(full), Deadline.after(10), "ListConfigResources", 1, {"ResourceTypes": [GROUP_RESOURCE]}
+    )
+    assert answer["ConfigResources"] == []
     own.disconnect()
 
 
