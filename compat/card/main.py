@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
     made.add_argument("--html", type=Path, metavar="FILE", help="also write one HTML page")
     made.add_argument("--strict", action="store_true", help="end with 1 also if a row is not offered or only accepted")
-    made.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="rows at a time (default: %(default)s)")
+    made.add_argument("--jobs", type=_jobs, default=JOBS, metavar="N", help="rows at a time (default: %(default)s)")
     made.add_argument("--row-limit-s", type=float, metavar="S", help="time limit of each row, instead of its own")
     made.add_argument(
         "--limit-s", type=float, default=WHOLE_LIMIT_S, metavar="S",
@@ -53,6 +54,12 @@ def parser() -> argparse.ArgumentParser:
         help="record the answers as Kafka's; only for an Apache Kafka 4.3.1 that offers everything",
     )  # fmt: skip
     return made
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("a number above 0 is needed")
+    return int(text)
 
 
 def selected(rows: Sequence[Row], patterns: Sequence[str] | None) -> list[Row]:
@@ -73,15 +80,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.list:
         print("\n".join(row.id for row in rows))
         return 0
+    if not all(re.fullmatch(r"\S+:\d{1,5}", each.strip()) for each in given.bootstrap_server.split(",")):
+        made.error(f"{given.bootstrap_server} is not HOST:PORT")
+    for path in (given.junit, given.html):
+        if path is not None and not path.parent.is_dir():
+            made.error(f"{path.parent} is not a directory")
     try:
         runner = Runner(
             given.bootstrap_server, jobs=given.jobs, row_limit_s=given.row_limit_s, whole_limit_s=given.limit_s
         )
-    except (BrokerGone, ValueError) as error:
+        card = runner.run(rows, {} if given.record else recording(), on_result=_progress(len(rows)))
+    except BrokerGone as error:
         print(f"compat: {error}", file=sys.stderr)
         return 1
-    try:
-        card = runner.run(rows, {} if given.record else recording(), on_result=_progress(len(rows)))
     except KeyboardInterrupt:
         print("compat: interrupted; the topics and groups of the card were removed", file=sys.stderr)
         return 130

@@ -8,9 +8,10 @@ not run.
 from __future__ import annotations
 
 import json
+import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,12 +91,13 @@ class Runner:
         self.jobs, self.row_limit_s, self.whole_limit_s = jobs, row_limit_s, whole_limit_s
         self.gone = ""
         self._asking = threading.Lock()
+        self._clients: set[Client] = set()
         self._ends = 0.0
 
     def run(
-        self, rows: Iterable[Row], expected: Mapping[str, Notes], *, on_result: Callable[[Result], None] | None = None
+        self, rows: Sequence[Row], expected: Mapping[str, Notes], *, on_result: Callable[[Result], None] | None = None
     ) -> Card:
-        """Run rows, then remove what they made."""
+        """Run rows, then remove what they made, also after Ctrl-C."""
         began = time.monotonic()
         self._ends = began + self.whole_limit_s
 
@@ -116,8 +118,11 @@ class Runner:
                     for is_harsh in (False, True):
                         phase = [row for row in ordered if row.is_harsh == is_harsh]
                         found |= {result.row.id: result for result in pool.map(one, phase)}
-                finally:
-                    pool.shutdown(cancel_futures=True)
+                except KeyboardInterrupt:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for client in self._clients.copy():
+                        client.deadline.at = began  # its row ends at its next wait
+                    raise
         finally:
             left = [] if self.gone else self.session.clean()
         results = [found[row.id] for row in rows]
@@ -130,6 +135,7 @@ class Runner:
             return Result(row, NOT_RUN, text=f"the whole time of {self.whole_limit_s:.0f} s was over")
         began = time.monotonic()
         client = Client(self.session, self.row_limit_s or row.limit_s)
+        self._clients.add(client)
         try:
             row.run(client)
             result = judged(row, expected, client.notes, client.skipped)
@@ -139,11 +145,12 @@ class Runner:
             result = Result(row, DIFFERS, text=str(failure))
         except OSError as failure:
             result = Result(row, DIFFERS, text=f"no connection: {failure}")
-        except (LookupError, TypeError, ValueError, AttributeError) as failure:
+        except (LookupError, TypeError, ValueError, AttributeError, struct.error) as failure:
             text = f"the answer lacks what the row reads ({type(failure).__name__}: {failure})"
             result = Result(row, DIFFERS, text=text)
         finally:
             client.close()
+            self._clients.discard(client)
         result.seconds, result.notes = time.monotonic() - began, client.notes
         if result.status == DIFFERS and result.text:
             self._find_out(row)

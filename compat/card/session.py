@@ -24,6 +24,7 @@ from wire.errors import ErrorCode, Malformed
 
 SOFTWARE = {"ClientSoftwareName": "kbroker-card", "ClientSoftwareVersion": "1"}
 GROUP, TRANSACTION = 0, 1
+GROUP_RESOURCE, DELETE = 32, 1
 ABSENT = "card-never-created"
 """A topic that does not exist; the card deletes it at the end, in case the broker has created it."""
 CONTACT_S, PREPARE_S, ALIVE_S, CLEAN_S = 10.0, 60.0, 15.0, 60.0
@@ -55,6 +56,7 @@ class Session:
         self.prefix = f"card-{secrets.token_hex(4)}-"
         self.topics = {ABSENT}
         self.groups: set[str] = set()
+        self.configured_groups: dict[str, str] = {}  # the setting that each has
         self.shared: dict[object, Topic | Failed | NotOffered] = {}
         self.gates: dict[object, threading.Lock] = {}
         self.lock = threading.Lock()
@@ -184,13 +186,29 @@ class Session:
             pause(deadline, "no coordinator is available")
 
     def clean(self) -> list[str]:
-        """Delete the topics and groups that the card made; returns what could not be deleted, and why."""
+        """Delete what the card made; returns what could not be deleted, and why."""
         deadline = Deadline.after(CLEAN_S)
         left: list[str] = []
         for name in sorted(self.groups):
             _attempt(left, f"group {name}", lambda name=name: self._delete_group(name, deadline))  # type: ignore[misc]
+        if self.configured_groups:
+            _attempt(left, "the settings of groups", lambda: self._reset_groups(deadline))
         _attempt(left, f"{len(self.topics)} topics named {self.prefix}*", lambda: self._delete_topics(deadline))
         return left
+
+    def _reset_groups(self, deadline: Deadline) -> None:
+        resources = [
+            {
+                "ResourceType": GROUP_RESOURCE,
+                "ResourceName": name,
+                "Configs": [{"Name": key, "ConfigOperation": DELETE, "Value": None}],
+            }
+            for name, key in self.configured_groups.items()
+        ]
+        version, request = self.newest("IncrementalAlterConfigs"), {"Resources": resources, "ValidateOnly": False}
+        answer = exchange(self.address, deadline, "IncrementalAlterConfigs", version, request)
+        if codes := {code_name(each["ErrorCode"]) for each in answer["Responses"]} - {"NONE"}:
+            raise Failed(f"IncrementalAlterConfigs is answered with {', '.join(sorted(codes))}")
 
     def _delete_topics(self, deadline: Deadline) -> None:
         version = self.newest("DeleteTopics", 5)

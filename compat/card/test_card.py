@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,15 +15,17 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 import kbroker.testing
-from compat.brokers import free_port
+from compat.brokers import CHECKOUT, address_of, free_port
 from compat.card import kfake, report
+from compat.card.connection import Deadline
 from compat.card.main import main, selected
 from compat.card.registry import Area, all_rows
 from compat.card.runner import DIFFERS, EQUAL, NOT_OFFERED, NOT_RUN, Card, Result, Runner, judged, recording
-from compat.card.session import BrokerGone
+from compat.card.session import GROUP_RESOURCE, BrokerGone, exchange
 from compat.features import raise_features
 from compat.frame_proxy import FrameProxy
 from compat.tiered.site import Site
+from compat.waiting import until
 
 FEATURES = {"transaction.version": 2, "group.version": 1}
 
@@ -93,6 +98,10 @@ def test_kbroker_answers_as_kafka_beside_other_data(full: str) -> None:
     assert all("does not advertise" in each.text for each in missing), "APIs that kbroker does not have, and no more"
     assert [name for name in own.topics() if not name.startswith("__")] == ["orders"]
     assert own.groups() == before
+    answer = exchange(
+        address_of(full), Deadline.after(10), "ListConfigResources", 1, {"ResourceTypes": [GROUP_RESOURCE]}
+    )
+    assert answer["ConfigResources"] == []
     own.disconnect()
 
 
@@ -220,6 +229,16 @@ def test_the_command_writes_every_format(
     assert "<script" not in page.read_text()
     assert main([*chosen, "--strict"]) == 1
     assert "15 rows: 14 equal, 1 not offered" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_leaves_no_topics_and_groups(server: kbroker.testing.Server) -> None:
+    command = [sys.executable, "-m", "compat", "-b", server.bootstrap_servers]
+    running = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(lambda: sum(name.startswith("card-") for name in server.topics()) > 5, patience_s=60)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert (running.returncode, "interrupted" in errors) == (130, True), errors
+    assert [name for name in [*server.topics(), *server.groups()] if name.startswith("card-")] == []
 
 
 def test_rows_are_listed_and_unknown_ones_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,10 @@ from typing import Any, Final
 from compat.card.client import Client
 from compat.card.codec import Message
 from compat.card.registry import Area
-from compat.card.session import ABSENT, Topic
+from compat.card.session import ABSENT, GROUP_RESOURCE, Topic
 from compat.oracle.groups import committing, fetching, joining
 
 AREA = Area("consumer groups")
-GROUP_RESOURCE: Final = 32
 LEAVE, LEAVE_STATIC = -1, -2
 UNCHANGED: Final = object()
 
@@ -29,16 +28,19 @@ class Members:
         self.owned: dict[str, dict[str, list[int]]] = {}
         self.epochs: dict[str, int] = {}
         # With an interval of 0 each heartbeat sees the newest assignment.
-        configs = [{"Name": "consumer.assignment.interval.ms", "ConfigOperation": 0, "Value": "0"}]
+        setting = "consumer.assignment.interval.ms"
+        configs = [{"Name": setting, "ConfigOperation": 0, "Value": "0"}]
         resource = {"ResourceType": GROUP_RESOURCE, "ResourceName": self.name, "Configs": configs}
-        client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
-        asked = {"ResourceType": GROUP_RESOURCE, "ResourceName": self.name, "ConfigurationKeys": [configs[0]["Name"]]}
+        changed = client.call("IncrementalAlterConfigs", 1, {"Resources": [resource], "ValidateOnly": False})
+        if changed["Responses"][0]["ErrorCode"] == 0:
+            client.session.configured_groups[self.name] = setting
+        asked = {"ResourceType": GROUP_RESOURCE, "ResourceName": self.name, "ConfigurationKeys": [setting]}
 
         def is_applied() -> bool:
             found = client.call("DescribeConfigs", 4, {"Resources": [asked]})["Results"][0]["Configs"]
             return not found or found[0]["Value"] == "0"  # a broker may have no such setting
 
-        client.until(is_applied, "consumer.assignment.interval.ms of the group is not 0")
+        client.until(is_applied, f"{setting} of the group is not 0")
 
     def beat(
         self, member_id: str, epoch: int | None = None, *, topics: Iterable[str] | None = None,
