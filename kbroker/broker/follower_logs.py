@@ -96,11 +96,13 @@ class FollowerLogs:
         """Do what each answer means; `connection` is free for further requests."""
         out_of_range: list[Followed] = []
         in_tier: dict[Followed, PartitionData] = {}
+        started: list[Followed] = []
         for followed, data in answers:
             if not followed.is_current:
                 self._fetcher.stop(followed)  # newer metadata replace it
                 continue
             step = step_for(data)
+            log_start_offset = followed.partition.log.log_start_offset
             try:
                 if step is Step.APPEND:
                     await self._append(followed, data)
@@ -114,12 +116,24 @@ class FollowerLogs:
                     self._wait_with(followed, step, data.error_code)
             except KafkaError as error:
                 self._fail(followed, error)
+            if followed.partition.log.log_start_offset > log_start_offset:
+                started.append(followed)
             if self._broker.turns.due():
                 await self._broker.turns.next()
+        if started:
+            await self._keep_starts(started)
         if out_of_range:
             await self._return_into_range(out_of_range, connection)
         if in_tier:
             await self._build_from_tier(in_tier, connection)
+
+    async def _keep_starts(self, started: list[Followed]) -> None:
+        """Make new log start offsets durable. The next Fetch names them, and the leader confirms DeleteRecords then."""
+        try:
+            await self._broker.write_log_starts()
+        except KafkaError as error:
+            for followed in started:
+                self._fail(followed, error)
 
     async def _append(self, followed: Followed, data: PartitionData) -> None:
         """Append the records of an answer and take the leader's offsets.

@@ -17,6 +17,7 @@ from kbroker.testing.cluster import MemoryCluster
 from kbroker.testing.composed_acts import (
     ASK_MS,
     COMPOSED_ACTS,
+    FAR_AHEAD_MS,
     Begin,
     End,
     ask,
@@ -164,11 +165,13 @@ def _with_fault(cluster: MemoryCluster, act: Act, fault: Fault) -> End:
 
 
 async def _jump(cluster: MemoryCluster, act: Act) -> End | None:
-    node = cluster.nodes[act.nodes[0]]
-    node.jump(act.values["ms"])
+    node, ms = cluster.nodes[act.nodes[0]], act.values["ms"]
+    lives = node.lives
+    node.jump(ms)
 
     async def end() -> None:
-        node.jump(-act.values["ms"])
+        if ms < FAR_AHEAD_MS or node.lives == lives:  # otherwise its start has set it right
+            node.jump(-ms)
 
     return end
 

@@ -25,6 +25,8 @@ from kbroker.tiered.api import RemoteLogSegmentMetadata
 from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.fetch import FetchRequest
 
+FAR_AHEAD_MS: Final = 30 * 86_400_000
+"""The jump of a clock that is longer than `retention.ms`."""
 ASK_MS: Final = 5_000
 _POLL_S: Final = 0.1
 LOOK_S: Final = 0.01
@@ -42,8 +44,13 @@ Begin = Callable[[MemoryCluster, Act], Awaitable[End | None]]
 
 
 async def revive(node: MemoryNode) -> None:
-    """Start a node unless it runs. If it fails to start, it stays down until the end of the run, which tries again."""
+    """Start a node unless it runs. If it fails to start, it stays down until the end of the run, which tries again.
+
+    A clock that is far ahead is set right before: a broker that starts believes it, and deletes by age, as Kafka does.
+    """
     if not node.is_running:
+        while node.wall_jump_ms > FAR_AHEAD_MS // 2:
+            node.jump(-FAR_AHEAD_MS)
         node.disk.heal()
         await node.start(waits=False)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.testing.cluster import CONTROLLER
+from kbroker.testing.composed_acts import FAR_AHEAD_MS
 from kbroker.testing.disk_nodes import POWER_LOSSES
 from kbroker.testing.drawing_transactions import TOPIC, has_transactions, with_transactions
 from kbroker.testing.draws import Draws
@@ -276,7 +277,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "slow-disk": _Kind(2, _node, lambda draws, _: {"slow_ms": draws.choice([50, 500, 3_000])}),
     "disk-error": _Kind(4, _node, _disk),
     "clock-jump": _Kind(
-        2, _node, lambda draws, _: {"ms": draws.choice([-_DAY_MS, -5_000, 5_000, _DAY_MS, 30 * _DAY_MS])}
+        2, _node, lambda draws, _: {"ms": draws.choice([-_DAY_MS, -5_000, 5_000, _DAY_MS, FAR_AHEAD_MS])}
     ),
     "store-error": _Kind(6, _no_node, _store, needs="tier"),
     "store-damage": _Kind(2, _no_node, _damage, needs="tier"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -42,10 +43,13 @@ from kbroker.testing.plan import REQUESTS, TRANSACTION_REQUESTS, Act
 T = TypeVar("T")
 
 _MARKERS: Final = TRANSACTION_REQUESTS["write_txn_markers"]
+_END: Final = TRANSACTION_REQUESTS["end_txn"]
+_TRIES: Final = 4
 _SENT_S: Final = 0.2
 """In this time a decision is replicated, and its markers are sent."""
 _LATE_MS: Final = 5_000
 _SLOW_SEND_MS: Final = 1_500
+_LATE_END_MS: Final = 700
 _SLOW_FETCH_MS: Final = 1_000
 """Less than the time after which a follower leaves the ISR."""
 
@@ -70,9 +74,12 @@ def _led(node: MemoryNode) -> list[Led]:
 
 
 async def _coordinator(
-    cluster: MemoryCluster, states: Container[TransactionState]
+    cluster: MemoryCluster, states: Container[TransactionState], *, partitions: int = 0
 ) -> tuple[MemoryNode, int, Transaction] | None:
-    """The first broker with a transaction in one of these states, its coordinator epoch, and the transaction."""
+    """The first broker with a transaction in one of these states, its coordinator epoch, and the transaction.
+
+    Shape  it has at least so many partitions
+    """
     found: list[tuple[MemoryNode, int, Transaction]] = []
 
     def look() -> bool:
@@ -81,7 +88,7 @@ async def _coordinator(
             for node in cluster.brokers
             for led in _led(node)
             for one in led.shard.transactions.values()
-            if one.state in states
+            if one.state in states and len(one.partitions) >= partitions
         )
         return bool(found)
 
@@ -132,21 +139,27 @@ def _has_begun_again(cluster: MemoryCluster, ended: Transaction, coordinator_epo
 
 
 async def _lose_decision(cluster: MemoryCluster, _act: Act) -> End | None:
-    coordinator = await _coordinator(cluster, (TransactionState.ONGOING,))
-    if coordinator is None:
-        return None
-    node = coordinator[0]
-    others = [other.host for other in cluster.brokers if other is not node]
-    fetches = [_late(REQUESTS["fetch"], _SLOW_FETCH_MS, other, node.host) for other in others]
-    # So not all partitions learn what the coordinator has decided, even if it tells them at once.
-    with _struck(cluster, *fetches, _late(_MARKERS, _LATE_MS, node.host, others[-1])):
-        found = await _lasting(lambda: _undecided(node))
-        if found is not None:
-            await node.kill()
+    found = None
+    # The followers ask slowly when the decision is made, because the end of the transaction comes late.
+    with _struck(cluster, _late(_END, _LATE_END_MS, is_from_node=False)):
+        for _ in range(_TRIES):
+            coordinator = await _coordinator(cluster, (TransactionState.ONGOING,), partitions=2)
+            if coordinator is None:
+                return None
+            node = coordinator[0]
+            others = [other.host for other in cluster.brokers if other is not node]
+            fetches = [_late(REQUESTS["fetch"], _SLOW_FETCH_MS, other, node.host) for other in others]
+            # So not all partitions learn what the coordinator has decided, even if it tells them at once.
+            with _struck(cluster, *fetches, _late(_MARKERS, _LATE_MS, node.host, others[-1])):
+                found = await _lasting(partial(_undecided, node), within_s=_LATE_MS / 1000)
+                if found is not None:
+                    await node.kill()
+                    break
     if found is None:
         return None
-    with _struck(cluster, _late(TRANSACTION_REQUESTS["end_txn"], REQUEST_MS - SLOW_MS, is_from_node=False)):
-        await poll(lambda: any(_is_over(found[0], led) for other in cluster.brokers for led in _led(other)))
+    name = found[0]
+    with _struck(cluster, _late(_END, REQUEST_MS - SLOW_MS, is_from_node=False)):
+        await poll(lambda: any(_is_over(name, led) for other in cluster.brokers for led in _led(other)))
     return lambda: revive(node)
 
 
@@ -170,8 +183,8 @@ async def _restart_in_transaction(cluster: MemoryCluster, _act: Act) -> End | No
         found = await _lasting(lambda: _open_transaction(cluster))
         if found is None:
             return None
-        partition = found[0]
-        node = cluster.leader(*partition)
+        broker, partition, _ = found
+        node = cluster.nodes[broker]
         await stop(node)
         await revive(node)
         await poll(lambda: node.id in cluster.partition(*partition).isr)
@@ -180,19 +193,19 @@ async def _restart_in_transaction(cluster: MemoryCluster, _act: Act) -> End | No
     return lambda: revive(node)
 
 
-def _open_transaction(cluster: MemoryCluster) -> tuple[tuple[str, int], int] | None:
-    """A partition that its preferred replica leads, and the first offset of an open transaction in it."""
+def _open_transaction(cluster: MemoryCluster) -> tuple[int, tuple[str, int], int] | None:
+    """A preferred replica that leads, its partition, and the first offset of an open transaction in it."""
     for node in cluster.brokers:
         for partition, replica in node.broker.replicas.partitions.items() if node.is_serving else ():
             if replica.is_leader and replica.replicas[0] == node.id:
                 for offset in replica.log.producers.open_transactions:
-                    return partition, offset
+                    return node.id, partition, offset
     return None
 
 
-async def _lasting(look: Callable[[], T | None]) -> T | None:
-    """The first thing that is still there a moment later; None if there is none for a long time."""
-    with trio.move_on_after(STEP_S):
+async def _lasting(look: Callable[[], T | None], *, within_s: float = STEP_S) -> T | None:
+    """The first thing that is still there a moment later; None if there is none in a time."""
+    with trio.move_on_after(within_s):
         while True:
             if (found := look()) is not None:
                 await trio.sleep(_SENT_S)

@@ -191,6 +191,21 @@ async def test_followers_take_the_log_start_of_their_leader() -> None:
         assert {one.partition().log.log_start_offset for one in cluster.brokers.values()} == {2}
 
 
+async def test_k1_a_killed_follower_does_not_forget_a_confirmed_deletion() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b", b"c"], to=1)
+        topic = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)])
+        async with cluster.client(1) as client:
+            answer = await client.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=5_000))
+        assert answer.topics[0].partitions[0].low_watermark == 2
+        for broker in (1, 2):  # the leader first, so that the follower cannot ask it again
+            await cluster.kill(broker)
+        await cluster.start(2)
+        await cluster.until(lambda: ("t", 0) in cluster.brokers[2].broker.replicas.partitions)
+        assert cluster.brokers[2].partition().log.log_start_offset == 2
+
+
 async def test_consumers_read_from_the_follower_in_their_rack() -> None:
     settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     async with memory_cluster(0, settings=settings) as cluster:
