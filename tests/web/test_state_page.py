@@ -192,6 +192,7 @@ def test_a_cluster_in_trouble_comes_first_and_a_silent_node_is_reported(browser:
         other.kill()  # type: ignore[attr-defined]
         browser.until("document.querySelector('#silence').textContent.includes('does not answer')")
         assert "The page shows what it said at" in browser.text("#silence")
+        browser.until("document.querySelector('#status').textContent.startsWith('no answer')")
         assert rows(browser, "partitions")[0][1] == "offline"
         assert controller.is_running
 
