@@ -83,7 +83,9 @@ def wait_until_ready(server: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_quick_start_succeeds(page: str, tmp_path: Path) -> None:
-    assert shutil.which("curl")
+    if shutil.which("curl") is None:
+        assert not in_ci(), "curl is not installed"
+        pytest.skip("curl is not installed")
     ran, servers = 0, []
     with terminal(tmp_path) as start:
         for block in blocks(page):

@@ -254,5 +254,7 @@ def _children(process: int) -> list[int]:
 def _output(command: list[str]) -> str:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, command, f"{done.stdout[-4000:]}")
+        error = subprocess.CalledProcessError(done.returncode, command)
+        error.add_note(done.stdout[-4000:])
+        raise error
     return done.stdout.strip()
