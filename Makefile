@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 SPARK_VENV := .venv-spark
 # So has quixstreams, which needs other versions of what the tests use.
 STREAMS_VENV := .venv-streams
+# So have programs of other people, whose tests run on the pytest plug-in.
+FOREIGN_VENV := .venv-foreign
 SPARK := $(filter 1 true yes,$(CI) $(KBROKER_SPARK))
 ARGS ?=
 export ARGS
@@ -15,7 +17,7 @@ HOT := $(shell sed -n 's/^    "\(\(kbroker\|wire\)\/.*\.py\)",$$/\1/p' pyproject
 # CI tests a compiled copy of the checkout as well.
 COMPILED_COPY := build/checkout
 
-.PHONY: run test test-spark compiled compiled-copy pure check format docs bench soak lock release clean
+.PHONY: run test test-spark test-foreign compiled compiled-copy pure check format docs bench soak lock release clean
 
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
@@ -48,6 +50,10 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 
 test-spark: $(SPARK_VENV)/spark.stamp
 	eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"
+
+# The tests of other people's programs, on a broker of the pytest plug-in or on KBROKER_BOOTSTRAP_SERVERS.
+test-foreign: $(FOREIGN_VENV)/foreign.stamp
+	$(FOREIGN_VENV)/bin/python -m compat.foreign $(ARGS)
 
 # Compile the hot modules in this checkout; `make run` and `make test` keep them up to date. `make pure` removes them.
 compiled: $(COMPILED)
@@ -87,7 +93,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/python -m kbroker.config.document > docs/configuration.md
 	$(BIN)/python -m kbroker.server.document > docs/apis.md
 	$(BIN)/python -m kbroker.web.document > docs/metrics.md
-	$(BIN)/python -m kbroker.cli._document > docs/kbroker.1
+	$(BIN)/python -m requirements.man_page > docs/kbroker.1
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
@@ -105,7 +111,7 @@ release:
 	$(PYTHON) .ci/release $(or $(VERSION),$(error set VERSION, as in: make release VERSION=1.2.3))
 
 clean:
-	rm -rf $(VENV) $(SPARK_VENV) $(STREAMS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SPARK_VENV) $(STREAMS_VENV) $(FOREIGN_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Install the locked requirements by hash, then the checkout itself without build isolation. The files with which Spark
 # finds data sources are copied into the environment.
@@ -131,4 +137,10 @@ $(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml $(LOOKUP)
 $(STREAMS_VENV)/streams.stamp: requirements/streams.txt
 	$(PYTHON) -m venv $(STREAMS_VENV)
 	$(STREAMS_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/streams.txt
+	touch $@
+
+$(FOREIGN_VENV)/foreign.stamp: requirements/foreign.txt pyproject.toml
+	$(PYTHON) -m venv $(FOREIGN_VENV)
+	$(FOREIGN_VENV)/bin/python -m pip install --quiet --require-hashes -r requirements/foreign.txt
+	$(FOREIGN_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@

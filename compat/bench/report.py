@@ -133,6 +133,9 @@ What the rows mean:
   included. The 2,048,000 records of 100 B have a quarter of the bytes of the 819,000.
 - The rate of a second query is its records divided by its time. The topic has one or four partitions, and its data is
   in the page cache. The CPU time is that of Spark's processes and the broker's during this query.
+- Compaction is one pass over 128 MiB of closed segments, in which a quarter of the records is the last one of its key,
+  in batches of 16 KiB (64 KiB before compression). The time is processor time of the broker and its child processes,
+  with the start of kbroker's worker process. docs/design.md says what a pass spends its time on.
 - Starts use a formatted directory, with one broker at a time on the machine. Memory is measured two seconds later.
 
 The lowest and highest round:

@@ -11,17 +11,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 
 from compat.card import kfake, report
 from compat.card.registry import all_rows
-from compat.card.runner import ACCEPTED, DIFFERS, EQUAL, NOT_OFFERED, NOT_RUN, Card, Runner, recording
+from compat.card.runner import ACCEPTED, DIFFERS, EQUAL, NOT_OFFERED, Card, Result, Runner, recording
 from compat.features import raise_features
 from compat.tiered.site import Site
 
 PAGE = Path(__file__).parents[2] / "docs" / "report-card.md"
 FEATURES = {"transaction.version": 2, "group.version": 1}
 SHOWN = 20
+ADVERTISED = " is advertised in Kafka's versions"
 
 RESULTS = "## Results\n"
 
@@ -91,18 +93,28 @@ def _details(name: str, card: Card) -> Iterator[str]:
     yield f"\n### {name}\n\n"
     if card.gone:
         yield f"It ended: {_without_address(card.gone, card)}.\n\n"
-    for status in (DIFFERS, ACCEPTED, NOT_OFFERED, NOT_RUN):
+    for status in (DIFFERS, ACCEPTED):
         results = [each for each in card.results if each.status == status]
         # The first rows of each area, so that all areas are shown.
-        chosen = [each for area in report.areas(card) for each in [one for one in results if one.row.area == area][:2]]
-        shown = results if len(results) <= SHOWN else chosen[:SHOWN]
-        if shown and status != NOT_RUN:
-            more = "" if len(shown) == len(results) else f", of which {len(shown)} are shown"
-            yield f"{len(results)} rows: {status}{more}.\n\n| row | what |\n|---|---|\n"
-            for each in shown:
-                words = _without_address(each.lines()[-1] if each.lines() else "", card)
-                yield f"| {_cell(each.row.id)} | {_cell(words)} |\n"
+        firsts = [list(islice((one for one in results if one.row.area == area), 2)) for area in report.areas(card)]
+        shown = results if len(results) <= SHOWN else list(chain(*firsts))
+        if shown:
+            more = "" if len(shown) == len(results) else ", the first of each area"
+            yield f"{len(results)} rows: {status}{more}.\n\n| row | where | Kafka | {name} |\n|---|---|---|---|\n"
+            yield from (_line(each) for each in shown)
             yield "\n"
+    missing = [each for each in card.results if each.status == NOT_OFFERED]
+    if missing:
+        yield f"{len(missing)} rows: not offered.\n\n"
+    for text in dict.fromkeys(each.text for each in missing):
+        rows = ", ".join(each.row.name.removesuffix(ADVERTISED) for each in missing if each.text == text)
+        yield f"- {_cell(_without_address(text, card))}: {rows}\n"
+
+
+def _line(result: Result) -> str:
+    """A row of the table: its first difference."""
+    where, theirs, ours = result.differences[0] if result.differences else (result.text, "", "")
+    return f"| {_cell(result.row.id)} | {_cell(where)} | {_cell(theirs)} | {_cell(ours)} |\n"
 
 
 def _without_address(text: str, card: Card) -> str:
@@ -111,7 +123,7 @@ def _without_address(text: str, card: Card) -> str:
 
 def _cell(text: str) -> str:
     """Text for a cell of a table."""
-    short = text if len(text) <= 160 else text[:157] + "..."
+    short = text if len(text) <= 100 else text[:97] + "..."
     return short.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 

@@ -10,7 +10,7 @@ import fnmatch
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compat.card import report
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if card.is_equal and is_strict else 1
 
 
-def _progress(total: int) -> object:
+def _progress(total: int) -> Callable[[Result], None] | None:
     """A function that shows on a terminal how many rows are done; None elsewhere."""
     if not sys.stderr.isatty():
         return None

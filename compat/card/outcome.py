@@ -80,7 +80,15 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[tuple[str, s
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
         pairs = enumerate(zip(expected, actual, strict=True))
         return [each for index, (one, two) in pairs for each in differences(one, two, f"{path}[{index}]")]
+    if isinstance(expected, list) and isinstance(actual, list):
+        return [(path, _entries(expected, actual), _entries(actual, expected))]
     return [] if expected == actual else [(path, _shown(expected), _shown(actual))]
+
+
+def _entries(these: list[Any], others: list[Any]) -> str:
+    """How many entries a list has, and those that the other list lacks."""
+    own = [each for each in these if each not in others]
+    return f"{len(these)} entries" + (f", with {_shown(own)}" if own else "")
 
 
 def _shown(value: Any) -> str:

@@ -265,7 +265,7 @@ def alter(kind: int, name: str, *changes: tuple[str, int, str | None], validate:
     return {"Resources": [{"ResourceType": kind, "ResourceName": name, "Configs": configs}], "ValidateOnly": validate}
 
 
-CHANGES = [
+CHANGES: list[list[tuple[str, int, str | None]]] = [
     [("retention.ms", SET, "1000")],
     [("retention.ms", SET, "soon")],
     [("retention.ms", SET, "-2")],

@@ -8,7 +8,8 @@ At a start the broker makes one cheap request to the store if topics are tiered 
 does not answer, the broker logs it and starts: the store may be down. If the store reports a wrong setting (missing
 bucket, refused keys), the start is refused as long as no topic was ever tiered. So a mistake in the first start is
 found immediately. Otherwise the broker logs an error and starts: it must be able to restart and serve its local data
-while the operator corrects the store.
+while the operator corrects the store. When topics are tiered, the broker probes the store with a small object, off the
+event loop, and logs a warning if it cannot be written.
 
 A task follows the images and takes only the newest one. An image listener must not wait for decisions of the
 controller, and the tier needs some (to create its topic). The manager compares the current state with its previous
@@ -40,7 +41,7 @@ from kbroker.runtime.worker import Workers
 
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
-    from kbroker.tiered.api import RemoteLogMetadataManager, RemoteStorageManager
+    from kbroker.tiered.api import RemoteLogMetadataManager, RemoteStorageError, RemoteStorageManager
     from kbroker.tiered.index_cache import RemoteIndexCache
     from kbroker.tiered.manager import RemoteLogManager
     from kbroker.tiered.remote_read import RemoteReader
@@ -167,37 +168,55 @@ class Tier:
 
     async def _check_store(self, storage: RemoteStorageManager, nursery: trio.Nursery) -> None:
         """Check whether the store can be used; wait only briefly for the answer. Errors: TierRefused."""
-        from kbroker.tiered.api import RemoteStorageError, StoreMisconfigured  # noqa: PLC0415
+        from kbroker.tiered.api import StoreMisconfigured  # noqa: PLC0415
+
+        self._is_store_usable = False
+        failure = await self._answer(storage, nursery, "check_store")
+        if isinstance(failure, StoreMisconfigured):
+            if REMOTE_LOG_METADATA_TOPIC not in self._broker.image.topics_by_name:
+                raise TierRefused(f"the store of the tier cannot be used: {failure}")
+            logger.error("the store of the tier cannot be used; the broker starts anyway", error=failure)
+        elif failure is not None:
+            logger.warning("the store of the tier cannot be reached; the broker starts anyway", error=failure)
+        else:
+            self._is_store_usable = True
+
+    async def _answer(
+        self, storage: RemoteStorageManager, nursery: trio.Nursery, *checks: str
+    ) -> RemoteStorageError | None:
+        """The first failure of these checks of a plug-in, which may lack them; waits only briefly for the answer."""
+        from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError  # noqa: PLC0415
         from kbroker.tiered.calls import plugin_errors  # noqa: PLC0415
 
-        ask = getattr(storage, "check_store", None)
-        if ask is None:
-            return
         answered = trio.Event()
         failure: RemoteStorageError | None = None
 
         async def check() -> None:
             nonlocal failure
             try:
-                with plugin_errors("check_store"):
-                    await self._broker.env.threads(1).run_blocking(ask)
+                for name in checks:
+                    if (ask := getattr(storage, name, None)) is not None:
+                        with plugin_errors(name):
+                            await self._broker.env.threads(1).run_blocking(ask)
             except RemoteStorageError as error:
                 failure = error
             answered.set()
 
         nursery.start_soon(check)
-        self._is_store_usable = False
         with trio.move_on_after(CHECK_PATIENCE_MS / 1000):
             await answered.wait()
-        if isinstance(failure, StoreMisconfigured):
-            if REMOTE_LOG_METADATA_TOPIC not in self._broker.image.topics_by_name:
-                raise TierRefused(f"the store of the tier cannot be used: {failure}")
-            logger.error("the store of the tier cannot be used; the broker starts anyway", error=failure)
-        elif failure is not None or not answered.is_set():
-            why = failure or f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)"
-            logger.warning("the store of the tier cannot be reached; the broker starts anyway", error=why)
-        else:
-            self._is_store_usable = True
+        if not answered.is_set():
+            return RetriableRemoteStorageError(f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)")
+        return failure
+
+    async def _probe(self, topics: list[str]) -> None:
+        """Check whether topics that were made can be copied; the operator learns it now and not with the first copy."""
+        assert self._storage is not None
+        assert self._nursery is not None
+        failure = await self._answer(self._storage, self._nursery, "check_store", "check_writes")
+        if failure is not None:
+            shown = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
+            logger.warning("new tiered topics cannot be copied to the store yet", topics=shown, error=failure)
 
     def on_image(self, image: Image, delta: Delta) -> None:
         """Take a new image. The tier's task processes it later."""
@@ -285,6 +304,7 @@ class Tier:
 
     async def _follow(self, manager: RemoteLogManager, task_status: trio.TaskStatus[None]) -> None:
         """Pass the tiered partitions to the manager, now and after each image."""
+        probed: set[str] = set()
         while True:
             self._changed = trio.Event()
             image = self._broker.image
@@ -293,6 +313,12 @@ class Tier:
             if image.metadata_version < LOWEST_METADATA_VERSION:
                 tiered = []
             removed, self._removed = self._removed, set()
+            topics = {one.topic for one in held if one.log.config.is_copied_to_tier}
+            # The check at the start has reported a store that cannot be used.
+            known = self._is_store_usable or task_status is trio.TASK_STATUS_IGNORED
+            if self._nursery is not None and known and (unprobed := topics - probed):
+                self._nursery.start_soon(self._probe, sorted(unprobed))
+            probed = topics
             await manager.on_change(tiered, topic_ids=image.topics_by_id, removed=removed)
             self._broker.purgatory.wake_many(new)
             task_status.started()

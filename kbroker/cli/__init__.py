@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
             if not found[1].startswith("-") and self._words and self._words[0].startswith("-"):
                 super().error("flags come after the command")
             choices = re.findall(r"[\w-]+", found[2])
-            super().error(message.replace("invalid choice: ", "") + nearest(found[1], choices))
+            super().error(message + nearest(found[1], choices))
         known = [flag for action in self._actions for flag in action.option_strings]
         for word in self._words:
             flag = word.partition("=")[0]

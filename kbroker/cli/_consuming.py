@@ -43,8 +43,8 @@ def read(options: argparse.Namespace, reading: Range, render: Render) -> None:
 class Reader:
     """Prints the records that a consumer reads.
 
-    Shape  _ends maps partitions to their exclusive end offsets, if they have one; _printed are the offsets to commit,
-           after the last flushed record
+    Shape  _ends maps partitions to their exclusive end offsets, if they have one; _written and _printed are the next
+           offsets after the records that were written, and after those that were flushed, which may be committed
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Reader:
         self._has_only_values = isinstance(render, OnlyValues) and reading.end_ms is None
         self._ends: dict[Partition, int] = {}
         self._done: set[Partition] = set()
+        self._written: dict[Partition, int] = {}
         self._printed: dict[Partition, int] = {}
 
     def read(self) -> None:
@@ -105,6 +106,8 @@ class Reader:
             most = None if count is None else count - printed
             found = self._print_values(wait_ms, most) if self._has_only_values else self._print_records(wait_ms, most)
             self._out.flush()
+            self._printed |= self._written
+            self._written.clear()
             printed += found
             if printed == count:
                 return
@@ -121,7 +124,7 @@ class Reader:
         found = [each for each in found if not self._is_after_end(each)]
         for record in found:
             size += self._out.write(self._render(record))
-        self._printed |= {(each.topic, each.partition): each.offset + 1 for each in found}
+        self._written |= {(each.topic, each.partition): each.offset + 1 for each in found}
         self._count(len(found), size)
         return len(found)
 
@@ -137,7 +140,7 @@ class Reader:
                 count = min(count, most - printed)
             if count:
                 size += self._out.write(self._render.all(each.values[:count]))
-                self._printed[partition] = each.offsets[count - 1] + 1
+                self._written[partition] = each.offsets[count - 1] + 1
                 printed += count
         self._count(printed, size)
         return printed

@@ -24,9 +24,7 @@ EXIT_TERMINATED: Final = 143
 def add_parser(commands: Commands) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
-        "consume",
-        help="print records of topics",
-        description="Print records of topics on any Kafka-compatible broker.",
+        "consume", help="print records of topics", description="Print records of topics on any Kafka-compatible broker."
     )
     add_client_flags(parser)
     parser.add_argument(

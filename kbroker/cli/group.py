@@ -36,10 +36,7 @@ ALL: Final = ()
 _TARGETS: Final[Mapping[str, dict[str, Any]]] = {
     "to-earliest": {"action": "store_true", "help": "log start offset"},
     "to-latest": {"action": "store_true", "help": "log end offset"},
-    "to-current": {
-        "action": "store_true",
-        "help": "current offset of the group; the log end offset if it has none",
-    },
+    "to-current": {"action": "store_true", "help": "current offset of the group; the log end offset if it has none"},
     "to-offset": {"type": parse.any_integer, "metavar": "N", "help": "this offset"},
     "to-datetime": {
         "type": parse.point_in_time,
@@ -51,11 +48,7 @@ _TARGETS: Final[Mapping[str, dict[str, Any]]] = {
         "metavar": "PnDTnHnMnS",
         "help": "first record at or after the current time minus this duration",
     },
-    "shift-by": {
-        "type": parse.any_integer,
-        "metavar": "N",
-        "help": "current offset plus N; N may be negative",
-    },
+    "shift-by": {"type": parse.any_integer, "metavar": "N", "help": "current offset plus N; N may be negative"},
     "from-file": {"type": Path, "metavar": "FILE", "help": "offsets in a CSV file; see --export"},
 }
 

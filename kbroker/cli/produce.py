@@ -108,6 +108,8 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         is_idempotent = acks == -1 if options.idempotence is None else options.idempotence
         codec = Codec[options.compression_codec.upper()]
         producer = Producer(cluster, options.topic, settings, acks=acks, codec=codec, is_idempotent=is_idempotent)
+        if producer.creates_topic:
+            note(f"kbroker produce: topic {options.topic!r} did not exist, so the broker has created it")
         _send_all(producer, cluster, stream, options, progress=progress, linger_ms=settings.get("linger_ms", 0))
 
 

@@ -176,9 +176,11 @@ def announce(
         ]
     if ready_file is not None:
         try:
-            unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+            is_other = ready_file.exists() and not ready_file.is_file()  # a device or a pipe must not be replaced
+            unfinished = ready_file if is_other else ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
             unfinished.write_text(f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}\n")
-            unfinished.replace(ready_file)
+            if not is_other:
+                unfinished.replace(ready_file)
         except OSError as error:
             print(f"kbroker serve: cannot write {ready_file}: {error.strerror}", file=sys.stderr)
     with suppress(OSError):  # the output may be a file on a full disk

@@ -104,6 +104,8 @@ class Producer:
         self._unacknowledged: dict[Partition, deque[_Batch]] = defaultdict(deque)
         self._in_flight: dict[int, deque[_Batch]] = defaultdict(deque)
         self._sequences: dict[Partition, int] = defaultdict(int)
+        self.creates_topic = False
+        """Whether the broker was asked to create the topic, because it did not exist."""
         self.partition_count, self._available = self._partitions()
         self._producer = new_producer_id(cluster) if is_idempotent else (NO_PRODUCER_ID, -1)
 
@@ -117,7 +119,11 @@ class Producer:
 
     def _partitions(self) -> tuple[int, list[int]]:
         def attempt() -> tuple[int, list[int]]:
-            (found,) = self._cluster.metadata([self._topic], creates=self._settings["allow_auto_create_topics"]).topics
+            (found,) = self._cluster.metadata([self._topic], creates=self.creates_topic).topics
+            missing = found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if missing and not self.creates_topic and self._settings["allow_auto_create_topics"]:
+                self.creates_topic = True
+                (found,) = self._cluster.metadata([self._topic], creates=True).topics
             check(found.error_code)
             led = [each.partition_index for each in found.partitions if each.leader_id >= 0]
             return len(found.partitions), led or list(range(len(found.partitions)))

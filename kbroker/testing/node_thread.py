@@ -89,7 +89,7 @@ class NodeThread:
         _NODE.set(self.log)
         try:
             trio.run(self._serve, clock=self._clock)
-        except Exception as failure:  # noqa: BLE001  (the constructor or `stop` raises it in the test's thread)
+        except Exception as failure:  # noqa: BLE001  (`await_ready` or `stop` raises it in the test's thread)
             self._failure = failure
         finally:
             self._ready.set()
@@ -109,7 +109,7 @@ class NodeThread:
 
     def control(self, command: Command) -> dict[str, Any]:
         """Tell the broker a command; see kbroker.testing.control."""
-        assert self._token is not None, "the constructor waits until it is ready"
+        assert self._token is not None, "`await_ready` has waited for it"
         done = Event()
         answers: list[dict[str, Any]] = []
 

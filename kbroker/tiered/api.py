@@ -208,6 +208,10 @@ class CheckedRemoteStorageManager(RemoteStorageManager, Protocol):
         """
         ...
 
+    def check_writes(self) -> None:
+        """Write and delete a small object, when a topic becomes tiered. A manager may lack this."""
+        ...
+
 
 class ListingRemoteStorageManager(RemoteStorageManager, Protocol):
     """A manager that can list its objects, for `kbroker tier scrub`. A list may be stale and is not authoritative."""

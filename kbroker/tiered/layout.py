@@ -43,6 +43,8 @@ from wire.types import uuid_from_text, uuid_to_text
 SEGMENT: Final = "log"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
+PROBE: Final = "kbroker-probe"
+"""Begins the name of the object with which a broker checks whether it may write."""
 MAX_TOPIC_BYTES: Final = 200  # of a quoted name; with "-" and an id it stays below the 255 of a file's name
 
 _ATTACHED: Final = "kbroker-attached:"

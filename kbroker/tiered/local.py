@@ -44,6 +44,7 @@ from kbroker.tiered.api import (
 from kbroker.tiered.layout import (
     KINDS,
     MANIFEST,
+    PROBE,
     SEGMENT,
     Manifest,
     StoredFile,
@@ -93,7 +94,7 @@ class LocalRemoteStorage:
         self._under_way_bytes = 0  # of running copies; partly written, so the free space is underestimated
         self._run = run
         self._root = ""
-        self._cluster_id = ""
+        self._cluster_id = self._broker_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
         self._durable: set[str] = set()  # directories whose own names have been synced
         self._was_there = False  # whether the root was seen; before that it may be created, and has nothing to delete
@@ -119,7 +120,7 @@ class LocalRemoteStorage:
             raise ValueError(
                 f"rsm.config.dir={root} is in the data directory {data}, which may hold only logs and {data}/{INSIDE}"
             )
-        self._cluster_id = configs.get("cluster.id", "")
+        self._cluster_id, self._broker_id = configs.get("cluster.id", ""), configs.get("broker.id", "")
 
     def check_store(self) -> None:
         """See CheckedRemoteStorageManager. The first copy creates a missing directory."""
@@ -130,6 +131,19 @@ class LocalRemoteStorage:
             raise StoreMisconfigured(f"rsm.config.dir: {place} is not a directory") from error
         except OSError as error:
             raise RetriableRemoteStorageError(f"rsm.config.dir: cannot use {place}: {error.strerror}") from error
+
+    def check_writes(self) -> None:
+        """See CheckedRemoteStorageManager. Before the first copy there is no directory to write to, and no check."""
+        path = f"{self._root}/{PROBE}-{self._broker_id}{TEMPORARY_SUFFIX}"
+        try:
+            if not self._disk.exists(self._root):
+                return
+            self._disk.open(path, create=True).close()
+            self._disk.unlink(path)
+        except OSError as error:
+            raise RetriableRemoteStorageError(
+                f"rsm.config.dir: cannot write to {self._root}: {error.strerror}"
+            ) from error
 
     def close(self) -> None:
         """Nothing to close."""

@@ -40,7 +40,17 @@ from kbroker.tiered.api import (
     StoredObject,
     StoreMisconfigured,
 )
-from kbroker.tiered.layout import KINDS, MANIFEST, SEGMENT, Manifest, StoredFile, object_name, sources, stored_size
+from kbroker.tiered.layout import (
+    KINDS,
+    MANIFEST,
+    PROBE,
+    SEGMENT,
+    Manifest,
+    StoredFile,
+    object_name,
+    sources,
+    stored_size,
+)
 from kbroker.tiered.minio_connections import Body
 from kbroker.tiered.minio_credentials import KeySource
 from kbroker.tiered.minio_objects import Objects
@@ -63,7 +73,7 @@ class MinioRemoteStorage:
         self._lock = threading.Lock()
         self._settings: MinioSettings | None = None
         self._keys: KeySource | None = None
-        self._cluster_id = ""
+        self._cluster_id = self._broker_id = ""
         self._made: Objects | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
@@ -75,7 +85,7 @@ class MinioRemoteStorage:
         settings = MinioSettings.parse(configs)
         self._keys = KeySource(settings, environment=self._environment, disk=self._disk)
         self._settings = settings
-        self._cluster_id = configs.get("cluster.id", "")
+        self._cluster_id, self._broker_id = configs.get("cluster.id", ""), configs.get("broker.id", "")
         self._threads = ThreadPoolExecutor(settings.parallel_uploads, thread_name_prefix="kbroker-minio")
 
     def check_store(self) -> None:
@@ -86,6 +96,20 @@ class MinioRemoteStorage:
             raise
         except RetriableRemoteStorageError as error:
             raise RetriableRemoteStorageError(f"{error} (rsm.config.endpoint)") from error
+
+    def check_writes(self) -> None:
+        """See CheckedRemoteStorageManager."""
+        objects, name = self._store(), f"{PROBE}-{self._broker_id}"
+        deadline = objects.deadline("probing the store")
+        try:
+            objects.put(name, PROBE.encode(), deadline)
+            if objects.read_whole(name) != PROBE.encode():
+                raise RemoteStorageError(f"{name} differs from what was written")
+            objects.delete([name], deadline)
+        except StoreMisconfigured:
+            raise
+        except RemoteStorageError as error:
+            raise RetriableRemoteStorageError(f"{error} (rsm.config.bucket and the keys)") from error
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes | None:
         opened: dict[str, File | bytes] = {}

@@ -27,12 +27,13 @@ logger = get_logger(__name__)
 
 
 async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicIdPartition]) -> bool:
-    """Request the newest segment of some partitions, and log an error if the store has none of them.
+    """Request the newest segment of some partitions. Log an error if the store has none of them, and a warning if it
+    lacks some.
 
     Also False if the metadata lists no segments, or the store does not answer.
     """
     threads = tools.env.threads(1)
-    missing = 0
+    missing, found = list[str](), 0
     for partition in partitions:
         try:
             with plugin_errors("wait_until_ready"):
@@ -43,21 +44,23 @@ async def has_none_of_its_segments(tools: TierTools, partitions: Iterable[TopicI
             await threads.run_blocking(_ask_for, tools, newest)
         except (RemoteResourceNotFound, StoreMisconfigured):
             if _newest(tools, partition) == newest:  # otherwise it was deleted in between
-                missing += 1
+                missing.append(partition.name)
         except RemoteStorageError:
             continue  # not ready, no answer, or damaged: other code reports these
         else:
-            return False
-        if missing == MAX_ASKED:
+            found += 1
+        if len(missing) + found == MAX_ASKED:
             break
     if missing:
-        logger.error(
-            "the store has none of the segments that the metadata list; is it the right one?",
-            asked_for=missing,
+        write, what = (logger.warning, "lacks segments") if found else (logger.error, "has none of the segments")
+        write(
+            f"the store {what} that the metadata list; is it the right one?",
+            asked_for=len(missing) + found,
+            missing_of=", ".join(missing),
             store=tools.storage,
             settings="remote.log.storage.manager.class.name and rsm.config.*",
         )
-    return missing > 0
+    return bool(missing) and not found
 
 
 def _newest(tools: TierTools, partition: TopicIdPartition) -> RemoteLogSegmentMetadata | None:

@@ -100,7 +100,7 @@ def _replicas(held: Partition, now_ms: int) -> list[dict[str, Any]]:
 
 
 def _group(shard: GroupShard, group: AnyGroup, broker: Broker) -> Iterator[bytes]:
-    facts = state.group_facts(group)
+    facts = state.group_facts(group, MAX_MEMBERS) | {"member_count": len(group.members)}
     yield b""
     table = Sorted(Order("lag"), MAX_OFFSETS)
     for number, one in enumerate(committed(shard, group, broker)):
@@ -112,5 +112,4 @@ def _group(shard: GroupShard, group: AnyGroup, broker: Broker) -> Iterator[bytes
         {"topic": one.topic, "partition": one.partition, "committed": one.offset, "lag": one.lag}
         for *_, one in page.keys
     ]
-    facts |= {"member_count": len(facts["members"]), "members": facts["members"][:MAX_MEMBERS]}
     yield json.dumps(facts | {"offset_count": page.total, "offsets": rows}).encode()

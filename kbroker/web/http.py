@@ -69,7 +69,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A page. Its pieces are made while they are sent; none may take longer than one or two milliseconds."""
+    """A page. Its pieces are made while they are sent; none may take longer than one or two milliseconds. An empty
+    piece lets other tasks run at once.
+    """
 
     status: int
     content_type: str
@@ -271,7 +273,7 @@ class HttpServer:
                 if in_time.cancelled_caught:
                     return False
                 ready, size = [], 0
-            if self._turns.due():
+            if self._turns.due() or (isinstance(event, h11.Data) and not event.data):
                 await self._turns.next()
         return True
 

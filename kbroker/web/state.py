@@ -190,13 +190,16 @@ def _groups(broker: Broker) -> Iterator[dict[str, Any]]:
         }
 
 
-def group_facts(group: AnyGroup) -> dict[str, Any]:
-    """A group without its offsets."""
-    facts = _consumer_group(group) if isinstance(group, ConsumerGroup) else _classic_group(group)
+def group_facts(group: AnyGroup, max_members: int | None = None) -> dict[str, Any]:
+    """A group without its offsets, and with at most so many members."""
+    if isinstance(group, ConsumerGroup):
+        facts = _consumer_group(group, max_members)
+    else:
+        facts = _classic_group(group, max_members)
     return {"group_id": group.group_id, "state": group.state_name, **facts}
 
 
-def _classic_group(group: Group) -> dict[str, Any]:
+def _classic_group(group: Group, max_members: int | None) -> dict[str, Any]:
     return {
         "type": "classic",
         "protocol_type": group.protocol_type,
@@ -210,12 +213,12 @@ def _classic_group(group: Group) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.client_host,
             }
-            for member in group.members.values()
+            for member in islice(group.members.values(), max_members)
         ],
     }
 
 
-def _consumer_group(group: ConsumerGroup) -> dict[str, Any]:
+def _consumer_group(group: ConsumerGroup, max_members: int | None) -> dict[str, Any]:
     return {
         "type": CONSUMER,
         "protocol_type": CONSUMER,
@@ -231,7 +234,7 @@ def _consumer_group(group: ConsumerGroup) -> dict[str, Any]:
                 "state": member.state.name,
                 "is_classic": member.classic is not None,
             }
-            for member in group.members.values()
+            for member in islice(group.members.values(), max_members)
         ],
     }
 

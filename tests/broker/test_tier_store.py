@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import trio
 
 from kbroker.node import NodeFailed
-from kbroker.testing.disk import SimulatedDisk
+from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.local import LocalRemoteStorage
@@ -166,16 +167,63 @@ async def test_a_store_without_any_listed_segment_is_reported(caplog: pytest.Log
         assert not any("has none of the segments" in one for one in warnings(broker))
 
 
-async def test_a_store_that_lost_some_segments_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_lost_some_segments_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     disk = await disk_with_tiered_segments()
     for path, data in disk.image("/data-tier").items():
         if "/orders-" in path and data is not None:
             disk.unlink(path)
-    async with memory_broker(disk, settings=QUICK):
-        await trio.sleep(10)
-        assert not logged(caplog)
+    async with memory_broker(disk, settings=QUICK) as broker:
+        await until(lambda: bool(logged(caplog)))
+        ((level, event, fields),) = logged(caplog)
+        assert (level, fields["missing_of"]) == ("WARNING", "orders-0")
+        assert "lacks segments" in event
+        assert "rsm.config" in fields["settings"]
+        assert not any("segments" in one for one in warnings(broker))
 
 
 def warnings(broker: MemoryBroker) -> list[str]:
     assert broker.node.broker is not None
     return _warnings(broker.node.broker)
+
+
+NEW_TOPICS = "new tiered topics cannot be copied to the store yet"
+
+
+async def test_a_tiered_topic_on_an_unusable_store_is_made_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Store, "disk", SimulatedDisk(), raising=False)
+    async with memory_broker(Store.disk, settings=NAMED) as broker:
+        client = await broker.connect()
+        monkeypatch.setitem(globals(), "ERROR", RetriableRemoteStorageError("down (rsm.config.endpoint)"))
+        await create_topic(client, "orders", settings=TIERED)
+        await until(lambda: bool(logged(caplog)))
+        await create_topic(client, "plain")
+        await trio.sleep(1)
+    ((level, event, fields),) = logged(caplog)
+    assert (level, event, fields["topics"]) == ("WARNING", NEW_TOPICS, "orders")
+    assert "rsm.config.endpoint" in str(fields["error"])
+
+
+async def test_a_probe_leaves_nothing_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    monkeypatch.setattr(Store, "disk", disk, raising=False)
+    disk.make_directory("/tier")
+    async with memory_broker(disk, settings=NAMED) as broker:
+        await create_topic(await broker.connect(), "orders", settings=TIERED)
+        await until(lambda: len(CHECKS) == 2)
+        await trio.sleep(1)
+        assert disk.list("/tier") == []
+
+
+async def test_a_store_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimulatedDisk()
+    monkeypatch.setattr(Store, "disk", disk, raising=False)
+    disk.make_directory("/tier")
+    async with memory_broker(disk, settings=NAMED) as broker:
+        disk.inject(Fault(errno.EROFS, path="/tier/kbroker-probe*"))
+        await create_topic(await broker.connect(), "orders", settings=TIERED)
+        await until(lambda: bool(logged(caplog)))
+    assert "rsm.config.dir: cannot write to /tier" in str(logged(caplog)[0][2]["error"])

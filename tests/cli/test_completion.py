@@ -102,7 +102,7 @@ def test_fish_completes() -> None:
 
 def test_zsh_completes() -> None:
     script = """
-        autoload -Uz compinit; compinit -u -d /dev/null
+        autoload -Uz compinit; compinit -u -D
         source <(kbroker completion zsh)
         _describe() { print -l -- "${(@P)2}" }
         _files() { print files }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,9 +30,9 @@ def orders(broker: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["prodce"], "argument COMMAND: 'prodce' (choose from "),
+        (["prodce"], "argument COMMAND: invalid choice: 'prodce' (choose from "),
         (["prodce"], "; did you mean produce?"),
-        (["tier", "list"], "argument PART: 'list' (choose from "),
+        (["tier", "list"], "argument PART: invalid choice: 'list' (choose from "),
         (["-b", "localhost:9092", "topic", "--list"], "flags come after the command"),
         (
             ["topic", "--list", "--zookeeper", "localhost:2181"],
@@ -100,6 +102,14 @@ def test_actions_may_be_written_as_words(run: Run, broker: str) -> None:
     assert run("group", "describe", "unspoken", "-b", broker).err == "kbroker group: group 'unspoken' does not exist\n"
 
 
+def test_a_topic_that_is_created_by_mistake_is_named(run: Run, broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
+    said = "kbroker produce: topic 'mistaken-by-me' did not exist, so the broker has created it\n"
+    assert run("produce", "-b", broker, "-t", "mistaken-by-me") == (0, "", said)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\n")))
+    assert run("produce", "-b", broker, "-t", "mistaken-by-me") == (0, "", "")
+
+
 def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
@@ -118,9 +128,9 @@ def serve(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("port", ["clients", "pages"])
-def test_a_taken_port_changes_nothing_on_the_disk(taken: str, tmp_path: Path, port: str) -> None:
-    words = ["--listen", taken] if port == "clients" else ["--listen", "127.0.0.1:0", "--http", taken]
+def test_a_taken_port_of_the_pages_changes_nothing_on_the_disk(taken: str, tmp_path: Path) -> None:
+    """The same for clients' ports is in tests/test_node.py."""
+    words = ["--listen", "127.0.0.1:0", "--http", taken]
     done = serve("--data-dir", tmp_path / "new", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("kbroker serve: cannot listen on ")
@@ -134,14 +144,15 @@ def test_a_taken_port_changes_nothing_on_the_disk(taken: str, tmp_path: Path, po
 
 
 def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "used"):
+    with BrokerProcess(tmp_path / "used") as running:
+        running.process.send_signal(signal.SIGSTOP)  # it writes checkpoints now and then
         before = contents(tmp_path)
         done = serve("--data-dir", tmp_path / "used", "--listen", "127.0.0.1:0")
-        assert (done.returncode, done.stderr.strip()) == (
-            1,
-            f"kbroker serve: another broker is running on {tmp_path / 'used'}",
-        )
-        assert contents(tmp_path) == before
+        after = contents(tmp_path)
+        running.process.send_signal(signal.SIGCONT)
+    said = f"kbroker serve: another broker is running on {tmp_path / 'used'}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert after == before
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -235,9 +235,21 @@ def test_commands_print_only_through_escaping_functions() -> None:
     ways = re.compile(r"(?<![\w.])(?<!def )print\(|stdout\.write\(|stdout\.buffer")
     files = Path(kbroker.cli.__file__).parent.glob("*.py")
     found = {path.name for path in files if ways.search(path.read_text())}
-    # The demo, `serve` and the man page have only text of this process; tables escape each cell.
-    others = {"_document.py", "_say.py", "_table.py", "_terminal.py", "serve.py"}
+    # The demo and `serve` have only text of this process; tables escape each cell.
+    others = {"_say.py", "_table.py", "_terminal.py", "serve.py"}
     assert found - {name for name in found if name.startswith("_demo")} == others
+
+
+def test_a_ready_file_that_is_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "ready"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        announce(1, "localhost", 9092, ready_file=pipe, as_kafka=False)
+        assert os.read(reader, 64) == b"localhost:9092\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_d9_a_broker_with_output_on_a_full_disk_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:

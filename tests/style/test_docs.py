@@ -25,7 +25,7 @@ PAGES = sorted(
         ("kbroker.config.document", "configuration.md"),
         ("kbroker.server.document", "apis.md"),
         ("kbroker.web.document", "metrics.md"),
-        ("kbroker.cli._document", "kbroker.1"),
+        ("requirements.man_page", "kbroker.1"),
     ],
 )
 def test_a_generated_page_is_up_to_date(module: str, page: str) -> None:

@@ -34,12 +34,14 @@ class Site:
     server: HttpServer = field(init=False)
     pieces_made: int = 0
     make_piece: Callable[[], None] = lambda: None
+    make_step: Callable[[], None] = lambda: None
 
     def find(self, path: str) -> Page | None:
         pages: dict[str, Page] = {
             "/short": lambda _query: Reply(200, "text/plain", (b"short",)),
             "/long": lambda _query: Reply(200, "text/plain", self._pieces()),
             "/longer": lambda _query: Reply(200, "text/plain", self._pieces()),
+            "/steps": lambda _query: Reply(200, "text/plain", self._steps()),
             "/fault": lambda _query: Reply(200, "text/plain", (b"x" for _ in [1 / 0])),
             "/early-fault": lambda _query: Reply(1 // 0, "text/plain", ()),
         }
@@ -50,6 +52,12 @@ class Site:
             self.make_piece()
             self.pieces_made += 1
             yield b"%0999d\n" % self.pieces_made
+
+    def _steps(self) -> Iterator[bytes]:
+        for _ in range(20):
+            self.make_step()
+            yield b""
+        yield b"done"
 
     async def answers(self) -> bool:
         return (await get(self.env, "/short")).body == b"short"
@@ -66,6 +74,24 @@ async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
         nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS))
         yield site
         nursery.cancel_scope.cancel()
+
+
+async def test_other_tasks_run_after_an_empty_piece() -> None:
+    async with a_site() as site, trio.open_nursery() as nursery:
+        ticks, seen = 0, list[int]()
+        site.make_step = lambda: seen.append(ticks)
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(tick)
+        assert (await get(site.env, "/steps")).body == b"done"
+        nursery.cancel_scope.cancel()
+    # In each pass of the event loop the order of the tasks is random.
+    assert seen[-1] - seen[0] >= len(seen) - 2
 
 
 async def test_a_connection_can_be_reused_after_a_page() -> None:

@@ -22,6 +22,7 @@ from kbroker.web.view import (
     Views,
     trouble_of,
 )
+from tests.handlers.test_consumer_group_heartbeat import join as join_consumer_group
 from tests.handlers.transactions import add_partitions, init
 from tests.web.asking import Browser, get
 from tests.web.test_pages import commit, create, find_coordinator, observed, produce
@@ -95,6 +96,18 @@ async def test_groups_and_open_transactions_are_shown_with_lag_and_time() -> Non
     (row,) = found["transactions"]["rows"]
     assert (row["transactional_id"], row["state"], row["partitions"]) == ("x", "Ongoing", ["t-1"])
     assert row["start_timestamp_ms"] <= found["at_ms"]
+
+
+async def test_a_group_of_the_new_protocol_is_shown_with_its_members() -> None:
+    async with observed() as (broker, client):
+        await create(client, "t", partitions=2)
+        await find_coordinator(client, "g")
+        assert (await join_consumer_group(client)).error_code == 0
+        (row,) = (await view(broker.env))["groups"]["rows"]
+        group = (await get(broker.env, "/state/group?group=g")).json
+    assert (row["type"], row["state"], row["members"], row["is_steady"]) == ("consumer", "Stable", 1, True)
+    assert (group["member_count"], group["members"][0]["client_id"]) == (1, 'a "client"\n')
+    assert group["group_epoch"] == group["assignment_epoch"] > 0
 
 
 @pytest.mark.parametrize(

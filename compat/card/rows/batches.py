@@ -28,7 +28,7 @@ def part_of(answer: Message) -> Message:
 def stored(client: Client, topic: Topic, *, partition: int = 0, offset: int = 0) -> bytes:
     """The bytes of a partition from an offset on."""
     wanted = {"Partition": partition, "FetchOffset": offset, "PartitionMaxBytes": 1 << 22}
-    asked = {"ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 22, "SessionEpoch": -1}
+    asked: Message = {"ReplicaId": -1, "MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 22, "SessionEpoch": -1}
     asked["Topics"] = [{"Topic": topic.name, "Partitions": [wanted]}]
     answer = client.call("Fetch", client.newest("Fetch", 12), asked)
     return bytes(answer["Responses"][0]["Partitions"][0]["Records"] or b"")

@@ -6,7 +6,7 @@ import functools
 import struct
 
 from compat.card.client import Client
-from compat.card.codec import decode_response, encode_request
+from compat.card.codec import Message, decode_response, encode_request
 from compat.card.registry import Area
 from compat.oracle.frame_table import (
     ACCEPTED_BY_KAFKA,
@@ -68,7 +68,7 @@ def _(client: Client) -> None:
     apis = [("Metadata", 1), ("ApiVersions", 0), ("Metadata", 4), ("ApiVersions", 2)]
     connection = client.connection()
     for number, (api, version) in enumerate(apis):
-        message = {"Topics": []} if api == "Metadata" else {}
+        message: Message = {"Topics": []} if api == "Metadata" else {}
         client.send(connection, api, version, message, correlation_id=number)
     for number, (api, version) in enumerate(apis):
         got = connection.answer()

@@ -187,12 +187,12 @@ def _wrong(make: Callable[[str, int, str], tuple[str, Message]], client: Client)
     for version in versions:
         answer = stranger.call(api, version, make(member.group, member.generation, member.id)[1])
         client.note(f"{api} version {version}", answer)
-        client.note(f"a heartbeat after version {version}", member.beat()["ErrorCode"])
+        client.note_code(f"a heartbeat after version {version}", member.beat()["ErrorCode"])
     member.leave()
 
 
-for _label, _make in WRONG_TO_A_STABLE_GROUP.items():
-    AREA.add(f"a stable group refuses: {_label}", functools.partial(_wrong, _make))
+for _label, _event in WRONG_TO_A_STABLE_GROUP.items():
+    AREA.add(f"a stable group refuses: {_label}", functools.partial(_wrong, _event))
 
 
 @AREA.row("a new member makes the others rejoin", limit_s=40)
@@ -339,8 +339,9 @@ def commit(client: Client, version: int, topic: Topic | str, message: Message) -
 
 def _commits(version: int, client: Client) -> None:
     topic, group = committed_topic(client), client.group()
-    wanted = {topic.name: [(0, 7, "mine"), (1, 0, ""), (2, 2**62, "\u00fcml"), (3, 5, None), (9, 1, "")]}
-    client.note("answer", commit(client, version, topic, committing(group, wanted, leader_epoch=3)))
+    offsets = [(0, 7, "mine"), (1, 0, ""), (2, 2**62, "\u00fcml"), (3, 5, None), (9, 1, "")]
+    message = committing(group, {topic.name: offsets}, leader_epoch=3)
+    client.note("answer", commit(client, version, topic, message))
     client.note("fetched", client.call("OffsetFetch", 7, fetching(group, {topic.name: [0, 1, 2, 3, 9]})))
 
 

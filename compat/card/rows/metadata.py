@@ -34,7 +34,7 @@ for _number in range(14):
 def _(client: Client) -> None:
     for version in (4, 9, 12):
         asked = {"Topics": [{"Name": client.new_name("absent")}], "AllowAutoTopicCreation": False}
-        client.note(f"version {version}", _own(client.call("Metadata", version, asked))["Topics"][0]["ErrorCode"])
+        client.note_code(f"version {version}", _own(client.call("Metadata", version, asked))["Topics"][0]["ErrorCode"])
 
 
 def _named(name: str, client: Client) -> None:

@@ -160,9 +160,9 @@ def _(client: Client) -> None:
     client.note("they differ", one != two)
     for label, (own, epoch) in {"an id without an epoch": (7, -1), "an epoch without an id": (-1, 3)}.items():
         asked = {"TransactionalId": None, "TransactionTimeoutMs": 60_000, "ProducerId": own, "ProducerEpoch": epoch}
-        client.note(label, client.call("InitProducerId", 4, asked)["ErrorCode"])
-    asked = {"TransactionalId": "", "TransactionTimeoutMs": 60_000}
-    client.note("an empty transactional id", client.call("InitProducerId", 4, asked)["ErrorCode"])
+        client.note_code(label, client.call("InitProducerId", 4, asked)["ErrorCode"])
+    empty = {"TransactionalId": "", "TransactionTimeoutMs": 60_000}
+    client.note_code("an empty transactional id", client.call("InitProducerId", 4, empty)["ErrorCode"])
 
 
 @AREA.row("the broker answers while a large request arrives slowly")

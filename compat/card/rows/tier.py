@@ -56,8 +56,8 @@ def _await_local_start(client: Client, topic: Topic, offset: int) -> None:
     while _offset(client, topic, EARLIEST_LOCAL)[0] != offset:
         if deadline.is_over:
             raise NotOffered(
-                f"the broker has not moved segments to the tier within {MOVED_S:.0f} s (it looks at the intervals "
-                "remote.log.manager.task.interval.ms and log.retention.check.interval.ms)"
+                f"the broker has not moved segments to the tier within {MOVED_S:.0f} s; it does so in the intervals "
+                "remote.log.manager.task.interval.ms and log.retention.check.interval.ms"
             )
         time.sleep(0.05)
 
@@ -140,7 +140,7 @@ def _(client: Client) -> None:
     _await_local_start(client, topic, 4)
     client.note("up to 3", client.call("DeleteRecords", 2, delete(topic.name, 0, 3))["Topics"])
     client.note("earliest", list(_offset(client, topic, -2)))
-    client.note("offset 2", parts(fetched(client, 12, fetch(topic, 12, wanted(0, 2))))[0]["ErrorCode"])
+    client.note_code("offset 2", parts(fetched(client, 12, fetch(topic, 12, wanted(0, 2))))[0]["ErrorCode"])
 
 
 REFUSED = {
@@ -156,7 +156,7 @@ def _refused(configs: dict[str, str], client: Client) -> None:
     listed = [{"Name": key, "Value": value} for key, value in settings.items()]
     topic = {"Name": client.new_name("refused"), "NumPartitions": 1, "ReplicationFactor": 1, "Configs": listed}
     answer = client.call("CreateTopics", 7, {"Topics": [topic], "timeoutMs": 10_000})
-    client.note("answer", answer["Topics"][0]["ErrorCode"])
+    client.note_code("answer", answer["Topics"][0]["ErrorCode"])
 
 
 for _label, _configs in REFUSED.items():

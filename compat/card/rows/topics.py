@@ -175,7 +175,7 @@ def _(client: Client) -> None:
         return bool(found[0]["ErrorCode"] != 36)
 
     client.until(is_created, "the deleted topic still exists")
-    client.note("code", found[0]["ErrorCode"])
+    client.note_code("code", found[0]["ErrorCode"])
     client.note("the id differs", found[0]["TopicId"] != topic.id)
 
 

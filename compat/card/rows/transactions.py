@@ -29,7 +29,7 @@ class Transactions:
 
     def __init__(self, client: Client, *, new: bool = False) -> None:
         if new:
-            client.session.require_feature("transaction.version", 2)
+            client.session.require_feature(TV, 2)
         self.client, self.new = client, new
         self.name = client.transactional_id()
         self.producer: Producer = (-1, -1)
@@ -141,6 +141,11 @@ PRODUCERS: dict[str, Callable[[Producer], Producer]] = {
 }
 
 
+TV = "transaction.version"
+# With transaction.version 2 Kafka remembers the former epoch of a producer that it has fenced, and answers a retry.
+DEPENDS_ON_FEATURE = ("InitProducerId again", "Ongoing", "the right producer")
+
+
 def _brought_to(client: Client, state: str, *, new: bool) -> Transactions:
     own, topic = Transactions(client, new=new), topic_of(client)
     if state == "unknown":
@@ -162,13 +167,17 @@ def _event(event: str, state: str, new: bool, client: Client) -> None:
     for label, choose in PRODUCERS.items():
         if state == "unknown" and label != "the right producer":
             continue
+        if (event, state, label) == DEPENDS_ON_FEATURE and not new and client.session.features.get(TV, 0) < 2:
+            for skipped in (label, f"{label}: the state after that", f"{label}: the next InitProducerId"):
+                client.skip(skipped)
+            continue
         own = _brought_to(client, state, new=new)
         client.note(label, EVENTS[event](own, topic_of(client), choose(own.producer)))
         after = own.described()
         after["ProducerEpoch"] = "an epoch" if after["ProducerEpoch"] >= 0 else "none"
         client.note(f"{label}: the state after that", after)
         # What was answered and what is stored lead to the same future; this also ends an open transaction.
-        client.note(f"{label}: the next InitProducerId", own.init()["ErrorCode"])
+        client.note_code(f"{label}: the next InitProducerId", own.init()["ErrorCode"])
 
 
 for _new in (False, True):
@@ -206,7 +215,7 @@ def _aborted(new: bool, client: Client) -> None:
         client.note(f"record {number}", own.produce(topic, b"%d" % number, sequence))
         for isolation in (0, 1):
             client.note(f"open {number}, isolation level {isolation}", _read(client, topic, isolation))
-        client.note(f"end {number}", own.end(is_commit=is_commit)["ErrorCode"])
+        client.note_code(f"end {number}", own.end(is_commit=is_commit)["ErrorCode"])
     for isolation in (0, 1):
         client.note(f"at the end, isolation level {isolation}", _read(client, topic, isolation))
 
@@ -239,11 +248,11 @@ def _fenced(new: bool, client: Client) -> None:
         old.add((topic.name, 0))
     client.note("a record", old.produce(topic, b"old", 0))
     before = old.producer
-    client.note("a new producer with the same id", old.init()["ErrorCode"])
+    client.note_code("a new producer with the same id", old.init()["ErrorCode"])
     client.note("its record is aborted", _read(client, topic, 1))
     client.note("the old one writes", old.produce(topic, b"late", 1, producer=before))
     client.note("the old one adds a partition", old.add((topic.name, 0), producer=before))
-    client.note("the old one commits", old.end(is_commit=True, producer=before)["ErrorCode"])
+    client.note_code("the old one commits", old.end(is_commit=True, producer=before)["ErrorCode"])
 
 
 for _new in (False, True):
@@ -276,7 +285,7 @@ def _(client: Client) -> None:
 @AREA.row("timeouts of transactions are bounded")
 def _(client: Client) -> None:
     for timeout_ms in (0, -1, 900_000, 900_001, 2**31 - 1):
-        client.note(f"{timeout_ms} ms", Transactions(client).init(timeout_ms=timeout_ms)["ErrorCode"])
+        client.note_code(f"{timeout_ms} ms", Transactions(client).init(timeout_ms=timeout_ms)["ErrorCode"])
 
 
 @AREA.row("unknown partitions fail all partitions of AddPartitionsToTxn")
@@ -297,12 +306,13 @@ def _(client: Client) -> None:
     own.init()
     own.add((topic.name, 0))
     client.note("ongoing", own.described())
-    for label, filters in {
+    filters: dict[str, Message] = {
         "all": {}, "by state": {"StateFilters": ["Ongoing"]}, "by another state": {"StateFilters": ["Empty"]},
         "by an unknown state": {"StateFilters": ["?"]}, "by producer": {"ProducerIdFilters": [own.producer[0]]},
         "by duration": {"DurationFilter": 3_600_000},
-    }.items():  # fmt: skip
-        answer = client.call("ListTransactions", 1, {"DurationFilter": -1, **filters})
+    }  # fmt: skip
+    for label, chosen in filters.items():
+        answer = client.call("ListTransactions", 1, {"DurationFilter": -1, **chosen})
         answer["TransactionStates"] = [
             each for each in answer["TransactionStates"] if each["TransactionalId"] == own.name
         ]
@@ -314,7 +324,7 @@ def _offsets(new: bool, is_commit: bool, client: Client) -> None:
     topic, group, own = topic_of(client), client.group(), Transactions(client, new=new)
     own.init()
     if not new:
-        client.note("the group is added", own.add_offsets(group)["ErrorCode"])
+        client.note_code("the group is added", own.add_offsets(group)["ErrorCode"])
     partitions = [{"PartitionIndex": 0, "CommittedOffset": 7, "CommittedMetadata": "seven"}]
     message = {
         "TransactionalId": own.name, "GroupId": group, "ProducerId": own.producer[0], "ProducerEpoch": own.producer[1],

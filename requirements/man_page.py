@@ -1,10 +1,11 @@
-"""Prints the man page, from the parsers: `python -m kbroker.cli._document > docs/kbroker.1`."""
+"""Prints the man page, from the parsers: `python -m requirements.man_page > docs/kbroker.1`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator
 
 from kbroker import __version__
@@ -91,4 +92,4 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    sys.stdout.write(page())
