@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import PolicyViolationError
 
 from kbroker.cli import main
+from kbroker.spark import client
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.pieces import SegmentPiece
 from kbroker.spark.planning import batch_tasks
@@ -139,6 +140,8 @@ def read_by_spark(address: str, store: Path, topic: str) -> set[tuple[int, int, 
     pieces = [piece for task in batch_tasks(options) for piece in task]
     assert any(isinstance(piece, SegmentPiece) for piece in pieces)
     rows = [row for piece in pieces for batch in read_piece(options, piece) for row in batch.to_pylist()]
+    while client._OPEN:
+        client._OPEN.popitem()[1].close()
     return {(row["partition"], row["offset"], row["value"]) for row in rows}
 
 
@@ -147,7 +150,12 @@ def as_read(records: Records) -> set[tuple[int, int, bytes | None]]:
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+    """The objects in the store; a broker may be deleting some."""
+    found: dict[str, bytes] = {}
+    for path in sorted(store.rglob("*")):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            found[str(path.relative_to(store))] = path.read_bytes()
+    return found
 
 
 class Target(NamedTuple):
