@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,3 +177,29 @@ def test_an_unreachable_store_is_reported_in_one_line(bucket: Bucket) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("kbroker tier: the store: ")
     assert bucket.server.secret_key not in done.stderr
+
+
+def test_a_bucket_is_attached_to_another_cluster(bucket: Bucket, tmp_path: Path) -> None:
+    """Up to an offset inside a segment, so that the object is larger than the segment."""
+    site, name = bucket.site, "parts"
+    site.create(name, {**TIERED, **ONLY_THE_ACTIVE_ONE})
+    site.produce(name, Records([0, 0, 0, 2], records=3, padding=2_000).batches())
+    Sites([site]).expect(lambda each: each.offset(name, LATEST_TIERED)[1], 8)
+    objects = {each: bucket.contents(each) for kind in ("log", "manifest.json") for each in bucket.objects(kind)}
+    site.broker.kill()
+    other = KbrokerProcess(tmp_path, overrides=bucket.config.read_text().split())
+    other.start()
+    try:
+        address = f"127.0.0.1:{other.port}"
+        words = ["-b", address, "--config", bucket.config, "-t", name, "--as", "attached", "--until-offset", 7]
+        done = tier("attach", *words)
+        assert done.returncode == 0, done
+        read = [sys.executable, "-m", "kbroker", "consume", "-b", address, "-t", "attached", "--exit-at-end"]
+        consumed = subprocess.run([*read, "-o", "beginning"], capture_output=True, text=True, check=True, timeout=60)
+        values = [line.partition("|")[0] for line in consumed.stdout.splitlines()]
+        assert values == [f"v{batch}-{place}" for batch in range(2) for place in range(3)]
+    finally:
+        other.stop()
+        site.broker.start()
+        site.await_leaders(NAME)
+    assert {each: bucket.contents(each) for each in objects} == objects

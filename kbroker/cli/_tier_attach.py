@@ -250,9 +250,10 @@ class _Attachment:
 
         def is_done() -> bool:
             starts, latest = (log_offsets(self._client, ends, which) for which in (EARLIEST, LATEST))
-            # Markers of aborted transactions may follow the end.
+            # Markers of aborted transactions may follow the end, and retention may have raised the start.
             return all(
-                starts.get(at) == one.start_offset and latest.get(at, 0) >= one.end_offset for at, one in ends.items()
+                starts.get(at, -1) >= one.start_offset and latest.get(at, -1) >= one.end_offset
+                for at, one in ends.items()
             )
 
         self._until(

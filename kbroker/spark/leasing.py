@@ -43,10 +43,10 @@ class HeldOffsets:
             return
         # A client is only imported if it is needed.
         from kbroker.client.leases import release, take  # noqa: PLC0415
-        from kbroker.spark.client import kept_client  # noqa: PLC0415
+        from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
         try:
-            with kept_client(settings) as client:
+            with BrokerClient(settings) as client:
                 self._id = self._id or f"spark-{uuid_to_text(client.cluster.env.new_uuid())}"
                 for topic, offsets in by_topic.items():
                     before = self._held.get(topic)
@@ -62,10 +62,10 @@ class HeldOffsets:
         if self._options.client is None or not self._held:
             return
         from kbroker.client.leases import leases, release  # noqa: PLC0415
-        from kbroker.spark.client import kept_client  # noqa: PLC0415
+        from kbroker.spark.client import BrokerClient  # noqa: PLC0415
 
         try:
-            with kept_client(self._options.client) as client:
+            with BrokerClient(self._options.client) as client:
                 for topic in self._held:
                     mine = [one for one in leases(client.cluster, topic) if one.id == self._id]
                     release(client.cluster, topic, mine)

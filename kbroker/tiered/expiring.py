@@ -32,7 +32,7 @@ from kbroker.tiered.api import (
     RetriableRemoteStorageError,
 )
 from kbroker.tiered.calls import plugin_errors
-from kbroker.tiered.layout import AttachedObjects
+from kbroker.tiered.layout import is_attached
 from kbroker.tiered.partition import NOTHING, TierCounters
 from kbroker.tiered.plan import (
     DoomedSegment,
@@ -275,7 +275,7 @@ async def delete_segment(tools: TierTools, counters: TierCounters, metadata: Rem
 def delete_data(tools: TierTools, metadata: RemoteLogSegmentMetadata) -> None:
     """Delete the objects of a segment, unless they are attached. Blocking. Errors: RemoteStorageError."""
     tools.indexes.remove(metadata.remote_log_segment_id.id)
-    if AttachedObjects.of(metadata) is not None:
+    if is_attached(metadata):
         return
     with plugin_errors("delete_log_segment_data"):
         tools.storage.delete_log_segment_data(metadata)

@@ -100,11 +100,11 @@ class AttachedObjects(NamedTuple):
     @classmethod
     def of(cls, metadata: RemoteLogSegmentMetadata) -> AttachedObjects | None:
         """None for a segment that is not attached. Errors: RemoteStorageError if its metadata are not possible."""
-        custom = metadata.custom_metadata
-        if custom is None or not custom.startswith(_ATTACHED.encode()):
+        if not is_attached(metadata):
             return None
+        assert metadata.custom_metadata is not None
         try:
-            stem, size, opened = custom.decode().removeprefix(_ATTACHED).split(" ")
+            stem, size, opened = metadata.custom_metadata.decode().removeprefix(_ATTACHED).split(" ")
             # Any client may write to the metadata topic, so a name may try to lead out of the store.
             if parse_object_name(f"{stem}.{SEGMENT}") is None:
                 raise ValueError(f"{stem!r} is not the name of a segment")
@@ -113,6 +113,11 @@ class AttachedObjects(NamedTuple):
         except ValueError as error:
             segment_id = metadata.remote_log_segment_id.id
             raise RemoteStorageError(f"the attached segment {segment_id} cannot be used: {error}") from error
+
+
+def is_attached(metadata: RemoteLogSegmentMetadata) -> bool:
+    """Whether a segment's objects are not its own, so that nothing may delete them; also if their names are damaged."""
+    return metadata.custom_metadata is not None and metadata.custom_metadata.startswith(_ATTACHED.encode())
 
 
 def object_stem(metadata: RemoteLogSegmentMetadata) -> str:

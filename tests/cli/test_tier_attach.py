@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,11 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import PolicyViolationError
 
 from kbroker.cli import main
+from kbroker.spark import client
+from kbroker.spark.options import SourceOptions
+from kbroker.spark.pieces import SegmentPiece
+from kbroker.spark.planning import batch_tasks
+from kbroker.spark.reading import read_piece
 from tests.cli.conftest import Done, Run
 from tests.cli.tiered import Served, Site, TieredBroker
 
@@ -128,8 +133,29 @@ def store(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copied
 
 
+def read_by_spark(address: str, store: Path, topic: str) -> set[tuple[int, int, bytes]]:
+    """What the tasks of `format("kbroker")` read: partition, offset and value of each record."""
+    given = {"subscribe": topic, "kafka.bootstrap.servers": address, "rsm.config.dir": str(store)}
+    options = SourceOptions.parse(given).for_batch()
+    pieces = [piece for task in batch_tasks(options) for piece in task]
+    assert any(isinstance(piece, SegmentPiece) for piece in pieces)
+    rows = [row for piece in pieces for batch in read_piece(options, piece) for row in batch.to_pylist()]
+    while client._OPEN:
+        client._OPEN.popitem()[1].close()
+    return {(row["partition"], row["offset"], row["value"]) for row in rows}
+
+
+def as_read(records: Records) -> set[tuple[int, int, bytes | None]]:
+    return {(index, one.offset, one.value) for index, held in records.items() for one in held}
+
+
 def contents(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+    """The objects in the store; a broker may be deleting some."""
+    found: dict[str, bytes] = {}
+    for path in sorted(store.rglob("*")):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            found[str(path.relative_to(store))] = path.read_bytes()
+    return found
 
 
 class Target(NamedTuple):
@@ -161,6 +187,7 @@ def test_an_attached_topic_has_the_records_of_the_old_one(source: Source, target
     done = target.attach(run, "-t", TOPIC)
     assert done.code == 0, (done.out, done.err)
     assert read_both(target.served.address, TOPIC) == (source.committed, source.uncommitted)
+    assert read_by_spark(target.served.address, target.store, TOPIC) == as_read(source.uncommitted)
     with closing(KafkaConsumer(bootstrap_servers=target.served.address)) as consumer:
         for index, records in source.uncommitted.items():
             for one in records[::17]:
@@ -253,6 +280,7 @@ def test_an_attached_topic_may_end_inside_a_segment(source: Source, target: Targ
     assert done.code == 0, done
     assert "will be aborted" in done.out
     committed, uncommitted = read_both(target.served.address, how)
+    assert read_by_spark(target.served.address, target.store, how) == as_read(uncommitted)
     for index in range(PARTITIONS):
         records = uncommitted[index]
         # Whole batches: those of 10 records of a partition.

@@ -77,7 +77,13 @@ def test_only_kafkas_and_kbrokers_own_keys_are_declared() -> None:
     assert {name for name in BROKER if name not in DEFINITIONS["broker"]} == {
         name for name in BROKER if name.startswith("kbroker.")
     }
-    assert {name for name in TOPIC if name not in DEFINITIONS["topic"]} == {"kbroker.remote.flush.timestamp.ms"}
+    assert {name for name in TOPIC if name not in DEFINITIONS["topic"]} == {
+        "kbroker.attached.end.offsets",
+        "kbroker.attached.leader.epoch",
+        "kbroker.read.only",
+        "kbroker.remote.flush.timestamp.ms",
+        "kbroker.retention.leases",
+    }
 
 
 def test_dynamic_keys_are_those_of_kafka() -> None:
