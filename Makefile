@@ -35,7 +35,7 @@ CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
-		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
+		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) --ignore compat/card $$ARGS"') \
 		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..150 --small') \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
