@@ -14,7 +14,7 @@ from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.local import LocalRemoteStorage
-from kbroker.web.health import _warnings
+from kbroker.web import health
 from tests.broker.test_tier_lifecycle import QUICK, TIERED, fill, read_all, until
 from tests.handlers.asking import create_topic
 
@@ -183,7 +183,7 @@ async def test_a_store_that_lost_some_segments_is_a_warning(caplog: pytest.LogCa
 
 def warnings(broker: MemoryBroker) -> list[str]:
     assert broker.node.broker is not None
-    return _warnings(broker.node.broker)
+    return health.warnings(broker.node.broker)
 
 
 NEW_TOPICS = "new tiered topics cannot be copied to the store yet"
