@@ -113,6 +113,7 @@ SETTINGS: Final = (
         False,
         name="kbroker.read.only",
         kind=Kind.BOOLEAN,
+        internal=True,  # described only where it is set: a stock topic has Kafka's settings
         doc="Whether the broker refuses to append records that clients produce to the topic, with POLICY_VIOLATION.",
     ),
     Setting(
