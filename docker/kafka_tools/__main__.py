@@ -2,7 +2,8 @@
 
 Compose files call these tools in health checks and init containers, so flags, the important lines of the output and
 exit codes are those of Kafka: 0, or 1 for failures, wrong usage and --help. `link-tools` makes a link to
-`kafka-tool` for each name that `kafka-tool` prints. A tool that kbroker cannot replace fails with a reason.
+`kafka-tool` for each name that `kafka-tool` prints. One of them is `cub`, with which scripts for Confluent's images
+wait for brokers. A tool that kbroker cannot replace fails with a reason.
 
 Source  the tools of Apache Kafka 4.3.1, and tests that run them beside these
 """
@@ -17,10 +18,14 @@ from importlib import import_module
 from typing import Final
 
 from kbroker import __version__, build, cli
-from kbroker.cli import _table
+from kbroker.cli import _admin, _table
 from kbroker.cli._say import say
 
 EXIT_FAILED: Final = 1
+# Kafka's admin client retries for default.api.timeout.ms. Init containers rely on it: `kafka-topics --list` is their
+# usual way to wait for a broker.
+BROKER_WAIT_MS: Final = 60_000
+_FAILS_AT_ONCE: Final = "kafka-broker-api-versions"
 
 
 def _command(command: str, words: Sequence[str]) -> int:
@@ -28,9 +33,19 @@ def _command(command: str, words: Sequence[str]) -> int:
     return cli.main([command, *words])
 
 
+def _unasked(words: Sequence[str]) -> list[str]:
+    """The flags, with agreement to a deletion: Kafka's tools do not ask."""
+    return [*words, "--yes"] if "--delete" in words else list(words)
+
+
+def _topics(words: Sequence[str]) -> int:
+    """kafka-topics."""
+    return _command("topic", _unasked(words))
+
+
 def _groups(words: Sequence[str]) -> int:
     """kafka-consumer-groups: Kafka's tool succeeds even if it prints an error, and scripts rely on that."""
-    _command("group", words)
+    _command("group", _unasked(words))
     return 0
 
 
@@ -56,7 +71,8 @@ TOOLS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "kafka-server-start": partial(_own, "server", "start"),
     "kafka-server-stop": partial(_own, "server", "stop"),
     "kafka-storage": partial(_own, "server", "storage"),
-    "kafka-topics": partial(_command, "topic"),
+    "kafka-topics": _topics,
+    "cub": partial(_own, "administration", "cub"),
 }
 _NOT_HERE: Final = "kbroker has no replacement for it; run Apache Kafka's tool against this broker"
 MISSING: Final[Mapping[str, str]] = {
@@ -87,7 +103,7 @@ def main(tool: str, words: Sequence[str]) -> int:
     if tool == "kafka-tool":
         print("\n".join([*TOOLS, *MISSING]))
         return 0
-    if words and words[0] == "--version":
+    if "--version" in words:
         print(f"kbroker {__version__} ({build()})")
         return 0
     if reason := MISSING.get(tool):
@@ -95,6 +111,7 @@ def main(tool: str, words: Sequence[str]) -> int:
         return EXIT_FAILED
     # Programs read these tools; even on a terminal the output is Kafka's.
     _table.draws = False
+    _admin.broker_wait_ms = None if tool == _FAILS_AT_ONCE else BROKER_WAIT_MS
     try:
         code = TOOLS[tool](words)
         sys.stdout.flush()

@@ -14,10 +14,11 @@ from typing import Any, Final
 import wire.messages
 from kbroker import __version__
 from kbroker.cli import CommandFailed, Parser
-from kbroker.cli._admin import add_connection_flags, admin_client, explain_code
+from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, connected, explain_code
 from kbroker.cli._say import say
 from kbroker.client.cluster import Cluster
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
+from kbroker.runtime.clocks import RealClocks
 from wire.errors import ErrorCode, check
 from wire.messages.api_versions import ApiVersionsRequest
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -42,13 +43,15 @@ _METADATA_VERSION: Final = "metadata.version"
 _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _ELECTIONS: Final = {"preferred": 0, "unclean": 1}
 _ASK_VERSIONS: Final = ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
+_FLAGS_AFTER_ACTION: Final = {"cub", "kafka-cluster"}
+_LOOK_MS: Final = 200
 _ALREADY_ELECTED: Final = {ErrorCode.ELECTION_NOT_NEEDED}
 
 
 def _parser(tool: str, actions: Mapping[str, str] | None = None) -> tuple[Parser, dict[str, argparse.ArgumentParser]]:
-    """A parser with the connection's flags, which come before the action as in Kafka's tools; kafka-cluster differs."""
+    """A parser with the connection's flags, which come before the action as in Kafka's tools, except in some tools."""
     parser = Parser(prog=tool)
-    if tool != "kafka-cluster":
+    if tool not in _FLAGS_AFTER_ACTION:
         add_connection_flags(parser)
     if actions is None:
         return parser, {}
@@ -96,6 +99,26 @@ def cluster(words: Sequence[str]) -> int:
     add_connection_flags(actions["cluster-id"])
     with admin_client(parser.parse_args(list(words))) as client:
         say(f"Cluster ID: {_described(client).cluster_id}")
+    return 0
+
+
+def cub(words: Sequence[str]) -> int:
+    """cub kafka-ready -b HOST:PORT BROKERS SECONDS, of Confluent's images: wait until so many brokers run."""
+    parser, actions = _parser("cub", {"kafka-ready": "wait for brokers"})
+    ready = actions["kafka-ready"]
+    add_connection_flags(ready)
+    ready.add_argument("-c", "--config", type=Path, dest="command_config", metavar="FILE")
+    ready.add_argument("brokers", type=int)
+    ready.add_argument("timeout_s", type=int, metavar="SECONDS")
+    options = parser.parse_args(list(words))
+    clock = RealClocks()
+    end_ms = clock.now_ms() + options.timeout_s * 1000
+    waiting = {"bootstrap_timeout_ms": max(options.timeout_s, 1) * 1000, "waits_for_broker": True}
+    with connected(client_settings(options) | waiting) as client:
+        while (found := len(client.metadata([]).brokers)) < options.brokers:
+            if clock.now_ms() >= end_ms:
+                raise CommandFailed(f"expected {options.brokers} brokers, but found {found}")
+            client.wait(_LOOK_MS)
     return 0
 
 

@@ -107,6 +107,7 @@ class Tier:
             report=logger.warning,
         )
         self._nursery: trio.Nursery | None = None
+        self._checkers = broker.env.threads(1)  # the environment remembers every pool, so there is one
         self._changed = trio.Event()
         self._removed: set[UUID] = set()
         self._is_store_usable = True
@@ -197,7 +198,7 @@ class Tier:
                 for name in checks:
                     if (ask := getattr(storage, name, None)) is not None:
                         with plugin_errors(name):
-                            await self._broker.env.threads(1).run_blocking(ask)
+                            await self._checkers.run_blocking(ask)
             except RemoteStorageError as error:
                 failure = error
             answered.set()

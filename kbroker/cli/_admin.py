@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP_SERVER: Final = "localhost:9092"
 BOOTSTRAP_TIMEOUT_MS: Final = 10_000
+broker_wait_ms: int | None = None
+"""How long a command without default.api.timeout.ms waits until a broker answers; None: it fails at once."""
 _LOCAL: Final = re.compile(r"at (localhost|127\.|\[::1\])")
 
 
@@ -105,9 +107,10 @@ def client_settings(options: argparse.Namespace, *, known: Mapping[str, Any] | N
         raise CommandFailed(str(error)) from error
     for key in ignored:
         note(f"kbroker: ignoring the client setting {key}, which has no effect here")
-    # Only with default.api.timeout.ms does a command wait until a broker answers.
-    waits = "bootstrap_timeout_ms" in settings
-    found = {"bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS, **settings, "bootstrap_servers": servers}
+    # A command waits until a broker answers only with default.api.timeout.ms, or if it stands for a tool of Kafka's.
+    waits = broker_wait_ms is not None or "bootstrap_timeout_ms" in settings
+    bootstrap_ms = BOOTSTRAP_TIMEOUT_MS if broker_wait_ms is None else broker_wait_ms
+    found = {"bootstrap_timeout_ms": bootstrap_ms, **settings, "bootstrap_servers": servers}
     return found | {"waits_for_broker": waits}
 
 

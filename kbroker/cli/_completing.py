@@ -22,6 +22,8 @@ BROKER_TIMEOUT_MS: Final = 1_000
 _FILE_NAMES: Final = frozenset({"FILE", "DIR"})
 _BREAKS: Final = re.compile(r".*[=:]")
 """What bash regards as words before the one to complete."""
+_SPECIAL: Final = re.compile(r"[^\w@%+=:,./-]")
+"""What may have a meaning to bash, which inserts a candidate as it is; any client can choose the name of a group."""
 
 
 class Candidate(NamedTuple):
@@ -40,7 +42,8 @@ def complete(shell: str, line: str) -> Iterator[str]:
         elif word.startswith(current):
             text = " ".join(help.split())
             if shell == "bash":
-                yield word[len(found[0]) :] if (found := _BREAKS.match(current)) else word
+                rest = word[len(found[0]) :] if (found := _BREAKS.match(current)) else word
+                yield _SPECIAL.sub(r"\\\g<0>", rest)
             elif shell == "zsh":
                 yield word.replace(":", "\\:") + (f":{text}" if text else "")
             else:

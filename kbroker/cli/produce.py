@@ -153,8 +153,10 @@ def _send_all(
     except RecordTooLarge as error:
         raise CommandFailed(f"line {error.number} cannot be sent: {error.message}") from error
     except NotStored as error:
+        # Lines before it may wait for other partitions.
+        lost = "later lines" if error.first == error.number else f"lines from {error.first} on"
         said = explain(error.reason)
-        raise CommandFailed(f"line {error.number} was not stored, and later lines may be lost: {said}") from error
+        raise CommandFailed(f"line {error.number} was not stored, and {lost} may be lost: {said}") from error
 
 
 def _lines(

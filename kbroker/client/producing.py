@@ -4,6 +4,9 @@ Theory of operation: batches are sent ahead without waiting, up to a number for 
 first receives the answers to all others. Then it repeats the unacknowledged batches of each partition in order, one at
 a time and with their sequence numbers, so that an idempotent producer writes no record twice.
 
+A broker accepts any sequence number as a producer's first one in a partition. So an idempotent producer waits for the
+answer to a partition's first batch before it sends the second one, which would otherwise take its place if it failed.
+
 Source  KIP-98; KafkaProducer of Apache Kafka 4.3.1
 """
 
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial as bound
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, Self
 
 from kbroker.client.cluster import Cluster, Partition, throttled
@@ -52,12 +55,13 @@ def most_bytes(record: Record) -> int:
 
 
 class NotStored(Exception):
-    """A record was not written: its number, and the reason."""
+    """A record was not written: its number, and the reason; `first` is the first record that may be lost with it."""
 
-    def __init__(self, number: int, reason: KafkaError) -> None:
+    def __init__(self, number: int, reason: KafkaError, *, first: int) -> None:
         super().__init__(number, reason)
         self.number = number
         self.reason = reason
+        self.first = first
 
 
 class RecordTooLarge(KafkaError):
@@ -100,10 +104,12 @@ class Producer:
         self._codec = codec
         self._open: dict[Partition, _Batch] = {}
         self._open_bytes = 0
+        self._adding: int | None = None  # the number of the first record that is being added
         self._turn = 0
         self._unacknowledged: dict[Partition, deque[_Batch]] = defaultdict(deque)
         self._in_flight: dict[int, deque[_Batch]] = defaultdict(deque)
         self._sequences: dict[Partition, int] = defaultdict(int)
+        self._begun: set[Partition] = set()  # the broker has stored a batch, and knows the next sequence number
         self.creates_topic = False
         """Whether the broker was asked to create the topic, because it did not exist."""
         self.partition_count, self._available = self._partitions()
@@ -138,7 +144,9 @@ class Producer:
         if partition is None and record.key is not None:
             partition = partition_of_key(record.key, self.partition_count)
         place = self._topic, self._cluster.env.random.choice(self._available) if partition is None else partition
+        self._adding = number
         self._add(place, build_batch, [record], [number], size)
+        self._adding = None
 
     def _too_large(self, size: int, number: int) -> RecordTooLarge:
         said = f"the record has {size} bytes, more than max.request.size={self._settings['max_request_size']}"
@@ -165,11 +173,13 @@ class Producer:
         encode = bound(encoder.batch, timestamp_ms=timestamp_ms)
         step = len(places)
         for first in range(min(step, len(values))):
+            self._adding = number + first
             place = self._topic, places[(self._turn + first) % step]
             mine = values[first::step]
             for start, end, size in self._portions(place, mine, extra):
                 numbers = range(number + first + start * step, number + first + end * step, step)
                 self._add(place, encode, mine[start:end], numbers, size)
+        self._adding = None
         self._turn += len(values)
 
     def _portions(self, place: Partition, values: Sequence[bytes], extra: int) -> Iterator[tuple[int, int, int]]:
@@ -215,6 +225,9 @@ class Producer:
     def flush(self) -> None:
         """Send all records and wait until they are acknowledged."""
         self._dispatch_all()
+        self._receive_all()
+
+    def _receive_all(self) -> None:
         for node_id, batches in list(self._in_flight.items()):  # recovery may add the broker that a leader moved to
             while batches:
                 self._receive(node_id)
@@ -231,6 +244,8 @@ class Producer:
             batch.base_sequence = self._sequences[place]
             self._sequences[place] = (batch.base_sequence + len(batch.records)) & MAX_SEQUENCE
         self._unacknowledged[place].append(batch)
+        if batch.base_sequence != NO_SEQUENCE and len(self._unacknowledged[place]) > 1 and place not in self._begun:
+            self._receive_all()
         try:
             node_id = self._cluster.leader(place)
             while len(self._in_flight[node_id]) >= self._settings["max_in_flight_requests_per_connection"]:
@@ -268,6 +283,7 @@ class Producer:
         if each.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             said = next((one.batch_index_error_message for one in each.record_errors), None) or each.error_message
             check(each.error_code, said)
+        self._begun.add(batch.partition)
         self._unacknowledged[batch.partition].remove(batch)
 
     def _recover(self, failure: KafkaError) -> None:
@@ -277,11 +293,17 @@ class Producer:
                 with suppress(KafkaError):
                     self._accept(node_id)
         if not self._settings["retries"] and failure.code is not ErrorCode.MESSAGE_TOO_LARGE:
-            lost = [batch.numbers[0] for waiting in self._unacknowledged.values() for batch in waiting]
-            raise NotStored(min(lost), failure) from failure
+            refused = [batch.numbers[0] for waiting in self._unacknowledged.values() for batch in waiting]
+            raise NotStored(min(refused), failure, first=self._first_lost()) from failure
         for waiting in self._unacknowledged.values():
             while waiting:
                 self._store(waiting)
+
+    def _first_lost(self) -> int:
+        """The number of the first record that the broker has not acknowledged."""
+        waiting = chain(self._open.values(), *self._unacknowledged.values())
+        adding = () if self._adding is None else (self._adding,)
+        return min(chain(adding, (batch.numbers[0] for batch in waiting)))
 
     def _store(self, waiting: deque[_Batch]) -> None:
         """Write the first of a partition's batches; a batch of several records that is too large is split."""
@@ -300,7 +322,7 @@ class Producer:
             self._cluster.retry(attempt, [batch.partition], timeout_ms=timeout_ms)
         except KafkaError as error:
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE or len(batch.records) == 1:
-                raise NotStored(batch.numbers[0], error) from error
+                raise NotStored(batch.numbers[0], error, first=self._first_lost()) from error
             half = len(batch.records) // 2
             self._settings["batch_size"] = batch.size // 2  # the next ones need no split
             sequence = batch.base_sequence

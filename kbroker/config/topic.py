@@ -13,6 +13,8 @@ from kbroker.config.settings import DAY, HOUR, MAX_INT64, MINUTE, Setting, decla
 from kbroker.config.values import Kind
 from kbroker.config.without_effect import without_effect
 
+MAX_ATTACHED_EPOCH: Final = 1 << 30
+"""Elections raise the leader epoch, which is an int32: an epoch that overflows could be neither stored nor sent."""
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
 _END: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,19}", re.ASCII)
 _OF_THE_BROKER: Final = {one.name: one for area in (LogSettings, CleanerSettings) for one in declarations(area)}
@@ -104,7 +106,7 @@ SETTINGS: Final = (
         name="kbroker.attached.leader.epoch",
         kind=Kind.INT,
         at_least=-1,
-        at_most=(1 << 31) - 2,
+        at_most=MAX_ATTACHED_EPOCH,
         internal=True,
         doc="The last leader epoch of these segments. The first one of the topic is the next. Set by `kbroker tier "
         "attach`.",

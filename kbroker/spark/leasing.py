@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kbroker.spark.errors import KbrokerSourceError
 from kbroker.spark.options import SourceOptions
 from kbroker.spark.positions import Offsets
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 from wire.types import uuid_to_text
 
 if TYPE_CHECKING:
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 MOST_TOPICS: Final = 100
 """A query of more topics takes no leases: each one costs requests and records of the cluster's metadata."""
+
+REFUSALS: Final = frozenset(
+    {
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+"""Answers that would be the same for the next batch of a stream."""
 
 logger = logging.getLogger("kbroker.spark")
 
@@ -31,6 +42,7 @@ class HeldOffsets:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._id = ""
+        self._is_refused = False
         self._held: dict[str, Lease] = {}
 
     def hold(self, start: Offsets) -> None:
@@ -39,7 +51,7 @@ class HeldOffsets:
         for (topic, index), offset in start.items():
             by_topic.setdefault(topic, {})[index] = offset
         settings, ttl_ms = self._options.client, self._options.lease_ms
-        if settings is None or not ttl_ms or len(by_topic) > MOST_TOPICS:
+        if settings is None or not ttl_ms or len(by_topic) > MOST_TOPICS or self._is_refused:
             return
         # A client is only imported if it is needed.
         from kbroker.client.leases import release, take  # noqa: PLC0415
@@ -55,6 +67,7 @@ class HeldOffsets:
                         release(client.cluster, topic, [before])
         except (KafkaError, KbrokerSourceError, OSError) as error:
             self._held.clear()
+            self._is_refused = isinstance(error, KafkaError) and error.code in REFUSALS
             logger.info("reading without a lease: %s", error)
 
     def give_back(self) -> None:

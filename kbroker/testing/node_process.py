@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from select import select
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.testing.starting import LOCALHOST, START_S, STOP_S
@@ -37,6 +38,7 @@ class NodeProcess:
         self.http: str | None = None
         self._asked = dict(asked)
         self._is_broker = is_broker
+        self._lock = Lock()  # of `control`
         self._begin()
 
     def _begin(self) -> None:
@@ -74,8 +76,9 @@ class NodeProcess:
         """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not answer."""
         assert self._process.stdin is not None
         answer = None
-        self._commands += 1
-        with suppress(BrokenPipeError, ValueError):  # the broker has ended, or `kill` has closed the pipe
+        # The broker has ended, or `kill` has closed the pipe.
+        with self._lock, suppress(BrokenPipeError, ValueError):
+            self._commands += 1
             self._process.stdin.write(json.dumps({**command, "number": self._commands}).encode() + b"\n")
             self._process.stdin.flush()
             answer = self._answer(self._commands, _ANSWER_S)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from threading import Event
+from threading import Event, get_ident
 from typing import Final
 
 from kbroker.cli._groups import GroupState, delete, describe, list_groups
@@ -34,6 +34,7 @@ class Server:
     """A broker, or a cluster of them, and what tests ask of it.
 
     Shape   bootstrap_servers is a comma list of host:port; data_dir is None for a broker that is not ours
+    Threads any, each with a connection of its own
     Errors  KafkaError from everything that asks the broker
     """
 
@@ -41,7 +42,7 @@ class Server:
         self.bootstrap_servers = bootstrap_servers
         self.data_dir = data_dir
         self.nodes = nodes
-        self._cluster: Cluster | None = None
+        self._clients: dict[int, Cluster] = {}  # by thread
 
     def __repr__(self) -> str:
         return f"<kbroker at {self.bootstrap_servers}>"
@@ -78,22 +79,23 @@ class Server:
 
     @property
     def client(self) -> Cluster:
-        """A connection of the helpers to the cluster; made when it is first used."""
-        if self._cluster is None:
-            self._cluster = Cluster(
+        """A connection of the helpers of this thread to the cluster; made when it is first used."""
+        thread = get_ident()
+        if thread not in self._clients:
+            self._clients[thread] = Cluster(
                 {
                     "bootstrap_servers": self.bootstrap_servers.split(","),
                     "bootstrap_timeout_ms": _TIMEOUT_MS,
                     "client_id": "kbroker-testing",
                 }
             )
-        return self._cluster
+        return self._clients[thread]
 
     def disconnect(self) -> None:
-        """Close the connection of the helpers."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        """Close the connections of the helpers."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
 
     # --- topics and records -------------------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ Nothing is written to the store.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, cast
 from uuid import UUID
 
+from kbroker.config.topic import MAX_ATTACHED_EPOCH
 from kbroker.storage.batch_reader import BatchReader
 from kbroker.tiered.api import (
     FINISHED,
@@ -49,6 +51,7 @@ from kbroker.tiered.layout import (
     topic_in_names,
 )
 from kbroker.tiered.lifecycle import MetadataEvent
+from kbroker.tiered.metadata_topic import encode_event
 from kbroker.tiered.plan import Lineage, clipped_epochs
 from kbroker.tiered.scrubbing import ALWAYS_THERE
 from kbroker.tiered.segment_files import RemoteFile
@@ -56,6 +59,9 @@ from kbroker.tiered.segment_files import RemoteFile
 THREADS: Final = 16
 NO_BROKER: Final = -1
 MAX_INT64: Final = (1 << 63) - 1
+MOST_PARTITIONS: Final = 10_000
+"""As many as a controller creates at once. A stray object may name any partition."""
+MAX_MANIFEST_BYTES: Final = 4 << 20
 
 
 class Broken(NamedTuple):
@@ -153,8 +159,13 @@ def _examined(
     name = f"{stem}{MANIFEST}"
     if MANIFEST not in sizes:
         return "it has no manifest: its copy was not finished, or its deletion began", True
+    if sizes[MANIFEST] > MAX_MANIFEST_BYTES:
+        return f"its manifest has {sizes[MANIFEST]} bytes", False
     try:
         manifest = Manifest.parse_named(storage.read_manifest(name), name)
+        encode_event(replace(manifest.metadata, state=STARTED))
+    except struct.error as error:
+        return f"its manifest has impossible values: {error}", False
     except RemoteResourceNotFound:
         return "its manifest was deleted during the search", True
     except RetriableRemoteStorageError:
@@ -192,9 +203,9 @@ def attachable_partitions(
             segments.setdefault(one.remote_log_segment_id.topic_id_partition.partition, []).append(one)
         for other in topic.broken:
             broken.setdefault(other.name.partition, []).append(other)
-    count = max((*segments, *broken), default=-1) + 1
+    indexes = segments.keys() | broken.keys()
     found = []
-    for index in range(count):
+    for index in range(max((each for each in indexes if each < MOST_PARTITIONS), default=0) + 1 if indexes else 0):
         partition, end = AttachablePartition(index), until.get(index, until.get(None, Until()))
         unusable = [one for one in broken.get(index, ()) if one.name.start_offset < end.offset]
         _choose(storage, partition, segments.get(index, []), unusable, end.offset, is_partial=is_partial)
@@ -206,6 +217,10 @@ def attachable_partitions(
             except RemoteStorageError as error:
                 partition.problem(str(error))
         found.append(partition)
+    if left_out := [each for each in indexes if each >= MOST_PARTITIONS]:
+        found[0].problem(
+            f"the partitions from {min(left_out)} on are left out: at most {MOST_PARTITIONS} can be attached"
+        )
     return found
 
 
@@ -226,6 +241,8 @@ def _choose(
             state = state_after(storage, left[-1])
             if not state.leader_epochs:
                 raise RemoteStorageError("its leader epoch checkpoint is empty")
+            if state.leader_epochs[-1][0] > MAX_ATTACHED_EPOCH:
+                raise RemoteStorageError(f"its last leader epoch is {state.leader_epochs[-1][0]}")
         except RetriableRemoteStorageError:
             raise
         except RemoteStorageError as error:
@@ -243,10 +260,17 @@ def _choose(
     all_parts: list[RemoteLogSegmentMetadata] = []
     wanted = [one for one in left if one.start_offset < end_offset]
     for one in sorted(wanted, key=lambda one: (one.start_offset, -one.end_offset)):
-        if one not in lineage or one.end_offset < epochs[0][1]:
-            partition.note(f"{_range(one)} belongs to another history of the partition and is left out")
-            continue
         reached = part[-1].end_offset + 1 if part else one.start_offset
+        if one not in lineage:  # its beginning may be the only copy of records that both histories have
+            shared = _shared_part(storage, partition, one, part, lineage)
+            if shared is None or shared.end_offset < reached:
+                partition.note(f"{_range(one)} belongs to another history of the partition and is left out")
+                continue
+            partition.note(f"{_range(one)} belongs to another history from {shared.end_offset + 1} on and is cut there")
+            one = shared  # noqa: PLW2901
+        if one.end_offset < epochs[0][1]:
+            partition.note(f"{_range(one)} lies before the log start offset and is left out")
+            continue
         if one.end_offset < reached:
             partition.note(f"{_range(one)} lies within another segment and is left out")
             continue
@@ -262,6 +286,33 @@ def _choose(
     partition.leader_epoch = epochs[-1][0]
     if partition.segments:
         partition.start_offset = max(partition.segments[0].start_offset, epochs[0][1])
+
+
+def _shared_part(
+    storage: RemoteStorageManager,
+    partition: AttachablePartition,
+    segment: RemoteLogSegmentMetadata,
+    before: Sequence[RemoteLogSegmentMetadata],
+    lineage: Lineage,
+) -> RemoteLogSegmentMetadata | None:
+    """The first records of a segment, as a smaller one, up to where it leaves the newest history. None if it has no
+    record of that history at its beginning. Errors: RetriableRemoteStorageError; others are reported.
+    """
+    end = lineage.shared_end(segment)
+    if end is None:
+        return None
+    try:
+        found = _part_before(storage, segment, before, Until(end))
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as error:
+        partition.problem(str(error))
+        return None
+    if found is None or not found[0].segment_size_in_bytes:
+        return None
+    part, opened = found
+    objects = AttachedObjects(object_stem(segment), stored_size(segment), opened)
+    return replace(part, custom_metadata=objects.to_bytes())
 
 
 def _report_broken(partition: AttachablePartition, broken: Iterable[Broken]) -> None:
@@ -352,7 +403,7 @@ def _part_before(
         max_timestamp_ms=max_timestamp_ms,
         segment_leader_epochs=clipped_epochs(segment.segment_leader_epochs, segment.start_offset, end),
         segment_size_in_bytes=size,
-        custom_metadata=AttachedObjects(object_stem(segment), segment.segment_size_in_bytes).to_bytes(),
+        custom_metadata=AttachedObjects(object_stem(segment), stored_size(segment)).to_bytes(),
     )
     return part, tuple(opened.items())
 

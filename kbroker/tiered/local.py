@@ -96,6 +96,7 @@ class LocalRemoteStorage:
         self._root = ""
         self._cluster_id = self._broker_id = ""
         self._names = threading.Lock()  # held while directories are made or removed
+        self._probing = threading.Lock()
         self._durable: set[str] = set()  # directories whose own names have been synced
         self._was_there = False  # whether the root was seen; before that it may be created, and has nothing to delete
         self._guard = threading.Lock()
@@ -138,8 +139,9 @@ class LocalRemoteStorage:
         try:
             if not self._disk.exists(self._root):
                 return
-            self._disk.open(path, create=True).close()
-            self._disk.unlink(path)
+            with self._probing:  # topics may be made at the same time
+                self._disk.open(path, create=True).close()
+                self._disk.unlink(path)
         except OSError as error:
             raise RetriableRemoteStorageError(
                 f"rsm.config.dir: cannot write to {self._root}: {error.strerror}"

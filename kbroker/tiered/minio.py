@@ -71,6 +71,7 @@ class MinioRemoteStorage:
         self._disk, self._clock, self._wall_clock = disk or RealDisk(), clock, wall_clock
         self._environment = os.environ if environment is None else environment
         self._lock = threading.Lock()
+        self._probing = threading.Lock()
         self._settings: MinioSettings | None = None
         self._keys: KeySource | None = None
         self._cluster_id = self._broker_id = ""
@@ -102,10 +103,11 @@ class MinioRemoteStorage:
         objects, name = self._store(), f"{PROBE}-{self._broker_id}"
         deadline = objects.deadline("probing the store")
         try:
-            objects.put(name, PROBE.encode(), deadline)
-            if objects.read_whole(name) != PROBE.encode():
-                raise RemoteStorageError(f"{name} differs from what was written")
-            objects.delete([name], deadline)
+            with self._probing:  # topics may be made at the same time
+                objects.put(name, PROBE.encode(), deadline)
+                if objects.read_whole(name) != PROBE.encode():
+                    raise RemoteStorageError(f"{name} differs from what was written")
+                objects.delete([name], deadline)
         except StoreMisconfigured:
             raise
         except RemoteStorageError as error:

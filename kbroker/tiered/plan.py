@@ -88,6 +88,19 @@ class Lineage:
                 if first <= end and first < epoch_end:
                     yield first
 
+    def shared_end(self, segment: RemoteLogSegmentMetadata) -> int | None:
+        """Where a segment that begins in this history leaves it; None if its first record is not in this history."""
+        reached = max(segment.start_offset, self.entries[0][1]) if self.entries else None
+        for epoch, start, end in ranges(segment):
+            place = self._places.get(epoch)
+            if reached is None or place is None or not max(start, self.entries[place][1]) <= reached:
+                break
+            following = self.entries[place + 1][1] if place + 1 < len(self.entries) else self.log_end_offset
+            reached = max(reached, min(end + 1, following))
+            if following <= end:
+                break
+        return reached if reached is not None and reached > segment.start_offset else None
+
     def place_of(self, segment: RemoteLogSegmentMetadata) -> int | None:
         """Where the scan first meets a segment: the position of its oldest epoch that the log knows."""
         return min(

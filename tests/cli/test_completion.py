@@ -64,6 +64,29 @@ def test_topics_and_groups_come_from_the_broker(run: Run, broker: str) -> None:
     assert not [each for each in shown if each.startswith("__")]
 
 
+def test_the_name_of_a_group_is_no_command_in_bash(run: Run, broker: str) -> None:
+    run("topic", "-b", broker, "--create", "--topic", "quoted-topic")
+    name = "quoted;touch $(x) `y` 'z' \"ä\" |& > \\ ~"
+    run(
+        "group",
+        "-b",
+        broker,
+        "--reset-offsets",
+        "--group",
+        name,
+        "--topic",
+        "quoted-topic",
+        "--to-earliest",
+        "--execute",
+    )
+    for flag in ("-g quot", "--group=quot"):
+        (word,) = run("completion", "bash", "--line", f"kbroker consume -b {broker} {flag}").lines
+        done = subprocess.run(
+            ["bash", "-c", f"printf %s {word}"], check=True, capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout, done.stderr) == (name, "")
+
+
 def test_zsh_and_fish_show_the_help(run: Run) -> None:
     assert run("completion", "zsh", "--line", "kbroker heal").lines == ["health:check that a broker works"]
     assert run("completion", "fish", "--line", "kbroker heal").lines == ["health\tcheck that a broker works"]

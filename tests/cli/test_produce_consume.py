@@ -224,6 +224,30 @@ def test_a_refused_record_fails_the_command_with_its_line(run: Run, broker: str,
     assert len(done.err.splitlines()) == 1
 
 
+def test_an_earlier_line_that_waits_for_another_partition_is_named_as_lost(
+    run: Run, topic: str, produce: Command, consume: Command, broker: str
+) -> None:
+    run(
+        "config",
+        "-b",
+        broker,
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        topic,
+        "--alter",
+        "--add-config",
+        "max.message.bytes=1000",
+    )
+    records = [(0, "waits"), (1, "x" * 5000), (1, "y"), (1, "z")]
+    data = b"".join(json.dumps({"partition": at, "value": value}).encode() + b"\n" for at, value in records)
+    words = ["--format", "json", "--command-property", "batch.size=50"]
+    done = produce(data, *words, "--command-property", "max.in.flight.requests.per.connection=1")
+    assert done.code == 1
+    assert "line 2 was not stored, and lines from 1 on may be lost: " in done.err
+    assert b"waits" not in consume().out.encode()
+
+
 @pytest.mark.parametrize(
     ("data", "words", "reason"),
     [

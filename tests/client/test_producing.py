@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.client.cluster import Cluster
-from kbroker.client.producing import NotStored, Producer, RecordTooLarge
+from kbroker.client.producing import NotStored, Producer, RecordTooLarge, most_bytes
 from tests.cli.scripted import Scripted
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
@@ -33,6 +33,7 @@ class Leader:
     """The leader of one partition, which checks sequence numbers. `faults` maps requests to errors.
 
     Shape  REQUEST_TIMED_OUT: the batch is stored nevertheless
+    Note   as in Kafka, the first batch may have any sequence number
     """
 
     def __init__(self, faults: dict[int, ErrorCode], *, max_records: int = 100) -> None:
@@ -51,7 +52,7 @@ class Leader:
         elif fault in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
             if batch.base_sequence < len(self.stored):
                 code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-            elif batch.base_sequence > len(self.stored):
+            elif batch.base_sequence > len(self.stored) > 0:
                 code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             else:
                 self.stored += [record.value for record in batch.records()]
@@ -104,6 +105,13 @@ def test_a_batch_that_is_too_large_is_split() -> None:
     with producing(leader) as producer:
         send(producer, VALUES)
     assert leader.stored == VALUES
+
+
+def test_no_later_batch_is_stored_in_place_of_the_first_one() -> None:
+    leader = Leader({}, max_records=4)
+    with producing(leader, batch_size=8 * most_bytes(Record(-1, 0, None, VALUES[0]))) as producer:
+        send(producer, VALUES[:10])  # of eight records, which the leader refuses, and of two
+    assert leader.stored == VALUES[:10]
 
 
 def test_a_refused_record_is_named() -> None:

@@ -95,6 +95,11 @@ def test_validate_only_gives_the_same_answer_and_creates_nothing() -> None:
             "multiple manual partition assignments for partition 0",
         ),
         (topic("n", configs={"nonsense": "1"}), CONFIG, "Unknown topic config name: nonsense"),
+        (  # after one election it would be more than an int32
+            topic("n", configs={"kbroker.attached.leader.epoch": "2147483646"}),
+            CONFIG,
+            "Invalid value 2147483646 for configuration kbroker.attached.leader.epoch",
+        ),
         (topic("n", configs={"retention.ms": "abc"}), CONFIG, "Invalid value abc for configuration retention.ms"),
         (
             topic("n", configs={"retention.ms": None}),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cli.cluster import free_ports
 from tests.image.test_entry_point import LOOPBACK, READY, Container
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -59,8 +60,10 @@ def test_an_init_container_creates_topics(run: Run, at: list[str]) -> None:
     assert "already exists" in failed.stdout + failed.stderr
 
 
-def test_health_checks_fail_without_a_broker(run: Run, at: list[str]) -> None:
-    nobody = ["--bootstrap-server", "127.0.0.1:1"]
+def test_health_checks_fail_without_a_broker(run: Run, at: list[str], container: Container) -> None:
+    impatient = container.path / "impatient.properties"
+    impatient.write_text("default.api.timeout.ms=500\n")
+    nobody = ["--bootstrap-server", "127.0.0.1:1", "--command-config", str(impatient)]
     for tool, words in (
         ("kafka-broker-api-versions.sh", []),
         ("kafka-topics.sh", ["--list"]),
@@ -69,6 +72,45 @@ def test_health_checks_fail_without_a_broker(run: Run, at: list[str]) -> None:
         assert run(tool, *at, *words).stdout
         assert "Traceback" not in run(tool, *nobody, *words, status=1).stderr
     assert run("kafka-cluster.sh", "cluster-id", *at).stdout == f"Cluster ID: {CLUSTER_ID}\n"
+
+
+def test_an_init_container_waits_for_the_broker(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    container = Container(tmp_path)
+    commands: list[list[str | Path]] = [
+        [container.scripts / "kafka-topics.sh", "--bootstrap-server", address, "--list"],
+        [container.path / "bin" / "cub", "kafka-ready", "-b", address, "1", "60"],
+    ]
+    waiting = [subprocess.Popen(words, env=container.environment, stderr=subprocess.PIPE) for words in commands]
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):  # without a broker each of them waits
+            waiting[0].wait(2)
+        variables = {"KAFKA_LISTENERS": f"PLAINTEXT://{address}"}
+        with container.running(container.kafka / "run", **variables) as running:
+            running.wait_for(READY)
+            for process in waiting:
+                _, said = process.communicate(timeout=60)
+                assert process.returncode == 0, said
+    finally:
+        for process in waiting:
+            process.kill()
+
+
+def test_cub_counts_the_brokers(run: Run, at: list[str]) -> None:
+    run("cub", "kafka-ready", "-b", at[1], "1", "20")
+    assert "expected 2 brokers, but found 1" in run("cub", "kafka-ready", "-b", at[1], "2", "2", status=1).stderr
+
+
+def test_deletions_are_not_confirmed(run: Run, at: list[str]) -> None:
+    for name in ("gone-1", "gone-2"):
+        run("kafka-topics", *at, "--create", "--topic", name)
+        run("kafka-console-producer", *at, "--topic", name, input="1\n")
+        words = ["--topic", name, "--group", name, "--from-beginning", "--max-messages", "1"]
+        run("kafka-console-consumer", *at, *words)
+    run("kafka-topics", *at, "--delete", "--topic", "gone-.*")
+    assert "gone" not in run("kafka-topics", *at, "--list").stdout
+    run("kafka-consumer-groups", *at, "--delete", "--all-groups")
+    assert not run("kafka-consumer-groups", *at, "--list").stdout.strip()
 
 
 def test_records_go_in_and_out_with_keys(run: Run, at: list[str]) -> None:

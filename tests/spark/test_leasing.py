@@ -56,3 +56,11 @@ def test_a_query_reads_without_a_lease_if_it_gets_none(cluster: Cluster) -> None
     held.hold({("missing", 0): 0})
     held.give_back()
     assert leases(cluster, "t") == []
+
+
+def test_a_refused_stream_does_not_ask_again(cluster: Cluster) -> None:
+    """Apache Kafka refuses the setting; a stream would ask it with every batch."""
+    held = HeldOffsets(options(cluster).for_streaming())
+    held.hold({("t", 0): -1})  # INVALID_CONFIG
+    held.hold({("t", 0): 0})
+    assert leases(cluster, "t") == []

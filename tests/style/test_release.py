@@ -57,6 +57,15 @@ def test_the_newest_release_is_first(checkout: Path) -> None:
     ]
 
 
+def test_a_candidate_becomes_a_release_without_new_changes(checkout: Path) -> None:
+    for version in ("9.8.7rc1", "9.8.7"):
+        done = prepare(checkout, version)
+        assert done.returncode == 0, done.stderr
+    notes = (checkout / "CHANGELOG.md").read_text()
+    assert "\n## 9.8.7 (2030-01-31)\n\nThe same as 9.8.7rc1.\n\n## 9.8.7rc1 (2030-01-31)\n" in notes
+    assert '__version__ = "9.8.7"' in (checkout / "kbroker" / "__init__.py").read_text()
+
+
 @pytest.mark.parametrize(("version", "reason"), [("1.2", "is not a version"), ("0.0.1", f"older than {__version__}")])
 def test_a_wrong_version_changes_nothing(checkout: Path, version: str, reason: str) -> None:
     before = (checkout / "CHANGELOG.md").read_text()

@@ -51,6 +51,22 @@ def test_records_are_read_in_order_of_partitions(server: Server, topic: str) -> 
     ]  # fmt: skip
 
 
+def test_helpers_run_in_several_threads_at_once(server: Server, topic: str) -> None:
+    produce(server, topic, b"a", b"b")
+
+    async def look() -> None:
+        for _ in range(5):
+            assert len(await asyncio.to_thread(server.records, topic)) == 2
+            rule = await asyncio.to_thread(server.faults.observe, "Metadata")
+            await asyncio.to_thread(server.topics)
+            assert await asyncio.to_thread(getattr, rule, "hits") > 0
+
+    async def look_often() -> None:
+        await asyncio.gather(*(look() for _ in range(4)))
+
+    asyncio.run(look_often())
+
+
 def test_assert_produces_sees_only_records_of_its_block(server: Server, topic: str) -> None:
     produce(server, topic, b"before")
     with server.assert_produces(topic, count=2) as found:

@@ -109,12 +109,71 @@ def test_a_missing_segment_is_a_gap(store: Store) -> None:
     assert problems(store.found(until=Until(offset=61))) == ["the offsets 30 to 59 are missing"]
 
 
+def test_a_stray_object_of_a_far_partition_costs_nothing(store: Store) -> None:
+    path = path_of(store.segments[0], "log").replace("/0/", "/9999999999/")
+    store.disk.make_directory(path.rpartition("/")[0])
+    store.disk.open(path, create=True).close()
+    found = store.found()  # one partition
+    assert (bounds(found), len(problems(found))) == ((0, 90, 3), 1)
+    assert "9999999999" in problems(found)[0]
+
+
+@pytest.mark.parametrize("field", ["end_offset", "max_timestamp_ms", "event_timestamp_ms"])
+def test_impossible_values_in_a_manifest_are_a_problem(store: Store, field: str) -> None:
+    store.damage(2, MANIFEST, lambda data: json.dumps({**json.loads(data), field: 1 << 64}).encode())
+    found = store.found()
+    assert (bounds(found), len(problems(found))) == ((0, 60, 2), 1)
+    assert "impossible values" in problems(found)[0]
+
+
+def test_a_huge_manifest_is_not_read(store: Store) -> None:
+    store.damage(2, MANIFEST, lambda data: data + b" " * (4 << 20))
+    assert "its manifest has 4" in problems(store.found())[0]
+
+
+def test_an_epoch_near_the_end_of_its_range_is_a_problem() -> None:
+    store = Store()
+    store.add(0, history=(((1 << 31) - 2, 0),))
+    assert "its last leader epoch is 2147483646" in problems(store.found())[0]
+
+
 def test_a_copy_that_was_not_finished_is_a_note(store: Store) -> None:
     store.add(90)
     store.damage(3, MANIFEST, None)
     found = store.found()
     assert (bounds(found), problems(found)) == ((0, 90, 3), [])
     assert "was not finished" in notes(found)[0]
+
+
+def test_the_beginning_of_a_segment_of_an_older_history_is_kept() -> None:
+    """As after an unclean election, or if the topic was attached up to an offset and then written to."""
+    store = Store()
+    store.add(0)
+    history = ((0, 0), (1, 15))
+    store.add(15, history=history, incarnation=2)
+    found = store.found()
+    assert (bounds(found), problems(found)) == ((0, 45, 2), [])
+    first = found.segments[0]
+    assert (first.start_offset, first.end_offset, first.segment_leader_epochs) == (0, 14, ((0, 0),))
+    objects = AttachedObjects.of(first)
+    assert objects is not None
+    whole = store.segments[0].metadata
+    assert (objects.stem, objects.size_bytes) == (object_name(whole, "log")[:-4], whole.segment_size_in_bytes)
+    assert first.segment_size_in_bytes < whole.segment_size_in_bytes
+    cut = store.found(until=Until(offset=7))  # within what was cut already
+    assert bounds(cut) == (0, 6, 1)
+    objects = AttachedObjects.of(cut.segments[0])
+    assert objects is not None
+    assert objects.size_bytes == whole.segment_size_in_bytes
+
+
+def test_a_segment_of_another_history_only_is_a_note() -> None:
+    store = Store()
+    store.add(0, history=((0, 0),))
+    store.add(15, history=((1, 0),), incarnation=2)
+    found = store.found()
+    assert (bounds(found), problems(found)) == ((15, 45, 1), [])
+    assert "another history" in notes(found)[0]
 
 
 def test_a_half_copy_beside_a_whole_one_is_a_note(store: Store) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -417,3 +418,32 @@ def test_an_unreadable_listing_is_an_error() -> None:
     disk.inject(Fault(errno.EIO, name="list", path=f"{ROOT}/orders*"))
     with pytest.raises(RemoteStorageError):
         list(manager.list_objects())
+
+
+def test_two_probes_at_once_do_not_disturb_each_other() -> None:
+    errors: list[Exception] = []
+
+    def probe() -> None:
+        try:
+            manager.check_writes()
+        except RemoteStorageError as error:
+            errors.append(error)
+
+    class Slow(SimulatedDisk):
+        """A second probe begins before the first one has removed its file."""
+
+        def unlink(self, path: str) -> None:
+            if not others:
+                others.append(Thread(target=probe))
+                others[0].start()
+                others[0].join(0.1)
+            super().unlink(path)
+
+    others: list[Thread] = []
+    disk = new_disk(Slow())
+    disk.make_directory(ROOT)
+    manager = on(disk)
+    probe()
+    others[0].join()
+    assert errors == []
+    assert files(disk) == []
