@@ -267,6 +267,7 @@ class LogCleaner:
             sources,
             found,
             timestamp_ms=self._clock.timestamp_ms(),
+            wall_ms=env.timestamp_ms(),
             map_entries=entries_for(
                 settings.log_cleaner_dedupe_buffer_size // max(1, settings.log_cleaner_threads),
                 settings.log_cleaner_io_buffer_load_factor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from select import select
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,6 +61,15 @@ class Connection:
         """Close the connection."""
         with suppress(OSError):
             self.socket.close()
+
+    def was_closed(self) -> bool:
+        """Whether the broker has closed the connection while no response is due; unknown, so False, with TLS."""
+        if self.protocol.unanswered or hasattr(self.socket, "context"):
+            return False
+        try:
+            return bool(select([self.socket], [], [], 0)[0]) and not self.socket.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def negotiate(self) -> None:
         """Ask which versions the broker serves. Errors: UnsupportedApi if it does not say."""

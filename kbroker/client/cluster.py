@@ -288,11 +288,16 @@ class Cluster:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int | None) -> int:
-        """For ANY, the id of a connected broker that owes no response, which would be mistaken for another one."""
+        """For ANY, the id of a connected broker that owes no response, which would be mistaken for another one.
+
+        Brokers that have ended, or have closed an idle connection, are not asked.
+        """
         if node_id is not None:
             return node_id
-        for each, connection in self._connections.items():
-            if not connection.protocol.unanswered:
+        for each, connection in list(self._connections.items()):
+            if connection.was_closed():
+                self._drop(each)
+            elif not connection.protocol.unanswered:
                 return each
         return self._bootstrap(self.timeout_ms)
 

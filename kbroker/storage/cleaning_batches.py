@@ -79,7 +79,7 @@ class BatchCleaner:
     """See the module's docstring.
 
     Shape  the map is complete
-    Units  timestamp_ms is the wall time of the pass
+    Units  timestamp_ms is the wall time of the pass; horizon_ms is the delete horizon that it sets
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BatchCleaner:
         producers: Mapping[int, KnownProducer],
         *,
         timestamp_ms: int,
-        delete_retention_ms: int,
+        horizon_ms: int,
         max_decompressed_bytes: int,
     ) -> None:
         self.transactions = transactions
@@ -97,7 +97,7 @@ class BatchCleaner:
         self._map = offsets
         self._producers = producers
         self._timestamp_ms = timestamp_ms
-        self._horizon_ms = min(timestamp_ms + delete_retention_ms, MAX_INT64)
+        self._horizon_ms = min(horizon_ms, MAX_INT64)
         self._max_decompressed_bytes = max_decompressed_bytes
 
     def clean(self, batch: RecordBatch) -> RecordBatch | None:

@@ -53,10 +53,15 @@ def plan_pass(
     found: Cleanable,
     *,
     timestamp_ms: int,
+    wall_ms: int,
     map_entries: int,
     max_decompressed_bytes: int,
 ) -> CleaningPlan:
-    """The input of a pass. The caller prevents appends. Errors: KAFKA_STORAGE_ERROR."""
+    """The input of a pass. The caller prevents appends. Errors: KAFKA_STORAGE_ERROR.
+
+    Units  timestamp_ms is the time that ends delete horizons. New ones count from wall_ms, which is not earlier: while
+           timestamp_ms ignores a clock that was set ahead, they would be in the past once it follows
+    """
     config, end = log.config, found.first_uncleanable_offset
     return CleaningPlan(
         log.directory,
@@ -74,7 +79,7 @@ def plan_pass(
         segment_bytes=config.segment_bytes,
         index_bytes=config.segment_index_bytes,
         interval_bytes=config.index_interval_bytes,
-        delete_retention_ms=config.delete_retention_ms,
+        horizon_ms=wall_ms + config.delete_retention_ms,
     )
 
 

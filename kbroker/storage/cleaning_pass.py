@@ -47,7 +47,7 @@ class CleaningPlan(NamedTuple):
     """The input of a pass.
 
     Shape  segments are all that start below first_uncleanable_offset; aborted are the transactions that begin there
-    Units  map_entries is the number of keys of the map
+    Units  map_entries is the number of keys of the map; horizon_ms is the delete horizon that the pass sets
     """
 
     directory: str
@@ -62,7 +62,7 @@ class CleaningPlan(NamedTuple):
     segment_bytes: int
     index_bytes: int
     interval_bytes: int
-    delete_retention_ms: int
+    horizon_ms: int
 
 
 class Progress(NamedTuple):
@@ -140,7 +140,7 @@ class _Pass:
             CleanedTransactions(plan.aborted),
             plan.producers,
             timestamp_ms=plan.timestamp_ms,
-            delete_retention_ms=plan.delete_retention_ms,
+            horizon_ms=plan.horizon_ms,
             max_decompressed_bytes=plan.max_decompressed_bytes,
         )
         for group in group_segments(

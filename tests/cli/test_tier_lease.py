@@ -36,6 +36,30 @@ def test_taking_a_lease_removes_expired_ones(run: Run, broker: str) -> None:
     assert [each for each, _ in listed(run, broker, "expiring")] == [last]
 
 
+def test_a_lease_is_never_longer_than_brokers_allow(run: Run, broker: str) -> None:
+    topic = ("-b", broker, "--topic", "held")
+    assert run("topic", "--create", *topic).code == 0
+    done = run("tier", "lease", *topic, "--ttl-ms", str(3 * 86_400_000), "--format", "json")
+    (taken,) = map(json.loads, done.lines)
+    assert taken["expires_ms"] - taken["created_ms"] <= 86_400_000
+    assert "kbroker.retention.lease.max.ms" in done.err
+    # One that was taken two days ago.
+    created_ms = taken["created_ms"] - 2 * 86_400_000
+    old = ("-b", broker, "--topic", "old")
+    lease = f"kbroker.retention.leases=old;{created_ms};{created_ms + 1000};0:0"
+    assert run("topic", "--create", *old, "--config", lease).code == 0
+    renewed = run("tier", "lease", *old, "--renew", "old")
+    assert renewed.code == 1
+    assert "the lease is over" in renewed.err
+
+
+def test_a_partition_that_does_not_exist_is_named(run: Run, broker: str) -> None:
+    assert run("topic", "--create", "-b", broker, "--topic", "few").code == 0
+    done = run("tier", "lease", "-b", broker, "-t", "few:0,7")
+    assert done.code == 1
+    assert "topic 'few' has no partition 7" in done.err
+
+
 @pytest.mark.parametrize("words", [("--offset", "-5"), ("--list", "--release", "x")])
 def test_a_wrong_flag_is_a_usage_error(run: Run, broker: str, words: tuple[str, ...]) -> None:
     assert run("tier", "lease", "-b", broker, "-t", "any", *words).code in (1, 2)

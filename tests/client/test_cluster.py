@@ -21,7 +21,7 @@ from tests.client.test_producing import INIT_PRODUCER_ID, PRODUCE, VALUES, Leade
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from wire.messages.find_coordinator import FindCoordinatorResponse
+from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from wire.messages.offset_commit import (
     OffsetCommitResponse,
@@ -52,6 +52,20 @@ def test_records_go_to_the_new_leader() -> None:
         producer = Producer(cluster, "t", {}, acks=-1, codec=Codec.NONE, is_idempotent=True)
         send(producer, VALUES)
     assert leader.stored == VALUES
+
+
+def test_a_closed_connection_is_not_asked() -> None:
+    peers = Peers({FIND_COORDINATOR: 3})
+
+    def close(_request: object) -> None:
+        raise OSError  # closes the connection
+
+    first, second = {FIND_COORDINATOR: close}, {}
+    with peers.serve(first, second) as addresses, Cluster({"bootstrap_servers": addresses[:1], **AT_ONCE}) as cluster:
+        node = cluster.node(None)
+        cluster.send(FindCoordinatorRequest(key="g"), node, is_answered=False)
+        assert cluster.has_answer(node, 10_000), "the end of the connection"
+        assert [topic.name for topic in cluster.metadata(None).topics] == ["t"]
 
 
 def test_unacknowledged_records_go_to_the_new_leader() -> None:

@@ -42,6 +42,7 @@ def clean_log(
         sources,
         found,
         timestamp_ms=timestamp_ms,
+        wall_ms=timestamp_ms,
         map_entries=map_entries,
         max_decompressed_bytes=max_decompressed_bytes,
     )
