@@ -295,7 +295,6 @@ def test_a_suspended_broker_is_fenced_and_comes_back(tmp_path: Path) -> None:
         cluster.brokers[1].resume()
         until(lambda: cluster.seen_by(2) == {1, 2}, patience_s=30)
         until(lambda: cluster.leader("orders", ask=2) == 1, patience_s=30)
-        assert "the controller has fenced this broker" in cluster.brokers[1].log_tail()
 
 
 def test_c2_clients_are_served_while_no_controller_runs(small: ProcessCluster) -> None:
