@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -95,6 +97,11 @@ class Reader:
                 self._ends |= self._offsets_at(partitions, self._reading.end_ms)
         try:
             self._loop(self._options.count, self._options.timeout_ms)
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # the client converts those of its connections
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again
+            raise CommandFailed(f"cannot write the records: {error.strerror}") from error
         finally:
             self._commit()
 

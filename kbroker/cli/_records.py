@@ -166,6 +166,10 @@ def record_from_json(line: bytes) -> Outgoing:
     for each in listed:
         if not isinstance(each, dict) or set(each) != {"key", "value"} or not isinstance(each["key"], str):
             raise NotARecord('a header is not of the form {"key": "...", "value": ...}')
+        try:
+            each["key"].encode(errors="surrogateescape")  # JSON escapes can contain a lone surrogate
+        except UnicodeEncodeError as error:
+            raise NotARecord(f"the name of a header is not text: {error.reason}") from error
         headers.append((each["key"], from_lossless(each["value"], f"header {each['key']!r}")))
     return Outgoing(
         key=from_lossless(fields.get("key"), "key"),

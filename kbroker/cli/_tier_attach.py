@@ -9,22 +9,25 @@ the topic again. Nothing is ever written to or deleted from the objects in the s
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from contextlib import closing
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
 from kbroker.cli import EXIT_FOUND, CommandFailed
-from kbroker.cli._admin import admin_client
+from kbroker.cli._admin import admin_client, client_settings
 from kbroker.cli._groups import log_offsets
 from kbroker.cli._say import note, say, say_json
 from kbroker.cli._table import print_rows
+from kbroker.cli._tier_sources import BrokerSource
 from kbroker.cli._tier_store import open_store
 from kbroker.cli._topics import create_topic, delete_topics
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import EARLIEST, LATEST, PRODUCE_BY_NAME, produce_request
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.env import RealEnv
-from kbroker.tiered.api import RemoteStorageManager, TopicIdPartition
+from kbroker.tiered.api import DELETED, RemoteStorageManager, TopicIdPartition
 from kbroker.tiered.attachable import (
     AttachablePartition,
     StoredTopic,
@@ -66,7 +69,7 @@ def attach(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         if not any(one.end_offset for one in found):
             raise CommandFailed("there is nothing to attach")
         with admin_client(options) as client:
-            _refuse_own(client, topics)
+            _refuse_own(client, client_settings(options), topics)
             _Attachment(client, target, found).make(options)
     if options.format == "text":
         note(f"kbroker tier: attached {target}" + ("" if options.writable else ", read-only"))
@@ -145,12 +148,18 @@ def _row(one: AttachablePartition) -> dict[str, int]:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def _refuse_own(client: Cluster, topics: list[StoredTopic]) -> None:
-    """The retention of a topic that still exists would delete objects under the attached one."""
+def _refuse_own(client: Cluster, settings: Mapping[str, Any], topics: list[StoredTopic]) -> None:
+    """A topic of this cluster would delete objects of the attached one: by its retention, or because it was deleted."""
     own = {topic.topic_id: topic.name for topic in client.metadata(None).topics}
+    with closing(BrokerSource(client, settings)) as source:
+        segments = source.catalogue().segments.values()
+    kept = {one.remote_log_segment_id.topic_id_partition.topic_id for one in segments if one.state is not DELETED}
     for one in topics:
         if one.topic_id in own:
             raise CommandFailed(f"{uuid_to_text(one.topic_id)} is the topic {own[one.topic_id]} of this cluster")
+        if one.topic_id in kept:
+            was = f"{uuid_to_text(one.topic_id)} was the topic {one.name} of this cluster"
+            raise CommandFailed(f"{was}, which may still delete its objects")
 
 
 class _Attachment:

@@ -115,6 +115,8 @@ def produce(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
 
 def _open(path: Path | None) -> AbstractContextManager[BinaryIO]:
     if path is None:
+        if sys.stdin is None:
+            raise CommandFailed("standard input is closed")
         return nullcontext(sys.stdin.buffer)
     try:
         return path.open("rb")

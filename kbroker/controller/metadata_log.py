@@ -182,6 +182,12 @@ class MetadataLog:
         self._bytes_since_snapshot = 0
         self._last_snapshot_ms = now_ms
 
+    def sync(self) -> None:
+        """Make the log durable, before a snapshot of it is written: a start does not read again what is before the
+        snapshot, and could not find damage there. The caller prevents appends. Errors: KAFKA_STORAGE_ERROR
+        """
+        self.reserve.spend_on(self._log.flush)
+
     def write_snapshot(self, image: Image, *, timestamp_ms: int) -> SnapshotId:
         """Write the image as a snapshot file. Shares no state with `write`, so both may run concurrently. OSError."""
         snapshot = SnapshotId(image.end_offset, image.epoch)
@@ -198,12 +204,8 @@ class MetadataLog:
         return snapshot
 
     def adopt_snapshot(self, snapshot: SnapshotId, *, timestamp_ms: int, now_ms: int) -> None:
-        """Register a written snapshot, roll the segment, and delete what is no longer needed.
-
-        The log before it is synced, because a start does not read it again and could not find damage there.
-        """
+        """Register a written snapshot, roll the segment, and delete what is no longer needed."""
         self._snapshots = sorted({*self._snapshots, snapshot})
-        self.reserve.spend_on(self._log.flush)
         self._log.roll(timestamp_ms=timestamp_ms)
         self.clean(timestamp_ms=timestamp_ms, now_ms=now_ms)
 

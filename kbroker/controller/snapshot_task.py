@@ -31,7 +31,10 @@ async def write_snapshots(env: Env, log: MetadataLog, publisher: MetadataPublish
             continue
         try:
             log.note_snapshot(now_ms=env.now_ms())
-            write = partial(log.write_snapshot, publisher.image, timestamp_ms=env.timestamp_ms())
+            image = publisher.image
+            async with log_lock:
+                await env.run_blocking(log.sync)
+            write = partial(log.write_snapshot, image, timestamp_ms=env.timestamp_ms())
             snapshot = await env.run_blocking(write)
             async with log_lock:
                 if snapshot.end_offset < log.log_start_offset:

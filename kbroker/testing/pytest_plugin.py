@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -207,7 +208,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
             for title, method in _SECTIONS:
                 try:
                     text = getattr(server, method)()
-                except OSError as error:
+                except (OSError, HTTPException) as error:
                     text = f"not available: {error}"
                 if text:
                     report.sections.append((title, text))

@@ -7,7 +7,8 @@ working data directory, and has loaded its groups and the tier's metadata. A nod
 from __future__ import annotations
 
 import json
-from typing import Any
+from heapq import nsmallest
+from typing import Any, Final
 
 from kbroker import __version__
 from kbroker.broker import Broker
@@ -17,6 +18,7 @@ from kbroker.web.http import Reply
 from kbroker.web.ports import Observed
 
 JSON = "application/json"
+MOST_NAMED: Final = 10
 _OK, _UNAVAILABLE = 200, 503
 
 
@@ -75,7 +77,10 @@ def problems(node: Observed) -> list[str]:
 def warnings(broker: Broker) -> list[str]:
     """Conditions that an operator should check, although the node serves clients."""
     replicas = broker.replicas
-    found = [f"the log of {topic}-{index} could not be opened" for topic, index in sorted(replicas.failed)]
+    failed_logs = nsmallest(MOST_NAMED, replicas.failed)
+    found = [f"the log of {topic}-{index} could not be opened" for topic, index in failed_logs]
+    if more := len(replicas.failed) - len(failed_logs):
+        found.append(f"{more} more logs could not be opened")
     if failed := count(broker, State.FAILED):
         found.append(f"{failed} partitions of __consumer_offsets could not be loaded: their groups are not served")
     if failed := sum(led.state is State.FAILED for led in broker.transactions.led.values()):

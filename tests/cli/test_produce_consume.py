@@ -254,6 +254,11 @@ def test_an_earlier_line_that_waits_for_another_partition_is_named_as_lost(
         (b"a:b\nab\n", ["-K", ":"], "line 2: no key: ':' is missing"),
         (b'{"value":"a"}\n{"value":1}\n', ["--format", "json"], "line 2: value is neither text nor"),
         (b"\xff\n", ["--format", "json"], "line 1: not JSON"),
+        (
+            b'{"value":"a","headers":[{"key":"\\ud800","value":"x"}]}\n',
+            ["--format", "json"],
+            "line 1: the name of a header is not text",
+        ),
         (b"NIL\n", ["-Z", "NIL"], "line 1 cannot be sent: "),
         (b"x\n", ["--file", "/nonexistent"], "cannot read /nonexistent: No such file or directory"),
         (b"x\n", ["--file", "/"], "cannot read /: Is a directory"),
@@ -393,6 +398,19 @@ def test_a_closed_pipe_stops_a_reader_without_error(broker: str, topic: str, pro
     done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
     assert done.stdout.startswith(b"0-x")
     assert done.stderr == b""
+
+
+def test_an_output_that_takes_no_more_is_an_error(broker: str, topic: str, produce: Command, tmp_path: Path) -> None:
+    produce(b"a\n")
+    words = f"ulimit -f 0; {sys.executable} -m kbroker consume -b {broker} -t {topic} --exit-at-end > {tmp_path}/out"
+    done = subprocess.run(["bash", "-c", words], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "kbroker consume: cannot write the records: File too large\n")
+
+
+def test_a_closed_input_is_an_error(broker: str, topic: str) -> None:
+    words = f"{sys.executable} -m kbroker produce -b {broker} -t {topic} <&-"
+    done = subprocess.run(["bash", "-c", words], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "kbroker produce: standard input is closed\n")
 
 
 def test_lines_are_sent_as_they_arrive(broker: str, topic: str, consume: Command) -> None:

@@ -7,20 +7,25 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import trio
 
 from kbroker.config.metadata import MetadataSettings
 from kbroker.controller import records
 from kbroker.controller.metadata_follower import MetadataFollower, open_follower, sharing
 from kbroker.controller.metadata_log import DIRECTORY
+from kbroker.controller.snapshot_task import write_snapshots
 from kbroker.controller.snapshots import SnapshotId, read_snapshot, write_snapshot
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image
+from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.snapshot import image_records
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.ports import Disk
 from kbroker.storage.reserve import SpaceReserve
+from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.env import MemoryEnv
 from tests.controller.metadata_node import empty_disk
 from wire.errors import Malformed
 from wire.record_batch import batches
@@ -206,6 +211,7 @@ def test_c2_a_loss_of_power_leaves_no_damage_below_a_snapshot() -> None:
     sent = batch(0, topic(0)) + batch(1, topic(1))
     site.append(sent, high_watermark=2)
     log = site.follower.log
+    log.sync()
     log.adopt_snapshot(log.write_snapshot(site.follower.image, timestamp_ms=NOW), timestamp_ms=NOW, now_ms=0)
     site.append(batch(2, topic(2)), high_watermark=3)
     survivor = disk.crash(Loss.ONLY_SYNCED)
@@ -213,6 +219,29 @@ def test_c2_a_loss_of_power_leaves_no_damage_below_a_snapshot() -> None:
     stored = survivor.image(f"/data/{DIRECTORY}")[f"/data/{DIRECTORY}/{0:020}.log"]
     assert stored is not None
     assert [one.base_offset for one in batches(stored)] == [0, 1], "a start does not read this segment"
+
+
+async def test_c2_no_moment_of_a_snapshot_leaves_damage_below_it(autojump_clock: object) -> None:
+    """The segments before the one with the snapshot's offset are durable before the snapshot is."""
+    disk = empty_disk()
+    site = Site(Path("/data"), disk)
+    site.append(batch(0, topic(0)) + batch(1, topic(1)), high_watermark=2)
+    follower, first = site.follower, f"/data/{DIRECTORY}/{0:020}.log"
+    follower.log._log.roll(timestamp_ms=NOW)
+    site.append(batch(2, topic(2)), high_watermark=3)
+    survivors: list[SimulatedDisk] = []
+    disk.observer = lambda _: survivors.extend(disk.crash(Loss.PREFIXES, seed=seed) for seed in range(20))
+    with trio.move_on_after(2 * 3_600):
+        await write_snapshots(MemoryEnv(disk), follower.log, MetadataPublisher(follower.image), trio.Lock())
+    assert follower.log.snapshot_ids
+    assert survivors
+    for survivor in survivors:
+        if Site(Path("/data"), survivor).follower.log.log_start_offset:
+            continue  # it starts after the snapshot
+        stored = survivor.image(f"/data/{DIRECTORY}").get(first)
+        found = [one.base_offset for one in batches(stored or b"")]
+        has_snapshot = any(name.endswith(".checkpoint") for name in survivor.list(f"/data/{DIRECTORY}"))
+        assert found == [0, 1] or not has_snapshot
 
 
 def test_a_kill_loses_no_epochs(site: Site) -> None:
