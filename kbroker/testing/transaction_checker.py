@@ -270,11 +270,14 @@ def zombies_are_fenced(history: Sequence[Event], transactions: Transactions) -> 
     """A producer has no effect once another one has got a newer epoch for its transactional id."""
     ids: dict[str, str] = {}
     newest: dict[str, str] = {}
+    epochs: dict[str, int] = {}
     fenced: dict[tuple[str, str | None], str] = {}
     for place, event in enumerate(history):
         if event.function is Function.INIT:
-            ids[event.process] = event.value or ""
-            newest[event.value or ""] = event.process
+            ids[event.process] = name = event.value or ""
+            epoch = -1 if event.epoch is None else event.epoch
+            if epoch >= epochs.get(name, -1):  # the answer with the older epoch may arrive last
+                epochs[name], newest[name] = epoch, event.process
         elif event.function in (Function.TXN, Function.SEND) and event.process in ids:
             by = newest[ids[event.process]]
             one = transactions.get(event.transaction or event.value or "")

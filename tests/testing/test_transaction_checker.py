@@ -141,3 +141,13 @@ ASK, OK = line("p", Function.TXN, Type.INVOKE, value="t"), line("p", Function.TX
 def test_a_recording_of_transactions_that_contradicts_itself_is_refused(history: list[Event]) -> None:
     with pytest.raises(BadHistory):
         check_transactions(history)
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [((9, 10), [("K4", "zombie-send")]), ((10, 9), [])])
+def test_k4_the_answer_with_the_older_epoch_may_arrive_last(epochs: tuple[int, int], expected: object) -> None:
+    history = [
+        line("p", Function.INIT, Type.OK, value="id", epoch=epochs[0]),
+        line("q", Function.INIT, Type.OK, value="id", epoch=epochs[1]),
+        *wrote(("t-0", 0), outcome=None),
+    ]
+    assert [(one.check, one.kind) for one in check_transactions(history)] == expected
