@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -152,9 +153,10 @@ def as_read(records: Records) -> set[tuple[int, int, bytes | None]]:
 def contents(store: Path) -> dict[str, bytes]:
     """The objects in the store; a broker may be deleting some."""
     found: dict[str, bytes] = {}
-    for path in sorted(store.rglob("*")):
-        with suppress(FileNotFoundError, IsADirectoryError):
-            found[str(path.relative_to(store))] = path.read_bytes()
+    for directory, _, names in os.walk(store):  # unlike Path.rglob it passes over a directory that has just gone
+        for path in (Path(directory, name) for name in names):
+            with suppress(FileNotFoundError):
+                found[str(path.relative_to(store))] = path.read_bytes()
     return found
 
 
