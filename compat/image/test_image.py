@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from compat.image.building import BASE, IMAGE, READY, Container, Images
 from compat.image.starts import start_once
+from tests.image.testcontainers import DOTNET_CONFLUENT, GO
 
 STARTS = 10
 RUN, HEALTH = "/etc/kafka/docker/run", "/etc/kafka/docker/health"
@@ -170,29 +171,11 @@ def test_testcontainers_for_python_starts_it(container: Container) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [
-        """
-        source /etc/confluent/docker/bash-config
-        export KAFKA_ADVERTISED_LISTENERS="PLAINTEXT://localhost:32770,BROKER://6f2c1e0d:9092"
-        sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' /etc/confluent/docker/configure
-        echo 'kafka-storage format --ignore-formatted -t "$(kafka-storage random-uuid)" -c /none' \
-            >> /etc/confluent/docker/configure
-        echo '' > /etc/confluent/docker/ensure
-        /etc/confluent/docker/configure
-        /etc/confluent/docker/launch
-        """,
-        """
-        echo '' > /etc/confluent/docker/ensure
-        echo 'clientPort=2181' > zookeeper.properties
-        zookeeper-server-start zookeeper.properties &
-        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
-        exec /etc/confluent/docker/run
-        """,
-    ],
+    [GO, DOTNET_CONFLUENT],
     ids=["go", "dotnet"],
 )
 def test_testcontainers_for_go_and_dotnet_start_it(container: Container, script: str) -> None:
-    container.write("/usr/sbin/testcontainers_start.sh", "#!/bin/bash" + dedent(script))
+    container.write("/usr/sbin/testcontainers_start.sh", script)
     variables = {
         "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,BROKER://127.0.0.1:0",
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",

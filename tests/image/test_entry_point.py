@@ -22,6 +22,7 @@ import pytest
 
 from kbroker.client.blocking import Connection
 from tests.broker_process import connect
+from tests.image.testcontainers import DOTNET_APACHE, DOTNET_CONFLUENT, GO
 from wire.messages.metadata import MetadataRequest
 
 ROOT = Path(__file__).parents[2]
@@ -273,40 +274,17 @@ def test_the_modules_for_java_start_it(container: Container, place: str) -> None
 
 @pytest.mark.parametrize(
     "script",
-    [
-        """
-        source /etc/confluent/docker/bash-config
-        export KAFKA_ADVERTISED_LISTENERS="PLAINTEXT://localhost:32770,BROKER://6f2c1e0d:9092${EXTRA_LISTENERS:+,}"
-        echo Starting Kafka KRaft mode
-        sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' /etc/confluent/docker/configure
-        echo 'kafka-storage format --ignore-formatted -t "$(kafka-storage random-uuid)" -c /none' \
-            >> /etc/confluent/docker/configure
-        echo '' > /etc/confluent/docker/ensure
-        /etc/confluent/docker/configure
-        /etc/confluent/docker/launch
-        """,
-        """
-        echo '' > /etc/confluent/docker/ensure
-        echo 'clientPort=2181' > zookeeper.properties
-        zookeeper-server-start zookeeper.properties &
-        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
-        exec /etc/confluent/docker/run
-        """,
-        """
-        export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.2:9093
-        exec /etc/kafka/docker/run
-        """,
-    ],
+    [GO, DOTNET_CONFLUENT, DOTNET_APACHE],
     ids=["go", "dotnet-confluent", "dotnet-apache"],
 )
 @pytest.mark.parametrize("is_writable", [True, False])
 def test_the_modules_for_go_and_dotnet_start_it(container: Container, script: str, is_writable: bool) -> None:
     if not is_writable:  # as in the image, where not even errors of the script may end it
         for name in ("configure", "ensure"):
-            script = script.replace(f"/etc/confluent/docker/{name}\n        echo", f"/none/{name}\n        echo")
+            script = script.replace(f"/etc/confluent/docker/{name}\necho", f"/none/{name}\necho")
             script = script.replace(f"> /etc/confluent/docker/{name}", f"> /none/{name}")
     starting = container.path / "testcontainers.sh"
-    starting.write_text(container.moved("#!/bin/bash" + dedent(script)))
+    starting.write_text(container.moved(script))
     with container.running("sh", "-c", f"cd {container.path}; bash {starting}", **JAVA_VARIABLES) as running:
         running.wait_for(r".*Transitioning from RECOVERY to RUNNING.*")
         running.wait_for(r"\[KafkaServer id=\d+\] started")
