@@ -216,11 +216,18 @@ def _judge_epochs(log: DiskLog) -> Iterator[Finding]:
         if offset >= log.start:
             first.setdefault(epoch, offset)
     noted = dict(log.epochs)
+
+    def may_begin_earlier(begins: int, epoch: int) -> bool:
+        """Whether the log is compacted, and has no batch of an earlier epoch from `begins` on."""
+        is_compacted = log.key.startswith(COMPACTED)
+        return is_compacted and all(at < begins or of >= epoch for at, (of, _) in log.batches.items())
+
     for number, (epoch, offset) in enumerate(first.items()):
         begins = noted.get(epoch)
         # The first epoch of the checkpoint begins at the log start offset, which may be inside a batch; if a tier has
         # the older records, it begins before the first record of the disk.
-        is_earlier = number == 0 and begins is not None and begins < offset
+        # The cleaner may have removed the first batches of an epoch, so it may also begin after the last earlier batch.
+        is_earlier = begins is not None and begins < offset and (number == 0 or may_begin_earlier(begins, epoch))
         if begins not in (offset, log.start) and not is_earlier:
             text = f"{log.process} begins epoch {epoch} here, and its checkpoint says {begins}"
             yield Finding("K7", "epochs-differ", log.key, offset, text)
