@@ -1,6 +1,6 @@
 """The APIs that this broker serves.
 
-    @handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
+    @handles(HeartbeatRequest, versions="0-4")
     async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse: ...
 
 An API with logic of its own has a file, named like its file in `wire.messages`. APIs whose handlers only ask share a
@@ -15,6 +15,8 @@ other brokers: the connection then handles the next requests of the same API bef
 
 `records` of a request are a view of the connection's receive buffer, which is reused after the handler returns or
 raises: nothing may refer to them after that.
+
+A handler asks `Context.may` or `Context.demand` before it touches a resource, for each resource apart.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from ipaddress import IPv6Address
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -39,7 +41,8 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
-from wire.errors import ErrorCode
+from kbroker.security.authorizing import Authorizer, Operation, ResourceType
+from wire.errors import ErrorCode, KafkaError
 from wire.refusals import refused
 from wire.schema import Versions, response_class, schema_of
 
@@ -48,6 +51,16 @@ Broker = TypeVar("Broker")
 Response = TypeVar("Response")
 
 logger = get_logger(__name__)
+
+
+DENIED: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+"""The error code of a denied operation on a resource of a type."""
 
 
 class CloseConnection(Exception):
@@ -79,6 +92,8 @@ class Context:
 
     listener        name of the listener (PLAINTEXT, ...); selects the advertised addresses
     principal       who the client is: ANONYMOUS on a listener without authentication
+    authorizer      decides what the client may do; None allows everything
+    forwarded_from  the address of the client whose request another broker has forwarded, "" if it is this connection's
     client_id       client id of this request, "" if it has none. Untrusted text: escape it
     api_version     version of this request
     room            memory for large replies
@@ -98,6 +113,8 @@ class Context:
     served: Mapping[int, Handler[Any]]
     room: Room = field(default_factory=Unbounded)
     principal: Principal = ANONYMOUS
+    authorizer: Authorizer | None = None
+    forwarded_from: str = ""
     client_id: str = ""
     api_version: int = 0
     has_errors: bool = False
@@ -111,21 +128,41 @@ class Context:
     wait_scope: trio.CancelScope | None = None
 
     @property
+    def host(self) -> str:
+        """The IP address of the client that sent the current request."""
+        return self.forwarded_from or self.stream.peer_host
+
+    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the client may perform an operation on a resource."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name)
+
+    def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether the client may perform an operation on at least one resource of a type."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows_any(self.principal, self.host, operation, resource_type)
+
+    def demand(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Refuse the whole request unless `may` allows it. Errors: KafkaError with the code of the resource's type."""
+        if not self.may(operation, resource_type, name):
+            raise KafkaError(DENIED[resource_type])
+
+    @property
     def caller(self) -> Caller:
         """The sender of the current request for the group coordinator, with its address in Java's format."""
-        host = self.stream.peer_host
+        host = self.host
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
         return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""
-        await change_log.write(request, answer, client_id=self.client_id, peer=self.stream.peer_host)
+        await change_log.write(request, answer, client_id=self.client_id, peer=self.host)
 
     @property
     def sender(self) -> Sender:
         """The sender of the current request for the controller."""
-        return Sender(self.principal, self.stream.peer_host, self.client_id)
+        return Sender(self.principal, self.host, self.client_id)
 
     async def wait(
         self,
@@ -191,7 +228,6 @@ class Handler(NamedTuple, Generic[Request]):
 
     versions    the versions that are served
     advertised  the versions that ApiVersions names; may be more than those served (Produce: protocol.md 1.3)
-    authorize   the required permission, as "OPERATION resource-type:{request_attribute}"; None for no check
     on_error    makes the response for a request that failed as a whole with a code; a result of None closes the
                 connection
     is_exempt   request_percentage does not apply: other brokers send the request
@@ -201,7 +237,6 @@ class Handler(NamedTuple, Generic[Request]):
     api_key: int
     versions: Versions
     advertised: Versions
-    authorize: str | None
     on_error: Callable[[Request, ErrorCode], Any]
     function: Callable[[Request, Any, Context], Awaitable[Any]]
     is_exempt: bool = False
@@ -220,7 +255,6 @@ def handles(
     *,
     versions: str,
     advertised: str | None = None,
-    authorize: str | None = None,
     on_error: Callable[[Request, ErrorCode], Any] | None = None,
     is_exempt: bool = False,
 ) -> Callable[[Callable[[Request, Broker, Context], Awaitable[Response | None]]], Handler[Request]]:
@@ -248,7 +282,6 @@ def handles(
             api_key=api_key,
             versions=served,
             advertised=Versions.parse(advertised) if advertised is not None else served,
-            authorize=authorize,
             on_error=on_error or partial(refused, in_each_result=not has_code_at_top),
             function=function,
             is_exempt=is_exempt,

@@ -14,7 +14,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 
-@handles(ConsumerGroupHeartbeatRequest, versions="0-1", authorize="READ group:{group_id}")
+@handles(ConsumerGroupHeartbeatRequest, versions="0-1")
 async def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, broker: Broker, context: Context
 ) -> ConsumerGroupHeartbeatResponse:

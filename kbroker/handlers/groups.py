@@ -27,7 +27,7 @@ ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 STATES_IN_LOWER_CASE = {state.lower() for state in STATES}
 
 
-@handles(JoinGroupRequest, versions="0-9", authorize="READ group:{group_id}")
+@handles(JoinGroupRequest, versions="0-9")
 async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
     """Join or rejoin a group. Waits until the group's next generation begins."""
     existed = broker.groups.knows(request.group_id)
@@ -43,7 +43,7 @@ def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool
         broker.change_log.note("group created", group=group, client_id=context.client_id, peer=peer)
 
 
-@handles(SyncGroupRequest, versions="0-5", authorize="READ group:{group_id}")
+@handles(SyncGroupRequest, versions="0-5")
 async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context) -> SyncGroupResponse:
     """Take the leader's assignment, and give each member its own part. Waits until the assignment is stored."""
     names = (request.protocol_type, request.protocol_name)
@@ -53,14 +53,14 @@ async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context
     return answer
 
 
-@handles(HeartbeatRequest, versions="0-4", authorize="READ group:{group_id}")
+@handles(HeartbeatRequest, versions="0-4")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
     """Keep a member's session alive. The reply says whether a rebalance is in progress."""
     answer: HeartbeatResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     return answer
 
 
-@handles(LeaveGroupRequest, versions="0-5", authorize="READ group:{group_id}")
+@handles(LeaveGroupRequest, versions="0-5")
 async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Context) -> LeaveGroupResponse:
     """Remove members, each independently of the others, so that their partitions are reassigned before their sessions
     time out.

@@ -28,7 +28,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 PARTITIONS_TOGETHER = 500
 
 
-@handles(OffsetCommitRequest, versions="2-10", authorize="READ group:{group_id}")
+@handles(OffsetCommitRequest, versions="2-10")
 async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: Context) -> OffsetCommitResponse:
     """Commit the offsets of partitions that exist; refuse the others."""
     sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)

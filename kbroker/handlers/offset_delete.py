@@ -14,7 +14,7 @@ from wire.messages.offset_delete import (
 )
 
 
-@handles(OffsetDeleteRequest, versions="0", authorize="DELETE group:{group_id}")
+@handles(OffsetDeleteRequest, versions="0")
 async def offset_delete(request: OffsetDeleteRequest, broker: Broker, context: Context) -> OffsetDeleteResponse:
     """Delete the offsets; refuse unknown partitions individually, unless the whole request fails."""
     known, unknown = known_partitions(request.topics, broker.image)

@@ -46,7 +46,7 @@ def _failed(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse
     )
 
 
-@handles(OffsetFetchRequest, versions="1-10", authorize="DESCRIBE group:{group_id}", on_error=_failed)
+@handles(OffsetFetchRequest, versions="1-10", on_error=_failed)
 async def offset_fetch(request: OffsetFetchRequest, broker: Broker, context: Context) -> OffsetFetchResponse:
     """Answer each group and each of its partitions once. Kafka repeats entries that are named more than once."""
     version = context.api_version

@@ -38,7 +38,7 @@ FIRST_VERSION_THAT_ADDS_THE_PARTITION: Final = 5
 PARTITIONS_TOGETHER: Final = 500
 
 
-@handles(TxnOffsetCommitRequest, versions="0-5", authorize="READ group:{group_id}")
+@handles(TxnOffsetCommitRequest, versions="0-5")
 async def txn_offset_commit(
     request: TxnOffsetCommitRequest, broker: Broker, context: Context
 ) -> TxnOffsetCommitResponse:

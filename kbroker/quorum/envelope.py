@@ -8,6 +8,7 @@ Source: KIP-590; EnvelopeUtils and ForwardingManager of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Final
 
 from kbroker.handlers import CloseConnection, Context, handles
@@ -61,7 +62,15 @@ async def envelope(request: EnvelopeRequest, service: ControllerService, context
     handler = context.served.get(header.api_key)
     if handler is None or header.api_version not in handler.versions:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    inner = Context(context.stream, context.listener, context.served, room=context.room, principal=principal)
+    inner = Context(
+        context.stream,
+        context.listener,
+        context.served,
+        room=context.room,
+        principal=principal,
+        authorizer=context.authorizer,
+        forwarded_from=str(ip_address(request.client_host_address)),
+    )
     assert service.answer is not None
     try:
         parts = await service.answer(memoryview(request.request_data), inner)

@@ -1,0 +1,63 @@
+"""What an authorizer decides: may a principal perform an operation on a resource?
+
+Source  AclOperation, ResourceType and Authorizer of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, Protocol
+
+from kbroker.metadata.principal import Principal
+
+
+class Operation(IntEnum):
+    """An operation on a resource, with its number in the protocol and in the metadata log."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """A type of resource, with its number in the protocol and in the metadata log."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the only resource of type CLUSTER."""
+
+
+class Authorizer(Protocol):
+    """Decides each operation of a client apart. Implementations are synchronous and fast: handlers ask on the loop."""
+
+    def allows(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Whether a client may perform an operation on a resource. host is the client's IP address."""
+        ...
+
+    def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether a client may perform an operation on at least one resource of a type."""
+        ...
