@@ -51,6 +51,16 @@ class LimitSettings:
         at_least=1,
         doc="The broker closes a connection whose client reads nothing of a response for this long.",
     )
+    kbroker_authentication_timeout_ms: int = setting(
+        default=10 * SECOND,
+        at_least=1,
+        doc="Time in which a connection must complete its TLS handshake and its SASL authentication.",
+    )
+    kbroker_max_tls_handshakes: int = setting(
+        default=32,
+        at_least=1,
+        doc="Maximum number of TLS handshakes that the broker computes at once. Further ones wait.",
+    )
     kbroker_memory_grace_ms: int = setting(
         default=5 * SECOND,
         at_least=1,
