@@ -19,6 +19,7 @@ from kbroker.security.sasl.scram import (
     SALT_ALPHABET,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    CredentialStore,
     ScramExchange,
     ScramMechanism,
     ScramUsers,
@@ -37,11 +38,17 @@ FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapW
 SIGNATURE = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
+def store_of(records: dict[tuple[str, int], Any]) -> CredentialStore:
+    store = CredentialStore()
+    store.records = lambda: records
+    return store
+
+
 def users(*names: str, mechanism: ScramMechanism = SCRAM_SHA_256, salt: bytes = SALT) -> ScramUsers:
     """All with the password "pencil"."""
     made = credential_of(mechanism, salted_password(mechanism, "pencil", salt, 4096), salt, 4096)
     records = {(name, mechanism.number): SimpleNamespace(**made._asdict()) for name in names}
-    return ScramUsers(lambda: records, SECRET)
+    return ScramUsers(store_of(records), SECRET)
 
 
 def login(*names: str, nonce: str = SERVER_NONCE) -> ScramExchange:
@@ -170,10 +177,10 @@ def test_x2_an_unknown_user_looks_like_a_wrong_password() -> None:
 
 
 def test_x2_a_made_up_salt_has_the_form_of_the_others() -> None:
-    of_kafka = ScramUsers(users("al", salt=b"1k2j3h4g5f")._records, SECRET).find("nobody", SCRAM_SHA_256)[0]
+    of_kafka = users("al", salt=b"1k2j3h4g5f").find("nobody", SCRAM_SHA_256)[0]
     assert len(of_kafka.salt) == 10
     assert not set(of_kafka.salt) - set(SALT_ALPHABET)
-    alone = ScramUsers(dict, SECRET).find("nobody", SCRAM_SHA_512)[0]
+    alone = ScramUsers(CredentialStore(), SECRET).find("nobody", SCRAM_SHA_512)[0]
     assert (len(alone.salt), alone.iterations) == (26, 4096)
 
 

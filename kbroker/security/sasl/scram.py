@@ -108,21 +108,28 @@ def is_portable(text: str) -> bool:
     return is_right_to_left[0] and is_right_to_left[-1] and not any(stringprep.in_table_d2(each) for each in text)
 
 
-class ScramUsers:
-    """Finds credentials in the metadata image.
+class CredentialStore:
+    """Where the credentials of a node are, which it knows only after it has loaded its metadata.
 
-    Shape  records gives the current records by user and number of the mechanism; secret is the same on all brokers and
-           after a restart, and unknown to clients
+    Shape  records gives the current records by user and number of the mechanism
     """
 
-    def __init__(self, records: Callable[[], Mapping[tuple[str, int], Any]], secret: bytes) -> None:
-        self._records = records
+    def __init__(self) -> None:
+        self.records: Callable[[], Mapping[tuple[str, int], Any]] = dict
+        self.cluster_id = ""
+
+
+class ScramUsers:
+    """Finds credentials. secret and the cluster id are the same on all brokers and after a restart."""
+
+    def __init__(self, store: CredentialStore, secret: bytes) -> None:
+        self._store = store
         self._secret = secret
         self._examples: tuple[object, dict[int, Any]] = (None, {})
 
     def find(self, user: str, mechanism: ScramMechanism) -> tuple[Credential, bool]:
         """The credential of a user, and whether it exists; else one that no password satisfies."""
-        records = self._records()
+        records = self._store.records()
         record = records.get((user, mechanism.number))
         if record is not None:
             return Credential(record.salt, record.stored_key, record.server_key, record.iterations), True
@@ -130,7 +137,7 @@ class ScramUsers:
 
     def preferred(self, user: str) -> ScramMechanism:
         """The strongest mechanism for which a user has a credential; for an unknown user one that others have."""
-        records = self._records()
+        records = self._store.records()
         for mechanism in (SCRAM_SHA_512, SCRAM_SHA_256):
             if (user, mechanism.number) in records:
                 return mechanism
@@ -140,7 +147,7 @@ class ScramUsers:
         """With the number of iterations, and the length and alphabet of the salt, of a credential that exists."""
         example = self._examples_in(records).get(mechanism.number)
         size, iterations = (26, MIN_ITERATIONS) if example is None else (len(example.salt), example.iterations)
-        seed = hmac.digest(self._secret, f"{mechanism.name}\0{user}".encode(), "sha512")
+        seed = hmac.digest(self._secret, f"{self._store.cluster_id}\0{mechanism.name}\0{user}".encode(), "sha512")
         salt = hashlib.shake_256(seed).digest(size)
         if example is None or not set(example.salt) - set(SALT_ALPHABET):
             salt = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in salt)
