@@ -74,6 +74,11 @@ class SaslSettings:
         doc="Allows PLAIN on a listener without TLS, as Kafka does, although the network sees the passwords. The broker"
         " warns if the listener is not on loopback; with false it refuses to start.",
     )
+    kbroker_bootstrap_users_file: str | None = setting(
+        default=None,
+        doc="Properties file of users and their passwords. The first start of a controller makes SCRAM credentials for"
+        " them, as kafka-storage format --add-scram does; later starts do not read it.",
+    )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         default=None,
         doc="Where the broker reads the keys that sign tokens: a URL with https or file. For http see"

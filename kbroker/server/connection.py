@@ -38,7 +38,6 @@ from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitB
 from kbroker.runtime.net_ports import Env, Part, Stream
 from kbroker.security.listener import OPEN, HandshakeFailed, ListenerSecurity
 from kbroker.security.sasl.session import SaslSession
-from kbroker.security.sasl.session import State as LoginState
 from kbroker.server.dispatch import Dispatcher, Unfinished
 from kbroker.server.login import Begun, Login
 from wire.errors import Malformed
@@ -218,7 +217,7 @@ class Connection:
         """Answer the requests of a login until it is complete or has failed."""
         frames = self.frames
         max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
-        while session.state not in (LoginState.COMPLETE, LoginState.FAILED):
+        while not session.is_complete and not session.has_failed:
             try:
                 frame = frames.next_frame()
             except Malformed as error:

@@ -45,8 +45,8 @@ class Login:
     def begin(self, frame: memoryview, context: Context) -> Awaitable[Begun]:
         """As `Dispatcher.begin`, for a client that has logged in or does so."""
         session = self.session
-        is_handshake = frame[:2] == b"\x00\x11"
-        if session.state is State.COMPLETE and not is_handshake:
+        is_handshake = len(frame) > 1 and frame[0] == 0 and frame[1] == _HANDSHAKE
+        if session.is_complete and not is_handshake:
             if session.is_expired:
                 raise CloseConnection("the session has expired and the client has not logged in again")
             return self._dispatcher.begin(frame, context)
@@ -54,7 +54,7 @@ class Login:
 
     async def _log_in(self, frame: memoryview, context: Context) -> Begun:
         session = self.session
-        if session.state is State.FAILED:
+        if session.has_failed:
             raise CloseConnection("a request after a failed login")
         if session.state is State.TOKENS and session.takes_raw_tokens:
             answer: Begun = await self._take_raw_token(frame)
@@ -67,7 +67,7 @@ class Login:
                 raise CloseConnection(f"a request with api key {api_key} before the login")
             else:
                 answer = await self._dispatcher.begin(frame, context)
-        if session.state is State.FAILED:
+        if session.has_failed:
             if session.delay_ms:
                 if self.deadline is not None:
                     self.deadline.deadline = inf  # the client has been in time
@@ -76,7 +76,7 @@ class Login:
             if answer is None:
                 raise CloseConnection("the login failed")
             context.stopping = True  # the connection sends the answer, and closes
-        elif session.state is State.COMPLETE:
+        elif session.is_complete:
             context.principal = session.principal
         return answer
 

@@ -54,6 +54,16 @@ class SaslSession:
         self._expires_ms: int | None = None
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the client has logged in."""
+        return self.state is State.COMPLETE
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the connection has to be closed."""
+        return self.state is State.FAILED
+
+    @property
     def is_expired(self) -> bool:
         """Whether the client should have logged in again."""
         return self._expires_ms is not None and self.server.env.now_ms() > self._expires_ms
