@@ -100,6 +100,12 @@ def broker_setting(name: str) -> Setting | None:
     return None
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a broker key is hidden. The value of an unknown key may be a secret."""
+    declaration = broker_setting(name)
+    return declaration is None or declaration.sensitive
+
+
 def base_of_listener_key(name: str) -> Setting | None:
     """The declaration of `<key>` in `listener.name.<listener>.[<mechanism>.]<key>`; None for any other name."""
     if not name.startswith(LISTENER_PREFIX):

@@ -7,6 +7,7 @@ DescribeConfigs shows every layer.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -32,9 +33,11 @@ from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import ConfigError, Value, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Value, to_text
 
 L = TypeVar("L")
+
+_IN_KEYS = f"{string.ascii_letters}{string.digits}._-"
 
 
 class Layers(NamedTuple):
@@ -51,6 +54,10 @@ class Layers(NamedTuple):
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""
         return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+
+    def __repr__(self) -> str:
+        """The keys only: the texts may be secrets."""
+        return f"Layers(broker={[*self.broker]}, cluster={[*self.cluster]}, static={[*self.static]})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +269,9 @@ def _area(cls: type[L], layers: Layers) -> L:
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"{override!r} is not of the form key=value")
+        key = override[: len(override) - len(override.lstrip(_IN_KEYS))]
+        shown = key if key == override else f"{key}..."  # the rest may be a secret after a wrong separator
+        raise ConfigError(f"{shown!r} is not of the form key=value")
     return name.strip(), value.strip()
 
 
@@ -305,7 +314,7 @@ def as_lines(found: Iterable[Remark]) -> list[str]:
 def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
     """Raise ConfigError if a value is bad or refused; yield warnings."""
     value = declaration.parse(text)
-    shown = "(hidden)" if declaration.sensitive else to_text(value)
+    shown = HIDDEN if declaration.sensitive else to_text(value)
     if declaration.effect is Effect.REFUSED and value != declaration.default:
         raise ConfigError(f"{name}={shown} is not supported: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:
