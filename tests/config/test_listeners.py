@@ -20,6 +20,7 @@ def test_the_default_is_every_interface_on_port_9092() -> None:
         advertised_controllers=(),
         inter_broker_name="PLAINTEXT",
         controller_name=None,
+        protocols={"PLAINTEXT": "PLAINTEXT"},
     )
 
 
