@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -18,6 +19,7 @@ from kbroker.config import (
     security,
     server,
     tier_settings,
+    tls,
     topic,
     transactions,
 )
@@ -38,13 +40,16 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     groups,
     transactions,
     tier_settings,
+    tls,
     security,
     observability,
 )
 
 LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
-_NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
+PER_LISTENER = ("ssl.",)
+"""Prefixes of the keys that may be set for one listener."""
+_NO_LISTENER_SETTINGS = "Of the settings for one listener, only those of security are implemented."
 
 # Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
@@ -92,11 +97,11 @@ def broker_setting(name: str) -> Setting | None:
     if name.startswith(PLUGIN_PREFIXES):
         return Setting(name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
-        if base.effect is Effect.ENFORCED:
+        if base.effect is Effect.ENFORCED and not base.name.startswith(PER_LISTENER):
             return Setting(
                 kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS
             )
-        return Setting(base.default, kind=base.kind, name=name, dynamic=base.dynamic, effect=base.effect, why=base.why)
+        return dataclasses.replace(base, name=name)
     return None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, LISTENER_PREFIX, TOPIC, broker_setting, unknown
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -32,6 +32,7 @@ from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
 from kbroker.config.values import HIDDEN, ConfigError, Value, to_text
 
@@ -79,6 +80,7 @@ class Settings:
     limits: LimitSettings
     quotas: QuotaSettings
     tier: TierSettings
+    tls: TlsSettings
     observability: ObservabilitySettings
     listeners: Listeners
     layers: Layers
@@ -143,6 +145,7 @@ class Settings:
                 rsm_configs=layers.below(RSM_PREFIX),
                 rlmm_configs=layers.below(RLMM_PREFIX),
             ),
+            tls=_area(TlsSettings, layers),
             observability=_area(ObservabilitySettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
@@ -169,6 +172,15 @@ class Settings:
             raise KeyError(name)
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
+
+    def for_listener(self, cls: type[L], listener: str, *, mechanism: str | None = None) -> L:
+        """The settings of one area for a listener, and for one of its SASL mechanisms. A setting below
+        `listener.name.<listener>.<mechanism>.` is stronger than one below `listener.name.<listener>.`, and that is
+        stronger than one without a prefix, whatever their layers.
+        """
+        of_listener = f"{LISTENER_PREFIX}{listener.lower()}."
+        own = () if mechanism is None else (f"{of_listener}{mechanism.lower()}.",)
+        return _area(cls, self.layers, prefixes=(*own, of_listener, ""))
 
     def with_tier_directory(self, path: str) -> Settings:
         """The settings with this tier directory, if the tier is a directory and no other one is configured."""
@@ -258,11 +270,13 @@ class Settings:
         return declaration.default
 
 
-def _area(cls: type[L], layers: Layers) -> L:
+def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     given = {}
     for one in declarations(cls):
-        if (text := layers.text(one.name)) is not None:
-            given[one.attribute] = one.parse(text)
+        for prefix in prefixes:
+            if (text := layers.text(prefix + one.name)) is not None:
+                given[one.attribute] = one.parse(text)
+                break
     return cls(**given)
 
 

@@ -12,9 +12,6 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.net_ports import Stream
 
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""The index is the protocol's number in registrations and in Kafka's requests."""
-
 
 class HandshakeFailed(Exception):
     """A TLS handshake failed, or one of the peers refuses the other's certificate. The message is for the log."""
