@@ -95,7 +95,8 @@ class TlsSettings:
         default="https",
         check=lambda text: None if text.lower() in ("", "https") else "must be https, or empty to check no host names",
         dynamic=PER_BROKER,
-        doc="https makes a broker check the host name in the certificate of the node to which it connects.",
+        doc="Whether the broker checks the host name in the certificate of a node to which it connects: https, or "
+        "empty for no check.",
     )
     ssl_allow_dn_changes: bool = setting(
         default=False, doc="Whether a reloaded certificate may have another distinguished name."
