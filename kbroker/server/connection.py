@@ -116,7 +116,7 @@ class Connection:
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
-        self.state = State.RECEIVING
+        self.state = State.RECEIVING if security is OPEN else State.AUTHENTICATING
         self.requests = 0
         self.ahead: memoryview | None = None
         self._memory = memory
@@ -193,7 +193,6 @@ class Connection:
     async def _authenticate(self) -> None:
         """Do what the listener's security wants before the first request. Errors: CloseConnection."""
         tls, context = self._security.tls, self._context
-        self.state = State.AUTHENTICATING
         with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
             if tls is not None:
                 try:

@@ -20,6 +20,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.listener import OPEN, ListenerSecurity
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.testing.disk import SimulatedDisk
@@ -205,6 +206,7 @@ async def serving(
     logged_errors: int = 0,
     handlers: Mapping[int, Handler[Any]] = HANDLERS,
     quotas: ClientQuotas | None = None,
+    security: ListenerSecurity = OPEN,
 ) -> AsyncIterator[Rig]:
     """A server with these settings (`key=value`), which runs until the block ends and logs as many errors as given."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
@@ -222,7 +224,7 @@ async def serving(
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         listener = await env.listen("127.0.0.1", 0)
-        server.add(listener, name="PLAINTEXT")
+        server.add(listener, name="PLAINTEXT", security=security)
         rig = Rig(env, server, listener, broker, metrics)
         try:
             yield rig
