@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import ModuleType
 
 from kbroker.config import (
@@ -15,6 +16,7 @@ from kbroker.config import (
     observability,
     quotas,
     replication,
+    sasl,
     security,
     server,
     tier_settings,
@@ -39,12 +41,16 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     transactions,
     tier_settings,
     security,
+    sasl,
     observability,
 )
 
+LISTENER_AREAS: tuple[ModuleType, ...] = (sasl,)
+"""The areas whose keys may have a listener's prefix."""
+
 LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
-_NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
+_NO_LISTENER_SETTINGS = "It cannot be set for one listener."
 
 # Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
@@ -79,6 +85,7 @@ def area_name(area: ModuleType) -> str:
 
 
 BROKER: dict[str, Setting] = {one.name: one for area in BROKER_AREAS for one in declared(area)}
+OF_LISTENERS: frozenset[str] = frozenset(one.name for area in LISTENER_AREAS for one in declared(area))
 TOPIC: dict[str, Setting] = {one.name: one for one in topic.SETTINGS}
 # Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
 # only where they are set.
@@ -92,6 +99,8 @@ def broker_setting(name: str) -> Setting | None:
     if name.startswith(PLUGIN_PREFIXES):
         return Setting(name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
+        if base.name in OF_LISTENERS:
+            return replace(base, name=name)
         if base.effect is Effect.ENFORCED:
             return Setting(
                 kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, PLUGIN_PREFIXES, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import (
+    BROKER,
+    DYNAMIC_ONLY,
+    LISTENER_PREFIX,
+    PLUGIN_PREFIXES,
+    TOPIC,
+    broker_setting,
+    unknown,
+)
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -27,6 +35,7 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
 from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
+from kbroker.config.sasl import SaslSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
@@ -77,6 +86,7 @@ class Settings:
     quotas: QuotaSettings
     tier: TierSettings
     observability: ObservabilitySettings
+    sasl: SaslSettings
     listeners: Listeners
     layers: Layers
     warnings: tuple[str, ...] = ()
@@ -146,6 +156,7 @@ class Settings:
                 rlmm_configs=layers.below(RLMM_PREFIX),
             ),
             observability=_area(ObservabilitySettings, layers),
+            sasl=_area(SaslSettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
             warnings=tuple(dict.fromkeys(warnings)),
@@ -171,6 +182,13 @@ class Settings:
             raise KeyError(name)
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
+
+    def for_listener(self, area: type[L], listener: str, *, mechanism: str | None = None) -> L:
+        """The settings of an area for one listener, or for one SASL mechanism of a listener."""
+        prefixes = [f"{LISTENER_PREFIX}{listener.lower()}.", ""]
+        if mechanism is not None:
+            prefixes.insert(0, f"{prefixes[0]}{mechanism.lower()}.")
+        return _area(area, self.layers, prefixes)
 
     def with_tier_directory(self, path: str) -> Settings:
         """The settings with this tier directory, if the tier is a directory and no other one is configured."""
@@ -260,10 +278,11 @@ class Settings:
         return declaration.default
 
 
-def _area(cls: type[L], layers: Layers) -> L:
+def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     given = {}
     for one in declarations(cls):
-        if (text := layers.text(one.name)) is not None:
+        texts = (layers.text(prefix + one.name) for prefix in prefixes)
+        if (text := next((found for found in texts if found is not None), None)) is not None:
             given[one.attribute] = one.parse(text)
     return cls(**given)
 

@@ -42,6 +42,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.security.authorizing import Authorizer, Operation, ResourceType
+from kbroker.security.sasl.session import SaslSession
 from wire.errors import ErrorCode, KafkaError
 from wire.refusals import refused
 from wire.schema import Versions, response_class, schema_of
@@ -106,6 +107,7 @@ class Context:
     measures        clients have quotas, so the time of this request is measured
     is_charged      the handler has charged this request to the quotas of its client, or the request is exempt
     throttle_ms     the connection is muted for this time after its reply
+    sasl            the login of the client; None on a listener without SASL
     """
 
     stream: Stream
@@ -126,6 +128,7 @@ class Context:
     throttle_ms: int = 0
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
+    sasl: SaslSession | None = None
 
     @property
     def host(self) -> str:

@@ -14,6 +14,7 @@ from kbroker.broker import Broker
 from kbroker.handlers import Context, Handler, Request, handles
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest
@@ -41,6 +42,7 @@ def forwards(request_class: type[Request], *, versions: str) -> Handler[Request]
 
 
 alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1")
+alter_user_scram_credentials = forwards(AlterUserScramCredentialsRequest, versions="0")
 create_partitions = forwards(CreatePartitionsRequest, versions="0-3")
 create_topics = forwards(CreateTopicsRequest, versions="2-7")
 describe_quorum = forwards(DescribeQuorumRequest, versions="0-2")

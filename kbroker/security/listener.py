@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.net_ports import Stream
+from kbroker.security.sasl.server import SaslServer
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The index is the protocol's number in registrations and in Kafka's requests."""
@@ -39,7 +40,7 @@ class ListenerSecurity(NamedTuple):
 
     protocol: str
     tls: Acceptor | None = None
-    sasl: None = None
+    sasl: SaslServer | None = None
 
 
 OPEN: Final = ListenerSecurity("PLAINTEXT")

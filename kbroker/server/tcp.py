@@ -171,7 +171,7 @@ class Server:
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
-        if connection.state is State.AUTHENTICATING:
+        if not connection.is_authenticated:
             self._bound_newcomers(connection)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
@@ -184,7 +184,7 @@ class Server:
         self._newcomers[connection] = None
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
         if len(self._newcomers) > limit:
-            self._newcomers = {one: None for one in self._newcomers if one.state is State.AUTHENTICATING}
+            self._newcomers = {one: None for one in self._newcomers if not one.is_authenticated}
         while len(self._newcomers) > limit:
             oldest = next(iter(self._newcomers))
             del self._newcomers[oldest]

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.config import Settings
 from kbroker.config.profiles import PROFILES
 from kbroker.metadata.principal import ANONYMOUS, Principal
-from kbroker.runtime.net_ports import Stream
+from kbroker.runtime.net_ports import Env, Stream
 from kbroker.security.listener import ListenerSecurity
 from tests.server.serving import heart, serving
 
@@ -68,11 +68,12 @@ class Knocking:
         return stream, ANONYMOUS
 
 
-KNOCKING = ListenerSecurity("SSL", Knocking())
+def knocking(_env: Env, _settings: Settings) -> ListenerSecurity:
+    return ListenerSecurity("SSL", Knocking())
 
 
 async def test_w9_unauthenticated_connections_are_closed_after_10_s(autojump_clock: MockClock) -> None:
-    async with serving(*HARDENED, in_memory=True, security=KNOCKING) as rig:
+    async with serving(*HARDENED, in_memory=True, security=knocking) as rig:
         silent, honest = await rig.connect(), await rig.connect()
         await honest.stream.send([b"k"])
         await trio.sleep(9)
@@ -85,7 +86,7 @@ async def test_w9_unauthenticated_connections_are_closed_after_10_s(autojump_clo
 
 async def test_w10_the_oldest_unauthenticated_connections_make_room(autojump_clock: MockClock) -> None:
     settings = [*HARDENED, "kbroker.max.unauthenticated.connections=50"]
-    async with serving(*settings, in_memory=True, security=KNOCKING) as rig:
+    async with serving(*settings, in_memory=True, security=knocking) as rig:
         honest = await rig.connect()
         await honest.stream.send([b"k"])
         await wait_all_tasks_blocked()
