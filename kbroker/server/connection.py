@@ -118,7 +118,8 @@ class Connection:
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
-        self.state = State.RECEIVING
+        self.is_authenticated = security is OPEN
+        self.state = State.RECEIVING if security is OPEN else State.AUTHENTICATING
         self.requests = 0
         self.ahead: memoryview | None = None
         self._memory = memory
@@ -197,7 +198,6 @@ class Connection:
     async def _authenticate(self) -> None:
         """Do what the listener's security wants before the first request. Errors: CloseConnection."""
         tls, context = self._security.tls, self._context
-        self.state = State.AUTHENTICATING
         with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
             if tls is not None:
                 try:
@@ -211,6 +211,7 @@ class Connection:
                 await self._log_in(login.session)
         if deadline.cancelled_caught:
             raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
+        self.is_authenticated = True
         self.state = State.RECEIVING
 
     async def _log_in(self, session: SaslSession) -> None:
