@@ -55,6 +55,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.authorizing import Authorizer
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.verification import Verification
@@ -81,6 +82,7 @@ class Broker:
     """One broker: the object that handlers act on.
 
     Shape   purgatory is keyed by partition, (topic, index)
+    Note    authorizer decides what clients may do; None allows everything
     Errors  KafkaError from everything that a client can cause
     """
 
@@ -109,6 +111,7 @@ class Broker:
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
+        self.authorizer: Authorizer | None = None
         self.quotas = ClientQuotas(settings.quotas)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
