@@ -55,6 +55,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.verification import Verification
@@ -110,6 +111,7 @@ class Broker:
         self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
         self.quotas = ClientQuotas(settings.quotas)
+        self.authorizer = authorizer_of(settings.authorizer, metadata, now_ms=env.now_ms, turns=turns)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(

@@ -95,6 +95,7 @@ class Context:
     authorizer      decides what the client may do; None allows everything
     forwarded_from  the address of the client whose request another broker has forwarded, "" if it is this connection's
     client_id       client id of this request, "" if it has none. Untrusted text: escape it
+    api_key         api key of this request
     api_version     version of this request
     room            memory for large replies
     served          the handlers of this server by api key
@@ -116,6 +117,7 @@ class Context:
     authorizer: Authorizer | None = None
     forwarded_from: str = ""
     client_id: str = ""
+    api_key: int = -1
     api_version: int = 0
     has_errors: bool = False
     is_large: bool = False
@@ -132,10 +134,24 @@ class Context:
         """The IP address of the client that sent the current request."""
         return self.forwarded_from or self.stream.peer_host
 
-    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the client may perform an operation on a resource."""
+    def may(self, operation: Operation, resource_type: ResourceType, name: str, *, is_requested: bool = True) -> bool:
+        """Whether the client may perform an operation on a resource.
+
+        If the answer is no, the audit log gets a line, unless the client did not request this resource: when a listing
+        is filtered, or when another operation would do as well.
+        """
         authorizer = self.authorizer
-        return authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name)
+        if authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name):
+            return True
+        if is_requested:
+            api = self.served[self.api_key].name
+            authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
+        return False
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """The operations that the client may perform on a resource: bit n stands for the operation of number n."""
+        authorizer = self.authorizer
+        return -1 if authorizer is None else authorizer.operations(self.principal, self.host, resource_type, name)
 
     def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the client may perform an operation on at least one resource of a type."""

@@ -32,6 +32,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
+from kbroker.security.authorizing import Authorizer
 from kbroker.server.responses import finder, weigher
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
@@ -101,8 +102,10 @@ class Dispatcher:
         turns: Turns,
         limits: LimitSettings,
         quotas: ClientQuotas | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.handlers = handlers
+        self.authorizer = authorizer
         self._broker = broker
         self._turns = turns
         self._limits = limits
@@ -155,6 +158,7 @@ class Dispatcher:
             raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
         route.counter.value += 1
         context.client_id = header.client_id
+        context.api_key = header.api_key
         context.api_version = header.api_version
         is_finished = True
         try:
