@@ -278,7 +278,9 @@ class Broker:
                 logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
             return
         asked_by = sender or Sender()
-        await self.change_log.write(request, answer, client_id=asked_by.client_id, peer=asked_by.host)
+        await self.change_log.write(
+            request, answer, principal=asked_by.principal, client_id=asked_by.client_id, peer=asked_by.host
+        )
         if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
             # One log line, because a request can name thousands of topics.
             codes = sorted({code_of(one.error_code).name for one in failed})

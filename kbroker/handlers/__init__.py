@@ -41,7 +41,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.security.authorizing import Authorizer, Operation, ResourceType
+from kbroker.security.authorizing import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.refusals import refused
 from wire.schema import Versions, response_class, schema_of
@@ -134,31 +134,30 @@ class Context:
         """The IP address of the client that sent the current request."""
         return self.forwarded_from or self.stream.peer_host
 
-    def may(self, operation: Operation, resource_type: ResourceType, name: str, *, is_requested: bool = True) -> bool:
-        """Whether the client may perform an operation on a resource.
-
-        If the answer is no, the audit log gets a line, unless the client did not request this resource: when a listing
-        is filtered, or when another operation would do as well.
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME, *, is_logged: bool = True
+    ) -> bool:
+        """Whether the client may perform an operation on a resource. Without is_logged, a denial is not an event: the
+        handler asks for another right next, or only leaves the resource out of a list.
         """
         authorizer = self.authorizer
         if authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name):
             return True
-        if is_requested:
-            api = self.served[self.api_key].name
-            authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
+        if is_logged:
+            self._note_denial(operation, resource_type, name)
         return False
 
-    def operations(self, resource_type: ResourceType, name: str) -> int:
-        """The operations that the client may perform on a resource: bit n stands for the operation of number n."""
-        authorizer = self.authorizer
-        return -1 if authorizer is None else authorizer.operations(self.principal, self.host, resource_type, name)
+    def _note_denial(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        assert self.authorizer is not None
+        api = self.served[self.api_key].name
+        self.authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
 
     def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the client may perform an operation on at least one resource of a type."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows_any(self.principal, self.host, operation, resource_type)
 
-    def demand(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+    def demand(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Refuse the whole request unless `may` allows it. Errors: KafkaError with the code of the resource's type."""
         if not self.may(operation, resource_type, name):
             raise KafkaError(DENIED[resource_type])
@@ -173,7 +172,7 @@ class Context:
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""
-        await change_log.write(request, answer, client_id=self.client_id, peer=self.host)
+        await change_log.write(request, answer, principal=self.principal, client_id=self.client_id, peer=self.host)
 
     @property
     def sender(self) -> Sender:

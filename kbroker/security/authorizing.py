@@ -81,10 +81,6 @@ class Authorizer(Protocol):
         """Whether a client may perform an operation on at least one resource of a type."""
         ...
 
-    def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
-        """The operations that a client may perform on a resource: bit n stands for the operation of number n."""
-        ...
-
     def denied(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str, *, api: str
     ) -> None:

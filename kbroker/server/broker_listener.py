@@ -36,7 +36,6 @@ def server_of(broker: Broker, metrics: Metrics, chosen: Mapping[int, handlers.Ha
         turns=broker.turns,
         limits=settings.limits,
         quotas=broker.quotas,
-        authorizer=broker.authorizer,
     )
     server = Server(env, dispatcher, metrics=metrics, settings=settings)
 

@@ -45,15 +45,7 @@ async def serve_controller(
         turns=turns,
         authorizer=authorizer,
     )
-    dispatcher = Dispatcher(
-        quorum.discover(),
-        service,
-        metrics=metrics,
-        env=env,
-        turns=turns,
-        limits=settings.limits,
-        authorizer=authorizer,
-    )
+    dispatcher = Dispatcher(quorum.discover(), service, metrics=metrics, env=env, turns=turns, limits=settings.limits)
     service.answer = dispatcher.answer
     server = Server(env, dispatcher, metrics=metrics, settings=settings)
     await nursery.start(server.run)

@@ -102,10 +102,8 @@ class Dispatcher:
         turns: Turns,
         limits: LimitSettings,
         quotas: ClientQuotas | None = None,
-        authorizer: Authorizer | None = None,
     ) -> None:
         self.handlers = handlers
-        self.authorizer = authorizer
         self._broker = broker
         self._turns = turns
         self._limits = limits
@@ -119,6 +117,11 @@ class Dispatcher:
         self._routes: dict[int, _Route] = {}
         for handler in handlers.values():
             self._metrics_of(handler)  # so that the metrics page lists all APIs
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """What decides the operations of clients; None allows everything."""
+        return getattr(self._broker, "authorizer", None)
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
         """Handle the request in `frame` (without its length). Return the parts of the reply (with its length), or None
