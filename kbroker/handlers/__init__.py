@@ -105,6 +105,7 @@ class Context:
     authorizer      decides what the client may do; None allows everything
     forwarded_from  the address of the client whose request another broker has forwarded, "" if it is this connection's
     client_id       client id of this request, "" if it has none. Untrusted text: escape it
+    api_key         api key of this request
     api_version     version of this request
     room            memory for large replies
     served          the handlers of this server by api key
@@ -126,6 +127,7 @@ class Context:
     authorizer: Authorizer | None = None
     forwarded_from: str = ""
     client_id: str = ""
+    api_key: int = -1
     api_version: int = 0
     has_errors: bool = False
     is_large: bool = False
@@ -156,7 +158,9 @@ class Context:
         return False
 
     def _note_denial(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        pass
+        assert self.authorizer is not None
+        api = self.served[self.api_key].name
+        self.authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
 
     async def denied(
         self,
@@ -214,7 +218,7 @@ class Context:
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""
-        await change_log.write(request, answer, client_id=self.client_id, peer=self.host)
+        await change_log.write(request, answer, principal=self.principal, client_id=self.client_id, peer=self.host)
 
     @property
     def sender(self) -> Sender:

@@ -39,7 +39,9 @@ def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool
     """Log that a member has created a group."""
     if not existed and broker.groups.knows(group):
         peer = context.stream.peer_host
-        broker.change_log.note("group created", group=group, client_id=context.client_id, peer=peer)
+        broker.change_log.note(
+            "group created", group=group, principal=context.principal, client_id=context.client_id, peer=peer
+        )
 
 
 @handles(SyncGroupRequest, versions="0-5")

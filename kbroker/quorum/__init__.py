@@ -24,7 +24,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.net_ports import Env, Part
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
-from kbroker.security.authorizing import Authorizer
+from kbroker.security.audit import AuditedAuthorizer
 from wire.errors import ErrorCode
 from wire.messages.broker_registration import Endpoint
 
@@ -39,8 +39,8 @@ class ControllerService:
     settings    in force, with the dynamic settings of the controller's node
     listeners   the controller's own, by name
     change_log  logs what clients change
-    authorizer  decides what clients may do; None allows everything
     purgatory   wakes METADATA_CHANGED when more of the log is committed
+    authorizer  decides what clients and other nodes may do; None allows everything
     answer      answers a whole request frame, for requests in an Envelope; set after the dispatcher is made
     """
 
@@ -53,6 +53,7 @@ class ControllerService:
         cluster_id: str,
         listeners: Sequence[Endpoint],
         turns: Turns,
+        authorizer: AuditedAuthorizer | None = None,
     ) -> None:
         self.env = env
         self.controller = controller
@@ -62,8 +63,8 @@ class ControllerService:
         self.listeners: Mapping[str, Endpoint] = {endpoint.name: endpoint for endpoint in listeners}
         self.turns = turns
         self.change_log = ChangeLog(env.now_ms, turns)
-        self.authorizer: Authorizer | None = None
         self.purgatory = Purgatory()
+        self.authorizer = authorizer
         self.answer: Callable[[memoryview, Context], Awaitable[list[Part] | None]] | None = None
         self._apply_settings(self.image)
         controller.publisher.add_listener(self._on_image)

@@ -46,6 +46,25 @@ class ResourceType(IntEnum):
     USER = 7
 
 
+class PatternType(IntEnum):
+    """How the name of an ACL selects resources, with its number in the protocol and in the metadata log."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """What an ACL does to the operation, with its number in the protocol and in the metadata log."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of type CLUSTER."""
 
@@ -89,4 +108,10 @@ class Authorizer(Protocol):
 
     def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether a client may perform an operation on at least one resource of a type."""
+        ...
+
+    def denied(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str, *, api: str
+    ) -> None:
+        """Take note that a request for this operation was refused; api is the name of its API."""
         ...

@@ -161,6 +161,7 @@ class Dispatcher:
             raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
         route.counter.value += 1
         context.client_id = header.client_id
+        context.api_key = header.api_key
         context.api_version = header.api_version
         is_finished = True
         try:
