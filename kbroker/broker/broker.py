@@ -82,6 +82,7 @@ class Broker:
     """One broker: the object that handlers act on.
 
     Shape   purgatory is keyed by partition, (topic, index)
+    Note    authorizer decides what clients may do; None allows everything
     Errors  KafkaError from everything that a client can cause
     """
 

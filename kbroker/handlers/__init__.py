@@ -16,13 +16,14 @@ other brokers: the connection then handles the next requests of the same API bef
 `records` of a request are a view of the connection's receive buffer, which is reused after the handler returns or
 raises: nothing may refer to them after that.
 
-A handler asks `Context.may` or `Context.demand` before it touches a resource, for each resource apart.
+A handler asks `Context.may`, `demand` or `denied` before it touches a resource, for each resource apart.
+docs/security.md lists what each API asks, and tests/handlers/test_authorization.py checks that list.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +42,16 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.security.authorizing import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from kbroker.runtime.turns import Turns
+from kbroker.security.authorizing import (
+    ALL_OPERATIONS,
+    CLUSTER_NAME,
+    OPERATIONS,
+    Authorizer,
+    Operation,
+    ResourceType,
+    bit_field,
+)
 from wire.errors import ErrorCode, KafkaError
 from wire.refusals import refused
 from wire.schema import Versions, response_class, schema_of
@@ -151,6 +161,42 @@ class Context:
         assert self.authorizer is not None
         api = self.served[self.api_key].name
         self.authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
+
+    async def denied(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        turns: Turns,
+        *,
+        is_logged: bool = True,
+    ) -> Set[str]:
+        """Those of the names on which the client may not perform an operation. Asks once for each name."""
+        if self.authorizer is None:
+            return frozenset()
+        found = set()
+        for name in set(names):
+            if turns.due():
+                await turns.next()
+            if not self.may(operation, resource_type, name, is_logged=is_logged):
+                found.add(name)
+        return found
+
+    def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The operations that the client may perform on a resource, as a bit field (`bit_field`)."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return ALL_OPERATIONS[resource_type]
+        return bit_field(
+            operation
+            for operation in OPERATIONS[resource_type]
+            if authorizer.allows(self.principal, self.host, operation, resource_type, name)
+        )
+
+    def cluster_operations(self) -> int:
+        """The operations on the cluster, as a bit field; none if the client may not describe the cluster."""
+        may_describe = self.may(Operation.DESCRIBE, ResourceType.CLUSTER)
+        return self.operations_on(ResourceType.CLUSTER) if may_describe else 0
 
     def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the client may perform an operation on at least one resource of a type."""
