@@ -34,6 +34,9 @@ NAMES: Final = (
     "ä",
     "kafka-cluster",
 )
+WHERE_KAFKA_ERRS: Final = {"*a", "$a"}
+"""Kafka does not apply the ACLs of all resources ("*") to a name that begins with an asterisk, and its search fails for
+some names that sort before the asterisk. kbroker answers both as its own model does (tests/security)."""
 PRINCIPALS: Final = ("User:alice", "User:bob", "User:ANONYMOUS", "Group:alice", "User:CN=a.example")
 HOSTS: Final = ("10.0.0.1", "10.0.0.2", "::1", "fe80::1:2", "::ffff:10.0.0.1")
 ACL_HOSTS: Final = ("*", "*", "10.0.0.1", "10.0.0.2", "0:0:0:0:0:0:0:1", "::1", "fe80:0:0:0:0:0:1:2")
@@ -103,7 +106,6 @@ def test_decisions_are_those_of_kafkas_authorizer() -> None:
         acls = [an_acl(draws, next(numbers)) for _ in range(draws.below(25))]
         asked = [a_question(draws) for _ in range(QUESTIONS)]
         cases.append((super_users, draws.chance(0.3), acls, asked))
-    # Kafka's StandardAcl set has no duplicates, as its controller creates none.
     lines = "\n".join(as_line(*case) for case in cases) + "\n"
     done = run_tool(str(Path(__file__).with_name("Acls.java")), input=lines, timeout_s=300)
     assert done.returncode == 0, done.stderr
@@ -118,6 +120,6 @@ def test_decisions_are_those_of_kafkas_authorizer() -> None:
         ours = answers_of(judge, asked)
         for question, our, their in zip(asked, ours, theirs, strict=True):
             outcomes[their] += 1
-            # Kafka's search fails for some names that are less than "*"; kbroker answers them.
-            assert our == their or (their == _FAILS and question.name.startswith("$")), (question, acls, their)
+            assert our == their or question.name in WHERE_KAFKA_ERRS, (question, acls, their)
+            assert their != _FAILS or question.name in WHERE_KAFKA_ERRS, (question, acls)
     assert outcomes["0"] > 1_000 < outcomes["1"]

@@ -54,14 +54,14 @@ def listed(acl: Acl, *words: str) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_an_added_acl_is_listed_until_it_is_removed(acl: Acl) -> None:
+def test_an_added_acl_is_listed_until_it_is_removed(acl: Acl, run: Run, guarded: str) -> None:
     entry = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", "orders")
     done = acl("--add", *entry)
     assert done.code == 0, done.err
     resource = "`ResourcePattern(resourceType=TOPIC, name=orders, patternType=LITERAL)`"
     line = "\t(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)"
     assert done.lines == [f"Adding ACLs for resource {resource}: ", line, ""]
-    assert acl("list", "orders").lines == [f"Current ACLs for resource {resource}: ", line, ""]
+    assert run("acl", "list", "orders", "-b", guarded).lines == [f"Current ACLs for resource {resource}: ", line, ""]
     assert listed(acl, "--principal", "User:bob") == []
     assert listed(acl, "--topic", "payments") == []
     removed = acl("--remove", *entry)

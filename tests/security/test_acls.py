@@ -144,7 +144,7 @@ def test_an_update_never_gives_a_right_that_neither_set_gives() -> None:
     assert may(judge, READ, "payments")
 
 
-NAMES = ("a", "ab", "abc", "b", "*", "ba", "$a")
+NAMES = ("a", "ab", "abc", "b", "*", "*a", "ba", "$a")
 PRINCIPALS = ("User:alice", "User:bob", "User:*")
 HOSTS = ("*", "10.0.0.1", "10.0.0.2")
 ASKED = (READ, WRITE, DESCRIBE, Operation.DELETE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS)
