@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import replace
 from types import ModuleType
 
 from kbroker.config import (
@@ -20,6 +20,7 @@ from kbroker.config import (
     security,
     server,
     tier_settings,
+    tls,
     topic,
     transactions,
 )
@@ -40,17 +41,20 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     groups,
     transactions,
     tier_settings,
+    tls,
     security,
     sasl,
     observability,
 )
 
-LISTENER_AREAS: tuple[ModuleType, ...] = (sasl,)
-"""The areas whose keys may have a listener's prefix."""
-
 LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
-_NO_LISTENER_SETTINGS = "It cannot be set for one listener."
+PER_LISTENER = (
+    "ssl.", "sasl.", "connections.max.reauth.", "connection.failed.authentication.",
+    "kbroker.sasl.", "kbroker.failed.authentication.",
+)  # fmt: skip
+"""Prefixes of the keys that may be set for one listener."""
+_NO_LISTENER_SETTINGS = "Of the settings for one listener, only those of security are implemented."
 
 # Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
@@ -85,7 +89,6 @@ def area_name(area: ModuleType) -> str:
 
 
 BROKER: dict[str, Setting] = {one.name: one for area in BROKER_AREAS for one in declared(area)}
-OF_LISTENERS: frozenset[str] = frozenset(one.name for area in LISTENER_AREAS for one in declared(area))
 TOPIC: dict[str, Setting] = {one.name: one for one in topic.SETTINGS}
 # Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
 # only where they are set.
@@ -99,13 +102,11 @@ def broker_setting(name: str) -> Setting | None:
     if name.startswith(PLUGIN_PREFIXES):
         return Setting(name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
-        if base.name in OF_LISTENERS:
-            return replace(base, name=name)
-        if base.effect is Effect.ENFORCED:
+        if base.effect is Effect.ENFORCED and not base.name.startswith(PER_LISTENER):
             return Setting(
                 kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS
             )
-        return Setting(base.default, kind=base.kind, name=name, dynamic=base.dynamic, effect=base.effect, why=base.why)
+        return dataclasses.replace(base, name=name)
     return None
 
 

@@ -63,9 +63,17 @@ class LimitSettings:
         "admit another one, the broker closes the oldest of them.",
     )
     kbroker_max_tls_handshakes: int = setting(
-        default=32,
+        default=2,
         at_least=1,
-        doc="Maximum number of TLS handshakes that the broker computes at once. Further ones wait.",
+        at_most=32,
+        doc="Maximum number of TLS handshakes that the broker computes at once, each in a thread. Further ones wait; a "
+        "handshake that waits for its client does not count.",
+    )
+    kbroker_tls_reload_interval_ms: Long = setting(
+        default=10 * SECOND,
+        at_least=100,
+        doc="How often the broker looks whether key stores and trust stores have changed. It also looks on SIGHUP and "
+        "when the dynamic settings of a broker change.",
     )
     kbroker_memory_grace_ms: int = setting(
         default=5 * SECOND,

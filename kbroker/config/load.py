@@ -40,6 +40,7 @@ from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
 from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, to_text
 
@@ -85,6 +86,7 @@ class Settings:
     limits: LimitSettings
     quotas: QuotaSettings
     tier: TierSettings
+    tls: TlsSettings
     observability: ObservabilitySettings
     sasl: SaslSettings
     listeners: Listeners
@@ -155,6 +157,7 @@ class Settings:
                 rsm_configs=layers.below(RSM_PREFIX),
                 rlmm_configs=layers.below(RLMM_PREFIX),
             ),
+            tls=_area(TlsSettings, layers),
             observability=_area(ObservabilitySettings, layers),
             sasl=_area(SaslSettings, layers),
             listeners=listeners or listeners_of(server),
@@ -183,12 +186,14 @@ class Settings:
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
 
-    def for_listener(self, area: type[L], listener: str, *, mechanism: str | None = None) -> L:
-        """The settings of an area for one listener, or for one SASL mechanism of a listener."""
-        prefixes = [f"{LISTENER_PREFIX}{listener.lower()}.", ""]
-        if mechanism is not None:
-            prefixes.insert(0, f"{prefixes[0]}{mechanism.lower()}.")
-        return _area(area, self.layers, prefixes)
+    def for_listener(self, cls: type[L], listener: str, *, mechanism: str | None = None) -> L:
+        """The settings of one area for a listener, and for one of its SASL mechanisms. A setting below
+        `listener.name.<listener>.<mechanism>.` is stronger than one below `listener.name.<listener>.`, and that is
+        stronger than one without a prefix, whatever their layers.
+        """
+        of_listener = f"{LISTENER_PREFIX}{listener.lower()}."
+        own = () if mechanism is None else (f"{of_listener}{mechanism.lower()}.",)
+        return _area(cls, self.layers, prefixes=(*own, of_listener, ""))
 
     def with_tier_directory(self, path: str) -> Settings:
         """The settings with this tier directory, if the tier is a directory and no other one is configured."""
@@ -281,9 +286,10 @@ class Settings:
 def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     given = {}
     for one in declarations(cls):
-        texts = (layers.text(prefix + one.name) for prefix in prefixes)
-        if (text := next((found for found in texts if found is not None), None)) is not None:
-            given[one.attribute] = one.parse(text)
+        for prefix in prefixes:
+            if (text := layers.text(prefix + one.name)) is not None:
+                given[one.attribute] = one.parse(text)
+                break
     return cls(**given)
 
 

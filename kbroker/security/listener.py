@@ -7,14 +7,13 @@ without TLS starts as fast as before.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.net_ports import Stream
-from kbroker.security.sasl.server import SaslServer
 
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""The index is the protocol's number in registrations and in Kafka's requests."""
+if TYPE_CHECKING:
+    from kbroker.security.sasl.server import SaslServer
 
 
 class HandshakeFailed(Exception):

@@ -54,7 +54,7 @@ class Login:
 
     async def _log_in(self, frame: memoryview, context: Context) -> Begun:
         session = self.session
-        if session.has_failed:
+        if self.session.has_failed:
             raise CloseConnection("a request after a failed login")
         if session.state is State.TOKENS and session.takes_raw_tokens:
             answer: Begun = await self._take_raw_token(frame)

@@ -25,10 +25,11 @@ _MAX_RESPONSE_BYTES: Final = 512 * 1024
 
 
 class PeerLogin(NamedTuple):
-    """A mechanism and the credentials for it, with the names of `kbroker.client`."""
+    """A mechanism and the credentials for it, with the names of `kbroker.client`; or why this node cannot log in."""
 
     mechanism: str
     credentials: Mapping[str, str]
+    fault: str = ""
 
     def __repr__(self) -> str:
         return f"PeerLogin({self.mechanism})"
@@ -58,6 +59,8 @@ def peer_login(settings: Settings, listener: str, *, is_controller: bool) -> Pee
 
 async def log_in(env: Env, stream: Stream, login: PeerLogin, *, host: str) -> None:
     """Log in over a new connection; the caller limits the time. Errors: ConnectionError, also if it is refused."""
+    if login.fault:
+        raise ConnectionError(login.fault)
     connection = Connection(stream, client_id="kbroker", max_response_bytes=_MAX_RESPONSE_BYTES)
     try:
         nonce = env.new_uuid().hex

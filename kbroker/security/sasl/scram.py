@@ -19,8 +19,6 @@ import base64
 import hashlib
 import hmac
 import re
-import stringprep
-import unicodedata
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -43,11 +41,8 @@ _FIRST: Final = re.compile(
 _FINAL: Final = re.compile(
     rf"(?P<unproven>c=(?P<header>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
 )
-_BAD_CHARACTERS: Final = (
-    stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3, stringprep.in_table_c4,
-    stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7, stringprep.in_table_c8,
-    stringprep.in_table_c9, stringprep.in_table_a1,
-)  # fmt: skip
+_BAD_CHARACTERS: Final = ("c12", "c21_c22", "c3", "c4", "c5", "c6", "c7", "c8", "c9", "a1")
+"""The tables of RFC 3454 with characters that SASLprep maps or prohibits."""
 
 
 class ScramMechanism(NamedTuple):
@@ -98,9 +93,12 @@ def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterati
 
 def is_portable(text: str) -> bool:
     """Whether SASLprep leaves a text as it is, so that clients with and without SASLprep agree about it."""
+    import stringprep  # noqa: PLC0415  (only commands and a first start need it)
+    import unicodedata  # noqa: PLC0415
+
     if unicodedata.normalize("NFKC", text) != text or any(stringprep.in_table_b1(each) for each in text):
         return False
-    if any(is_bad(each) for is_bad in _BAD_CHARACTERS for each in text):
+    if any(getattr(stringprep, f"in_table_{table}")(each) for table in _BAD_CHARACTERS for each in text):
         return False
     is_right_to_left = [stringprep.in_table_d1(each) for each in text]
     if not any(is_right_to_left):
