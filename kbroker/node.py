@@ -344,6 +344,7 @@ class Node:
                     metrics=self.metrics,
                     turns=self.turns,
                     security=security,
+                    authorizer=broker.authorizer,
                 )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)

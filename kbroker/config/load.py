@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from kbroker.config.authorizer import AuthorizerSettings
 from kbroker.config.catalogue import (
     BROKER,
     DYNAMIC_ONLY,
@@ -85,6 +86,7 @@ class Settings:
     transactions: TransactionSettings
     limits: LimitSettings
     quotas: QuotaSettings
+    authorizer: AuthorizerSettings
     tier: TierSettings
     tls: TlsSettings
     observability: ObservabilitySettings
@@ -152,6 +154,7 @@ class Settings:
             transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
             quotas=_area(QuotaSettings, layers),
+            authorizer=_area(AuthorizerSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),
