@@ -12,13 +12,14 @@ import trio
 
 from kbroker.config import Settings
 from kbroker.config.listeners import Listener, is_loopback
+from kbroker.config.observability import PAGES
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.security.connecting import PeerSecurity
-from kbroker.security.listener import ListenerSecurity
+from kbroker.security.listener import Acceptor, ListenerSecurity
 from kbroker.security.sasl.scram import CredentialStore
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from kbroker.security.server_tls import ServerTls
 
 logger = get_logger(__name__)
+
+
+def pages_have_tls(settings: Settings) -> bool:
+    """Whether a node with these settings serves HTTP pages, and over TLS."""
+    pages = settings.observability
+    return pages.kbroker_http_listener is not None and pages.kbroker_http_security_protocol == "SSL"
 
 
 class NodeSecurity:
@@ -48,6 +55,8 @@ class NodeSecurity:
         for name in dict.fromkeys([*own, *peers]):
             if listeners.protocols[name].endswith("SSL"):
                 self._tls[name] = self._server_tls(name, accepts=name in own)
+        if pages_have_tls(settings):
+            self._tls[PAGES] = self._server_tls(PAGES, accepts=True)
         self.credentials = CredentialStore()
         self._sasl = {
             one.name: self._sasl_server(one, settings)
@@ -60,6 +69,11 @@ class NodeSecurity:
     def of(self, name: str) -> ListenerSecurity:
         """The security of one of this node's listeners."""
         return ListenerSecurity(self._settings.listeners.protocols[name], self._tls.get(name), self._sasl.get(name))
+
+    @property
+    def pages(self) -> Acceptor | None:
+        """The TLS of the HTTP pages; None without it."""
+        return self._tls.get(PAGES)
 
     @property
     def has_tls(self) -> bool:
