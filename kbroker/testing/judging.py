@@ -156,6 +156,7 @@ async def _read_partition(
 ) -> None:
     end = 0
     key = f"{partition[0]}-{partition[1]}"
+    may_hang = history.may_hang(key)
     if history.is_lossy(key):
         history.batches[key].clear()
 
@@ -164,7 +165,7 @@ async def _read_partition(
         logs = [replica.log for node in replicas if (replica := cluster.nodes[node].replica(*partition)) is not None]
         end = max((log.log_end_offset for log in logs), default=0)
         return len(logs) == len(replicas) and all(
-            log.log_end_offset == end and log.producers.first_unstable_offset is None for log in logs
+            log.log_end_offset == end and (may_hang or log.producers.first_unstable_offset is None) for log in logs
         )
 
     with trio.move_on_after(SETTLED_WITHIN_MS / 1000) as scope:
@@ -179,7 +180,7 @@ async def _read_partition(
     for node in replicas:
         try:
             await read_replica(router, partition, node, end, history=history)
-            if history.counts[Function.INIT, Type.OK] and not history.is_lossy(key):
+            if history.counts[Function.INIT, Type.OK] and not may_hang:
                 await read_committed(router, partition, node, end, history=history)
             draws = Draws("reads at random", cluster.seed, *partition, node)
             await read_at_random(router, partition, node, end, draws=draws, history=history)
