@@ -327,6 +327,7 @@ class Node:
                     cluster_id=cluster_id,
                     metrics=self.metrics,
                     turns=self.turns,
+                    authorizer=broker.authorizer,
                 )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)

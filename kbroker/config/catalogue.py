@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from kbroker.config import (
+    authorizer,
     cleaner,
     fetch,
     groups,
@@ -39,6 +40,7 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     transactions,
     tier_settings,
     security,
+    authorizer,
     observability,
 )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from kbroker.config.authorizer import AuthorizerSettings
 from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
@@ -71,6 +72,7 @@ class Settings:
     transactions: TransactionSettings
     limits: LimitSettings
     quotas: QuotaSettings
+    authorizer: AuthorizerSettings
     tier: TierSettings
     observability: ObservabilitySettings
     listeners: Listeners
@@ -131,6 +133,7 @@ class Settings:
             transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
             quotas=_area(QuotaSettings, layers),
+            authorizer=_area(AuthorizerSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),

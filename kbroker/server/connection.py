@@ -116,7 +116,13 @@ class Connection:
         self._scope = trio.CancelScope()
         self._claim: Claim | EvictableClaim | None = None  # for the frame being received
         self._answers = EvictableClaim(memory.answers, self._scope.cancel)
-        self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
+        self._context = Context(
+            stream,
+            listener=listener,
+            served=dispatcher.handlers,
+            room=self._answers,
+            authorizer=dispatcher.authorizer,
+        )
         self._dispatcher = dispatcher
         self._admission = admission
         self._suspended_ns = 0

@@ -20,6 +20,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
 from kbroker.server.controller_listener import serve_controller
 from kbroker.storage.housekeeping import watch_space
 from kbroker.storage.log_directory import LogDirectory
@@ -83,6 +84,7 @@ async def run_controller(
             cluster_id=directory.identity.cluster_id,
             metrics=metrics,
             turns=turns,
+            authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         on_serving(controller)
         await stopping.wait()
