@@ -43,7 +43,7 @@ from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.security.authorizing import Authorizer, Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
-from wire.refusals import refused
+from wire.refusals import fitted, refused
 from wire.schema import Versions, response_class, schema_of
 
 Request = TypeVar("Request")
@@ -248,6 +248,11 @@ class Handler(NamedTuple, Generic[Request]):
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
         return self.function(request, broker, context)
+
+    def refusal(self, request: Request, code: ErrorCode, version: int) -> Any:
+        """The response for a request of this version that failed as a whole; None closes the connection."""
+        response = self.on_error(request, code)
+        return None if response is None else fitted(response, version)
 
 
 def handles(
