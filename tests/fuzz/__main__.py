@@ -98,11 +98,13 @@ def _keep_new(target: Target, corpus: Path, seeds: set[str]) -> None:
 
 def report(result: Result) -> None:
     """Print the result, and how to reproduce a failure."""
+    print(result, flush=True)
     if result.is_failed:
-        pass
+        print(result.output[-6000:], flush=True)
     if result.found is not None:
         file = Path(f"fuzz-{result.found.name}")
         file.write_bytes(result.found.read_bytes())
+        print(f"again: python -m tests.fuzz {result.target.name} --input {file}", flush=True)
 
 
 def main() -> int:
@@ -125,6 +127,7 @@ def main() -> int:
         Watch(targets[0])(options.input.read_bytes())
         return 0
     if find_spec("atheris") is None:
+        print("fuzzing needs atheris, which `make fuzz` installs")
         return 1
     jobs = min(options.jobs, len(targets))
     weight = sum(target.weight for target in targets)
@@ -141,7 +144,8 @@ def main() -> int:
 
         results = list(pool.map(run, sorted(targets, key=lambda one: -one.weight)))
     failed = sum(result.is_failed for result in results)
-    _total, _cpu = sum(result.runs for result in results), sum(result.cpu_seconds for result in results)
+    total, cpu = sum(result.runs for result in results), sum(result.cpu_seconds for result in results)
+    print(f"fuzz: {total} runs of {len(results)} targets in {cpu:.0f} s of CPU, {failed} failed")
     return 1 if failed else 0
 
 
