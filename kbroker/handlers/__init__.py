@@ -53,7 +53,7 @@ from kbroker.security.authorizing import (
     bit_field,
 )
 from wire.errors import ErrorCode, KafkaError
-from wire.refusals import refused
+from wire.refusals import fitted, refused
 from wire.schema import Versions, response_class, schema_of
 
 Request = TypeVar("Request")
@@ -309,6 +309,11 @@ class Handler(NamedTuple, Generic[Request]):
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
         return self.function(request, broker, context)
+
+    def refusal(self, request: Request, code: ErrorCode, version: int) -> Any:
+        """The response for a request of this version that failed as a whole; None closes the connection."""
+        response = self.on_error(request, code)
+        return None if response is None else fitted(response, version)
 
 
 def handles(
