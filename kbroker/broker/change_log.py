@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from kbroker.config.catalogue import broker_setting
+from kbroker.config.catalogue import is_secret
+from kbroker.config.values import HIDDEN
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.event_log import get_logger
@@ -34,7 +35,6 @@ from wire.messages.update_features import UpdateFeaturesRequest
 
 LINES: Final = 1_000
 INTERVAL_MS: Final = 10_000
-HIDDEN: Final = "(hidden)"
 DEFAULT: Final = "(default)"
 _OPERATIONS: Final = {0: "", 2: "appended ", 3: "removed "}
 _DELETE: Final = 1
@@ -122,17 +122,9 @@ def _changed_settings(request: AlterConfigsRequest | IncrementalAlterConfigsRequ
             yield "settings replaced", {**whose, "settings": len(resource.configs)}
         for config in resource.configs:
             operation = getattr(config, "config_operation", 0)
-            value = HIDDEN if _is_secret(resource.resource_type, config.name) else config.value
+            value = HIDDEN if resource.resource_type == BROKER_RESOURCE and is_secret(config.name) else config.value
             shown = DEFAULT if operation == _DELETE else f"{_OPERATIONS.get(operation, '')}{value}"
             yield "setting changed", {**whose, "name": config.name, "value": shown}
-
-
-def _is_secret(resource_type: int, name: str) -> bool:
-    """Whether the value of a setting is secret, as that of an unknown one of a broker may be."""
-    if resource_type != BROKER_RESOURCE:
-        return False
-    declared = broker_setting(name)
-    return declared is None or declared.sensitive
 
 
 def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[Change]:

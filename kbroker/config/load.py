@@ -7,13 +7,14 @@ DescribeConfigs shows every layer.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.authorizer import AuthorizerSettings
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, LISTENER_PREFIX, TOPIC, broker_setting, unknown
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -32,10 +33,13 @@ from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import ConfigError, Value, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Value, to_text
 
 L = TypeVar("L")
+
+_IN_KEYS = f"{string.ascii_letters}{string.digits}._-"
 
 
 class Layers(NamedTuple):
@@ -52,6 +56,10 @@ class Layers(NamedTuple):
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""
         return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+
+    def __repr__(self) -> str:
+        """The keys only: the texts may be secrets."""
+        return f"Layers(broker={[*self.broker]}, cluster={[*self.cluster]}, static={[*self.static]})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,7 @@ class Settings:
     quotas: QuotaSettings
     authorizer: AuthorizerSettings
     tier: TierSettings
+    tls: TlsSettings
     observability: ObservabilitySettings
     listeners: Listeners
     layers: Layers
@@ -139,6 +148,7 @@ class Settings:
                 rsm_configs=layers.below(RSM_PREFIX),
                 rlmm_configs=layers.below(RLMM_PREFIX),
             ),
+            tls=_area(TlsSettings, layers),
             observability=_area(ObservabilitySettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
@@ -165,6 +175,15 @@ class Settings:
             raise KeyError(name)
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
+
+    def for_listener(self, cls: type[L], listener: str, *, mechanism: str | None = None) -> L:
+        """The settings of one area for a listener, and for one of its SASL mechanisms. A setting below
+        `listener.name.<listener>.<mechanism>.` is stronger than one below `listener.name.<listener>.`, and that is
+        stronger than one without a prefix, whatever their layers.
+        """
+        of_listener = f"{LISTENER_PREFIX}{listener.lower()}."
+        own = () if mechanism is None else (f"{of_listener}{mechanism.lower()}.",)
+        return _area(cls, self.layers, prefixes=(*own, of_listener, ""))
 
     def with_tier_directory(self, path: str) -> Settings:
         """The settings with this tier directory, if the tier is a directory and no other one is configured."""
@@ -254,18 +273,22 @@ class Settings:
         return declaration.default
 
 
-def _area(cls: type[L], layers: Layers) -> L:
+def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     given = {}
     for one in declarations(cls):
-        if (text := layers.text(one.name)) is not None:
-            given[one.attribute] = one.parse(text)
+        for prefix in prefixes:
+            if (text := layers.text(prefix + one.name)) is not None:
+                given[one.attribute] = one.parse(text)
+                break
     return cls(**given)
 
 
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"{override!r} is not of the form key=value")
+        key = override[: len(override) - len(override.lstrip(_IN_KEYS))]
+        shown = key if key == override else f"{key}..."  # the rest may be a secret after a wrong separator
+        raise ConfigError(f"{shown!r} is not of the form key=value")
     return name.strip(), value.strip()
 
 
@@ -308,7 +331,7 @@ def as_lines(found: Iterable[Remark]) -> list[str]:
 def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
     """Raise ConfigError if a value is bad or refused; yield warnings."""
     value = declaration.parse(text)
-    shown = "(hidden)" if declaration.sensitive else to_text(value)
+    shown = HIDDEN if declaration.sensitive else to_text(value)
     if declaration.effect is Effect.REFUSED and value != declaration.default:
         raise ConfigError(f"{name}={shown} is not supported: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:

@@ -9,9 +9,41 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from math import isfinite
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+HIDDEN: Final = "[hidden]"
+"""What is shown instead of a secret, as by Kafka."""
+
+
+class Secret:
+    """The text of a setting of type PASSWORD. Only `reveal` gives it, so no log line, error or traceback shows it.
+
+    Source  `org.apache.kafka.common.config.types.Password`
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text, for the code that sends it or computes with it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 
 class Kind(IntEnum):
@@ -72,7 +104,7 @@ def parse(name: str, kind: Kind, text: str) -> Value:
         return float(trimmed.rstrip("dDfF"))
     if kind is Kind.LIST:
         return parse_list(trimmed)
-    return trimmed
+    return Secret(trimmed) if kind is Kind.PASSWORD else trimmed
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -83,7 +115,7 @@ def parse_list(text: str) -> tuple[str, ...]:
 
 
 def to_text(value: Value) -> str | None:
-    """The value in Kafka's notation; None stays None."""
+    """The value in Kafka's notation; None stays None, and a secret stays hidden."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

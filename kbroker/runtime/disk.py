@@ -10,6 +10,8 @@ import builtins
 import fcntl
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kbroker.runtime.ports import Buffer
 
@@ -155,3 +157,14 @@ def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextmanager
+def in_memory_file(data: bytes) -> Iterator[str]:
+    """A path under which only this process can read `data`; no disk ever holds it."""
+    descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

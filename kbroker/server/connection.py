@@ -36,6 +36,7 @@ from kbroker.broker.client_quotas import AT_ONCE, Admission
 from kbroker.handlers import CloseConnection, Context
 from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
 from kbroker.runtime.net_ports import Env, Part, Stream
+from kbroker.security.listener import OPEN, HandshakeFailed, ListenerSecurity
 from kbroker.server.dispatch import Dispatcher, Unfinished
 from wire.errors import Malformed
 from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
@@ -84,6 +85,10 @@ class State(IntEnum):
     SENDING = 2
     WAITING_FOR_MEMORY = 3
     MUTED = 4
+    AUTHENTICATING = 5
+
+
+_INTERRUPTIBLE: Final = (State.RECEIVING, State.WAITING_FOR_MEMORY, State.AUTHENTICATING)
 
 
 class Connection:
@@ -106,6 +111,8 @@ class Connection:
         memory: Memory,
         buffers: BufferPool | None = None,
         admission: Admission = AT_ONCE,
+        security: ListenerSecurity = OPEN,
+        authentication_timeout_ms: int = 0,
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
@@ -125,6 +132,8 @@ class Connection:
         )
         self._dispatcher = dispatcher
         self._admission = admission
+        self._security = security
+        self._authentication_timeout_ms = authentication_timeout_ms
         self._suspended_ns = 0
         self._begin = dispatcher.begin
         self._unfinished: list[Unfinished] = []
@@ -139,6 +148,8 @@ class Connection:
         """
         with self._scope:
             try:
+                if self._security is not OPEN:
+                    await self._authenticate()
                 await _calling_when_suspended(self._serve(), self._on_suspended, self._on_resumed)
             except CloseConnection:
                 await _calling_when_suspended(self._send_earlier_replies(), self._on_suspended)
@@ -182,8 +193,23 @@ class Connection:
     def finish(self) -> None:
         """Close the connection after the current request; a request that waits stops waiting."""
         self._context.stop()
-        if self.state in (State.RECEIVING, State.WAITING_FOR_MEMORY) and not self._collected:
+        if self.state in _INTERRUPTIBLE and not self._collected:
             self._scope.cancel()
+
+    async def _authenticate(self) -> None:
+        """Do what the listener's security wants before the first request. Errors: CloseConnection."""
+        tls, context = self._security.tls, self._context
+        self.state = State.AUTHENTICATING
+        with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
+            if tls is not None:
+                try:
+                    self.stream, context.principal = await tls.accept(self.stream)
+                except HandshakeFailed as error:
+                    raise CloseConnection(f"TLS handshake failed: {error}") from error
+                context.stream = self.stream
+        if deadline.cancelled_caught:
+            raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
+        self.state = State.RECEIVING
 
     async def _serve(self) -> None:
         frames, now_ns = self.frames, self._env.now_ns

@@ -21,6 +21,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
 from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.storage.housekeeping import watch_space
 from kbroker.storage.log_directory import LogDirectory
@@ -43,6 +44,7 @@ async def run_controller(
     turns: Turns,
     stopping: trio.Event,
     on_serving: Callable[[EmbeddedController], None],
+    security: NodeSecurity,
 ) -> None:
     """Run a controller until `stopping`. Calls on_serving when it accepts connections.
 
@@ -85,7 +87,9 @@ async def run_controller(
             metrics=metrics,
             turns=turns,
             authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
+            security=security,
         )
+        nursery.start_soon(security.run)
         on_serving(controller)
         await stopping.wait()
         await server.stop(grace_ms=STOP_GRACE_MS)
