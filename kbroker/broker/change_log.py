@@ -21,6 +21,7 @@ from kbroker.security.authorizing import Operation, PatternType, Permission, Res
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.create_acls import CreateAclsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
@@ -42,6 +43,8 @@ _RESOURCES: Final = {
     BROKER_RESOURCE: "broker", BROKER_LOGGER_RESOURCE: "logger of broker", CLIENT_METRICS_RESOURCE: "subscription",
     GROUP_RESOURCE: "group",
 }  # fmt: skip
+
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 Change = tuple[str, dict[str, object]]
 """The event of a line and its fields."""
@@ -135,6 +138,14 @@ def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[
                 yield "quota changed", {"entity": entity, "name": op.key, "value": None if op.remove else op.value}
 
 
+def _changed_credentials(request: AlterUserScramCredentialsRequest, answer: Any) -> Iterator[Change]:
+    accepted = {result.user for result in _done(answer.results)}
+    for event, changes in (("credential deleted", request.deletions), ("credential set", request.upsertions)):
+        for change in changes:
+            if change.name in accepted:
+                yield event, {"user": change.name, "mechanism": _MECHANISMS.get(change.mechanism)}
+
+
 def _shown(entity: Iterable[Any]) -> str:
     names = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entity}
     return " ".join(f"{kind}={name}" for kind, name in sorted(names.items()))
@@ -210,6 +221,7 @@ _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
     CreateTopicsRequest: _created_topics,
     CreatePartitionsRequest: _created_partitions,
     AlterClientQuotasRequest: _changed_quotas,
+    AlterUserScramCredentialsRequest: _changed_credentials,
     DeleteTopicsRequest: _deleted_topics,
     AlterConfigsRequest: _changed_settings,
     IncrementalAlterConfigsRequest: _changed_settings,

@@ -20,7 +20,6 @@ _URI = re.compile(
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The index is the protocol's number in registrations and in Kafka's requests."""
-_UNAVAILABLE = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Listener(NamedTuple):
@@ -198,7 +197,5 @@ def _protocols(server: ServerSettings, listeners: Sequence[Listener]) -> dict[st
         protocol = protocols.get(name, "PLAINTEXT" if name in controller_names else "")
         if not protocol:
             raise ConfigError(f"listener.security.protocol.map: the listener {name} has no protocol")
-        if protocol in _UNAVAILABLE:
-            raise ConfigError(f"listeners: {name} uses {protocol}; SASL is not implemented yet")
         found[name] = protocol
     return found

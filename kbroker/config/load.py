@@ -7,14 +7,21 @@ DescribeConfigs shows every layer.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.authorizer import AuthorizerSettings
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, LISTENER_PREFIX, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import (
+    BROKER,
+    DYNAMIC_ONLY,
+    LISTENER_PREFIX,
+    PLUGIN_PREFIXES,
+    TOPIC,
+    broker_setting,
+    unknown,
+)
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -29,17 +36,16 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
 from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
+from kbroker.config.sasl import SaslSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import HIDDEN, ConfigError, Value, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, to_text
 
 L = TypeVar("L")
-
-_IN_KEYS = f"{string.ascii_letters}{string.digits}._-"
 
 
 class Layers(NamedTuple):
@@ -55,7 +61,7 @@ class Layers(NamedTuple):
 
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""
-        return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+        return SecretTexts((name[len(prefix) :], text) for name, text in self.static.items() if name.startswith(prefix))
 
     def __repr__(self) -> str:
         """The keys only: the texts may be secrets."""
@@ -84,6 +90,7 @@ class Settings:
     tier: TierSettings
     tls: TlsSettings
     observability: ObservabilitySettings
+    sasl: SaslSettings
     listeners: Listeners
     layers: Layers
     warnings: tuple[str, ...] = ()
@@ -110,7 +117,12 @@ class Settings:
             raise unknown(profile, PROFILES, what="profile")
         static = parse_properties(file, file_name=file_name) if file is not None else {}
         from_variables, warnings = from_environment(environment or {})
-        static |= from_variables | dict(_key_and_value(one) for one in overrides)
+        flags = dict(_key_and_value(one) for one in overrides)
+        if visible := [name for name in flags if _is_password(name)]:
+            warnings.append(
+                f"every user of this machine can read flags: move {', '.join(visible)} to a file (--config)"
+            )
+        static |= from_variables | flags
         _unify_spellings(static)
         warnings.extend(as_lines(remark for name, text in static.items() for remark in _check_static(name, text)))
         weak = {**PROFILES[profile], **(defaults or {})}
@@ -150,6 +162,7 @@ class Settings:
             ),
             tls=_area(TlsSettings, layers),
             observability=_area(ObservabilitySettings, layers),
+            sasl=_area(SaslSettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
             warnings=tuple(dict.fromkeys(warnings)),
@@ -286,10 +299,15 @@ def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
-        key = override[: len(override) - len(override.lstrip(_IN_KEYS))]
-        shown = key if key == override else f"{key}..."  # the rest may be a secret after a wrong separator
-        raise ConfigError(f"{shown!r} is not of the form key=value")
+        raise ConfigError(f"{key_of(override)!r} is not of the form key=value")
     return name.strip(), value.strip()
+
+
+def _is_password(name: str) -> bool:
+    """Whether the value is surely a secret. Settings of plug-ins have no declared type."""
+    declaration = broker_setting(name)
+    is_password = declaration is not None and declaration.kind is Kind.PASSWORD
+    return is_password or (name.startswith(PLUGIN_PREFIXES) and name.endswith(("secret.key", "password", "token")))
 
 
 def _unify_spellings(static: dict[str, str]) -> None:

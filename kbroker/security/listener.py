@@ -7,10 +7,13 @@ without TLS starts as fast as before.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.net_ports import Stream
+
+if TYPE_CHECKING:
+    from kbroker.security.sasl.server import SaslServer
 
 
 class HandshakeFailed(Exception):
@@ -36,7 +39,7 @@ class ListenerSecurity(NamedTuple):
 
     protocol: str
     tls: Acceptor | None = None
-    sasl: None = None
+    sasl: SaslServer | None = None
 
 
 OPEN: Final = ListenerSecurity("PLAINTEXT")

@@ -11,20 +11,29 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.config import Settings
+from kbroker.config.listeners import Listener, is_loopback
+from kbroker.config.sasl import SaslSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError
+from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.security.connecting import PeerSecurity
 from kbroker.security.listener import ListenerSecurity
+from kbroker.security.sasl.scram import CredentialStore
 
 if TYPE_CHECKING:
+    from kbroker.security.sasl.peer import PeerLogin
+    from kbroker.security.sasl.server import SaslServer
     from kbroker.security.server_tls import ServerTls
+
+logger = get_logger(__name__)
 
 
 class NodeSecurity:
     """See the module docstring. The constructor reads files: call it in a thread. Errors: ConfigError.
 
-    Shape   inter_broker and controllers are what the other nodes' listeners of these kinds expect, None without TLS
+    Shape   credentials is where the node says, when it has loaded its metadata, which users of SCRAM there are
+            inter_broker and controllers are what the other nodes' listeners of these kinds expect, None without TLS
             and SASL
     """
 
@@ -39,12 +48,18 @@ class NodeSecurity:
         for name in dict.fromkeys([*own, *peers]):
             if listeners.protocols[name].endswith("SSL"):
                 self._tls[name] = self._server_tls(name, accepts=name in own)
-        self.inter_broker = self._peer(listeners.inter_broker_name)
-        self.controllers = self._peer(listeners.controller_name)
+        self.credentials = CredentialStore()
+        self._sasl = {
+            one.name: self._sasl_server(one)
+            for one in (*listeners.bound, *listeners.controllers)
+            if listeners.protocols[one.name].startswith("SASL_")
+        }
+        self.inter_broker = self._peer(listeners.inter_broker_name, is_controller=False)
+        self.controllers = self._peer(listeners.controller_name, is_controller=True)
 
     def of(self, name: str) -> ListenerSecurity:
         """The security of one of this node's listeners."""
-        return ListenerSecurity(self._settings.listeners.protocols[name], self._tls.get(name))
+        return ListenerSecurity(self._settings.listeners.protocols[name], self._tls.get(name), self._sasl.get(name))
 
     @property
     def has_tls(self) -> bool:
@@ -85,7 +100,36 @@ class NodeSecurity:
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 
-    def _peer(self, name: str | None) -> PeerSecurity | None:
-        if name is None or name not in self._tls:
+    def _sasl_server(self, listener: Listener) -> SaslServer:
+        from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
+
+        settings = self._settings
+        made = SaslServer(self._env, settings, listener.name, self.credentials)
+        if "PLAIN" in made.mechanisms and settings.listeners.protocols[listener.name] == "SASL_PLAINTEXT":
+            if not settings.for_listener(SaslSettings, listener.name).kbroker_sasl_plain_without_tls:
+                raise ConfigError(
+                    f"listeners: {listener.name} would send the passwords of PLAIN over the network as they are; use "
+                    "SASL_SSL or SCRAM, or allow it with kbroker.sasl.plain.without.tls=true"
+                )
+            if listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host)):
+                logger.warning(
+                    "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS",
+                    listener=listener.name,
+                )
+        return made
+
+    def _peer(self, name: str | None, *, is_controller: bool) -> PeerSecurity | None:
+        if name is None or (protocol := self._settings.listeners.protocols[name]) == "PLAINTEXT":
             return None
-        return PeerSecurity(self._settings.listeners.protocols[name], self._tls[name])
+        login = self._peer_login(name, is_controller=is_controller) if protocol.startswith("SASL_") else None
+        return PeerSecurity(protocol, self._tls.get(name), login)
+
+    def _peer_login(self, name: str, *, is_controller: bool) -> PeerLogin:
+        from kbroker.security.sasl.peer import PeerLogin, peer_login  # noqa: PLC0415
+
+        try:
+            return peer_login(self._settings, name, is_controller=is_controller)
+        except ConfigError as error:
+            if is_controller and not self._settings.server.is_controller:
+                raise
+            return PeerLogin("", {}, str(error))  # a single node never connects to others

@@ -30,8 +30,8 @@ async def serve_controller(
     cluster_id: str,
     metrics: Metrics,
     turns: Turns,
-    authorizer: AuditedAuthorizer | None,
     security: NodeSecurity,
+    authorizer: AuditedAuthorizer | None,
 ) -> Server:
     """Accept connections of other nodes for a running controller; the caller stops the server.
 

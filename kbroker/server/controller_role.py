@@ -77,6 +77,8 @@ async def run_controller(
                 report=logger.warning,
             )
         )
+        security.credentials.records = lambda: controller.publisher.image.scram_credentials
+        security.credentials.cluster_id = directory.identity.cluster_id
         server = await serve_controller(
             nursery,
             controller,
@@ -86,8 +88,8 @@ async def run_controller(
             cluster_id=directory.identity.cluster_id,
             metrics=metrics,
             turns=turns,
-            authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
             security=security,
+            authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         nursery.start_soon(security.run)
         on_serving(controller)
