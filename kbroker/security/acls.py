@@ -204,7 +204,7 @@ class StandardAuthorizer:
 
     def __init__(self, *, super_users: Iterable[str] = (), allows_without_acls: bool = False) -> None:
         self.super_users = frozenset(super_users)
-        self._without_acls = _ALL_OPERATIONS if allows_without_acls else 0
+        self.allows_without_acls = allows_without_acls
         self._acls: Mapping[UUID, AccessControlEntryRecord] = {}
         self._table = AclTable()
         self._is_ready = False
@@ -270,7 +270,7 @@ class StandardAuthorizer:
             return 0
         decided = self._table.decide(who, java_address(host), resource_type, name)
         if decided is None:
-            return self._without_acls
+            return _ALL_OPERATIONS if self.allows_without_acls else 0
         allowed, denied = decided
         return allowed & ~denied
 
