@@ -150,7 +150,7 @@ async def test_a_certificate_gives_the_principal_its_name() -> None:
         ),
     ],
 )
-async def test_handshakes_that_must_fail_do(
+async def test_x6_handshakes_that_must_fail_do(
     server: dict[str, Any], client: dict[str, Any], host: str, reason: str
 ) -> None:
     with pytest.raises((HandshakeFailed, ExceptionGroup)) as caught:
