@@ -29,9 +29,9 @@ from kbroker.broker.membership import Membership, OwnController, find_cluster_id
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import Settings
-from kbroker.config.catalogue import broker_setting
+from kbroker.config.catalogue import is_secret
 from kbroker.config.container import Container
-from kbroker.config.values import ConfigError
+from kbroker.config.values import HIDDEN, ConfigError
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.handlers import Handler
@@ -41,7 +41,7 @@ from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import event_log as logs
-from kbroker.runtime.disk import raise_descriptor_limit
+from kbroker.runtime.disk import keep_memory_and_files_private, raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
@@ -99,9 +99,8 @@ def run_node(
     if container is not None:
         # Settings come from three places and the defaults: log the merged result.
         for name, text in sorted(settings.layers.static.items()):
-            declaration = broker_setting(name)
-            hidden = declaration is None or declaration.sensitive
-            logger.info("setting", name=name, value="(hidden)" if hidden else text)
+            logger.info("setting", name=name, value=HIDDEN if is_secret(name) else text)
+    keep_memory_and_files_private()
     raise_descriptor_limit()
     keep_freed_memory()
     env = RealEnv()
@@ -344,6 +343,7 @@ class Node:
                     metrics=self.metrics,
                     turns=self.turns,
                     security=security,
+                    authorizer=broker.authorizer,
                 )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)

@@ -13,14 +13,19 @@ from typing import Any, Final
 from kbroker.config.catalogue import is_secret
 from kbroker.config.values import HIDDEN
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
+from kbroker.metadata.principal import Principal
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.turns import Turns
+from kbroker.security.acl_filters import number_name
+from kbroker.security.authorizing import Operation, PatternType, Permission, ResourceType
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from wire.messages.create_acls import CreateAclsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
+from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.delete_records import DeleteRecordsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
@@ -57,14 +62,14 @@ class ChangeLog:
         self._written = 0
         self._left_out = 0
 
-    async def write(self, request: Any, answer: Any, *, client_id: str, peer: str) -> None:
+    async def write(self, request: Any, answer: Any, *, principal: Principal, client_id: str, peer: str) -> None:
         """Write what a request has changed."""
         for event, fields in changes_of(request, answer):
             if self._turns.due():
                 await self._turns.next()
-            self.note(event, client_id=client_id, peer=peer, **fields)
+            self.note(event, principal=principal, client_id=client_id, peer=peer, **fields)
 
-    def note(self, event: str, *, client_id: str, peer: str, **fields: object) -> None:
+    def note(self, event: str, *, principal: Principal, client_id: str, peer: str, **fields: object) -> None:
         """Write one change."""
         now_ms = self._now_ms()
         if now_ms - self._began_ms >= INTERVAL_MS:
@@ -75,7 +80,7 @@ class ChangeLog:
             self._left_out += 1
             return
         self._written += 1
-        logger.info(event, **fields, client_id=client_id, peer=peer)
+        logger.info(event, **fields, principal=principal, client_id=client_id, peer=peer)
 
 
 def changes_of(request: Any, answer: Any) -> Iterator[Change]:
@@ -183,11 +188,36 @@ def _deleted_records(_request: DeleteRecordsRequest, answer: Any) -> Iterator[Ch
             )
 
 
+def _created_acls(request: CreateAclsRequest, answer: Any) -> Iterator[Change]:
+    for acl, result in zip(request.creations, answer.results, strict=True):
+        if not result.error_code:
+            yield "ACL created", _shown_acl(acl, acl.resource_pattern_type)
+
+
+def _deleted_acls(_request: DeleteAclsRequest, answer: Any) -> Iterator[Change]:
+    for result in _done(answer.filter_results):
+        for acl in _done(result.matching_acls):
+            yield "ACL deleted", _shown_acl(acl, acl.pattern_type)
+
+
+def _shown_acl(acl: Any, pattern_type: int) -> dict[str, object]:
+    return {
+        "permission": number_name(Permission, acl.permission_type),
+        "whom": acl.principal,
+        "from_host": acl.host,
+        "operation": number_name(Operation, acl.operation),
+        "resource": f"{number_name(ResourceType, acl.resource_type)}:{acl.resource_name}",
+        "pattern": number_name(PatternType, pattern_type),
+    }
+
+
 def _unregistered(request: UnregisterBrokerRequest, _answer: Any) -> Iterator[Change]:
     yield "broker unregistered", {"broker": request.broker_id}
 
 
 _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
+    CreateAclsRequest: _created_acls,
+    DeleteAclsRequest: _deleted_acls,
     CreateTopicsRequest: _created_topics,
     CreatePartitionsRequest: _created_partitions,
     AlterClientQuotasRequest: _changed_quotas,

@@ -13,7 +13,7 @@ Source: ConfigAdminManager of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -76,11 +76,17 @@ class ConfigChanges:
         self._turns = turns
 
     async def alter(
-        self, request: AlterConfigsRequest | IncrementalAlterConfigsRequest, response: type[R], sender: Sender
+        self,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        response: type[R],
+        sender: Sender,
+        *,
+        demand: Callable[[Any], None],
     ) -> R:
         """Change the levels of loggers, and have the controller decide all other changes that this broker accepts.
 
-        Per resource: INVALID_REQUEST, INVALID_CONFIG; and what the controller answers
+        demand  raises KafkaError if the sender may not change the settings of a resource
+        Per resource: INVALID_REQUEST, INVALID_CONFIG, those of demand; and what the controller answers
         """
         times = Counter((one.resource_type, one.resource_name) for one in request.resources)
         answers: list[AlterConfigsResourceResponse] = []
@@ -94,6 +100,7 @@ class ConfigChanges:
                 check = partial(self._check, resource)
                 is_slow = _is_long(resource) or self._may_renew(resource)
                 await self._env.run_blocking(check) if is_slow else check()
+                demand(resource)
                 if _is_logger(resource):
                     self._alter_logger(resource, validate_only=request.validate_only)
                     answers.append(_answer(resource))

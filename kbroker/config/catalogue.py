@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from kbroker.config import (
+    authorizer,
     cleaner,
     fetch,
     groups,
@@ -44,6 +45,7 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     tls,
     security,
     sasl,
+    authorizer,
     observability,
 )
 

@@ -56,6 +56,12 @@ class LimitSettings:
         at_least=1,
         doc="Time in which a connection must complete its TLS handshake and its SASL authentication.",
     )
+    kbroker_max_unauthenticated_connections: int = setting(
+        default=1_000,
+        at_least=1,
+        doc="Maximum number of connections that have not completed their TLS handshake and SASL authentication. To "
+        "admit another one, the broker closes the oldest of them.",
+    )
     kbroker_max_tls_handshakes: int = setting(
         default=2,
         at_least=1,

@@ -7,13 +7,21 @@ DescribeConfigs shows every layer.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, LISTENER_PREFIX, TOPIC, broker_setting, unknown
+from kbroker.config.authorizer import AuthorizerSettings
+from kbroker.config.catalogue import (
+    BROKER,
+    DYNAMIC_ONLY,
+    LISTENER_PREFIX,
+    PLUGIN_PREFIXES,
+    TOPIC,
+    broker_setting,
+    unknown,
+)
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -35,11 +43,9 @@ from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import HIDDEN, ConfigError, Value, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, to_text
 
 L = TypeVar("L")
-
-_IN_KEYS = f"{string.ascii_letters}{string.digits}._-"
 
 
 class Layers(NamedTuple):
@@ -55,7 +61,7 @@ class Layers(NamedTuple):
 
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""
-        return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+        return SecretTexts((name[len(prefix) :], text) for name, text in self.static.items() if name.startswith(prefix))
 
     def __repr__(self) -> str:
         """The keys only: the texts may be secrets."""
@@ -80,6 +86,7 @@ class Settings:
     transactions: TransactionSettings
     limits: LimitSettings
     quotas: QuotaSettings
+    authorizer: AuthorizerSettings
     tier: TierSettings
     tls: TlsSettings
     observability: ObservabilitySettings
@@ -110,7 +117,12 @@ class Settings:
             raise unknown(profile, PROFILES, what="profile")
         static = parse_properties(file, file_name=file_name) if file is not None else {}
         from_variables, warnings = from_environment(environment or {})
-        static |= from_variables | dict(_key_and_value(one) for one in overrides)
+        flags = dict(_key_and_value(one) for one in overrides)
+        if visible := [name for name in flags if _is_password(name)]:
+            warnings.append(
+                f"every user of this machine can read flags: move {', '.join(visible)} to a file (--config)"
+            )
+        static |= from_variables | flags
         _unify_spellings(static)
         warnings.extend(as_lines(remark for name, text in static.items() for remark in _check_static(name, text)))
         weak = {**PROFILES[profile], **(defaults or {})}
@@ -142,6 +154,7 @@ class Settings:
             transactions=_area(TransactionSettings, layers),
             limits=_area(LimitSettings, layers),
             quotas=_area(QuotaSettings, layers),
+            authorizer=_area(AuthorizerSettings, layers),
             tier=replace(
                 _area(TierSettings, layers),
                 rsm_configs=layers.below(RSM_PREFIX),
@@ -286,10 +299,15 @@ def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
-        key = override[: len(override) - len(override.lstrip(_IN_KEYS))]
-        shown = key if key == override else f"{key}..."  # the rest may be a secret after a wrong separator
-        raise ConfigError(f"{shown!r} is not of the form key=value")
+        raise ConfigError(f"{key_of(override)!r} is not of the form key=value")
     return name.strip(), value.strip()
+
+
+def _is_password(name: str) -> bool:
+    """Whether the value is surely a secret. Settings of plug-ins have no declared type."""
+    declaration = broker_setting(name)
+    is_password = declaration is not None and declaration.kind is Kind.PASSWORD
+    return is_password or (name.startswith(PLUGIN_PREFIXES) and name.endswith(("secret.key", "password", "token")))
 
 
 def _unify_spellings(static: dict[str, str]) -> None:

@@ -63,7 +63,7 @@ class SaslSettings:
         default=10 * SECOND,
         at_least=0,
         doc="After five failed logins of an address in a minute, each further one doubles the delay of its answer, up"
-        " to this time.",
+        " to this time. It does not apply to addresses of this machine.",
     )
     kbroker_sasl_plain_scram_credentials: bool = setting(
         default=False,

@@ -43,6 +43,13 @@ class Secret:
         return hash(self._text)
 
 
+class SecretTexts(dict[str, str]):
+    """The settings of a plug-in: only the plug-in knows which of them are secrets, so only the keys are shown."""
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{key!r}: {HIDDEN}' for key in self)}}}"
+
+
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 
@@ -75,7 +82,15 @@ class InvalidValue(ConfigError):
 _BITS = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)", re.ASCII)
+_KEY = re.compile(r"[\w.-]*")
 _MAX_DIGITS = 40  # more than any long has, and too few to make int() slow
+
+
+def key_of(text: str) -> str:
+    """The key at the beginning of a malformed `key=value`, for an error: the rest may be a secret."""
+    match = _KEY.match(text)
+    assert match is not None
+    return text if match[0] == text else f"{match[0]}..."
 
 
 def as_boolean(text: str) -> bool | None:

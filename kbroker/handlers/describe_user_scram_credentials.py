@@ -9,6 +9,7 @@ from collections import Counter
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -26,6 +27,7 @@ async def describe_user_scram_credentials(
 
     Errors  per user: DUPLICATE_RESOURCE, RESOURCE_NOT_FOUND
     """
+    context.demand(Operation.DESCRIBE, ResourceType.CLUSTER)
     known: dict[str, list[CredentialInfo]] = {}
     for (user, mechanism), record in broker.image.scram_credentials.items():
         infos = known.setdefault(user, [])

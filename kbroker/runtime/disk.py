@@ -153,6 +153,15 @@ class RealDisk:
         return RealFile(path, descriptor)
 
 
+def keep_memory_and_files_private() -> None:
+    """Write no core file, which would hold records and secrets, and let only this user read new files.
+
+    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`.
+    """
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -118,14 +118,21 @@ class Connection:
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
-        self.state = State.RECEIVING
+        self.is_authenticated = security is OPEN
+        self.state = State.RECEIVING if security is OPEN else State.AUTHENTICATING
         self.requests = 0
         self.ahead: memoryview | None = None
         self._memory = memory
         self._scope = trio.CancelScope()
         self._claim: Claim | EvictableClaim | None = None  # for the frame being received
         self._answers = EvictableClaim(memory.answers, self._scope.cancel)
-        self._context = Context(stream, listener=listener, served=dispatcher.handlers, room=self._answers)
+        self._context = Context(
+            stream,
+            listener=listener,
+            served=dispatcher.handlers,
+            room=self._answers,
+            authorizer=dispatcher.authorizer,
+        )
         self._dispatcher = dispatcher
         self._admission = admission
         self._security = security
@@ -197,7 +204,6 @@ class Connection:
     async def _authenticate(self) -> None:
         """Do what the listener's security wants before the first request. Errors: CloseConnection."""
         tls, context = self._security.tls, self._context
-        self.state = State.AUTHENTICATING
         with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
             if tls is not None:
                 try:
@@ -211,6 +217,7 @@ class Connection:
                 await self._log_in(login.session)
         if deadline.cancelled_caught:
             raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
+        self.is_authenticated = True
         self.state = State.RECEIVING
 
     async def _log_in(self, session: SaslSession) -> None:

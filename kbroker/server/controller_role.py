@@ -20,6 +20,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
 from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.storage.housekeeping import watch_space
@@ -88,6 +89,7 @@ async def run_controller(
             metrics=metrics,
             turns=turns,
             security=security,
+            authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         nursery.start_soon(security.run)
         on_serving(controller)

@@ -32,6 +32,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
+from kbroker.security.authorizing import Authorizer
 from kbroker.server.responses import finder, weigher
 from wire.codec import decode
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
@@ -117,6 +118,11 @@ class Dispatcher:
         for handler in handlers.values():
             self._metrics_of(handler)  # so that the metrics page lists all APIs
 
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """What decides the operations of clients; None allows everything."""
+        return getattr(self._broker, "authorizer", None)
+
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
         """Handle the request in `frame` (without its length). Return the parts of the reply (with its length), or None
         for no reply.
@@ -155,6 +161,7 @@ class Dispatcher:
             raise CloseConnection(f"malformed {api} v{header.api_version}: {error}") from error
         route.counter.value += 1
         context.client_id = header.client_id
+        context.api_key = header.api_key
         context.api_version = header.api_version
         is_finished = True
         try:

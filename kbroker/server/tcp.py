@@ -58,6 +58,7 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
+        self._newcomers: dict[Connection, None] = {}  # not authenticated when they were last looked at, oldest first
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
@@ -75,6 +76,7 @@ class Server:
         self._accept_errors = metrics.counter("connections.accept_errors")
         self._refused = metrics.counter("connections.refused")
         self._closed_for_fault = metrics.counter("connections.closed_for_fault")
+        self._closed_for_room = metrics.counter("connections.closed_for_room")
         self._closed_for_delay = metrics.counter("connections.closed_for_delay")
 
     def apply(self, settings: Settings) -> None:
@@ -169,8 +171,28 @@ class Server:
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
+        if not connection.is_authenticated:
+            self._bound_newcomers(connection)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
+
+    def _bound_newcomers(self, connection: Connection) -> None:
+        """Close the oldest connections that are not authenticated yet, if there are too many of them.
+
+        An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
+        """
+        self._newcomers[connection] = None
+        limit = self._settings.limits.kbroker_max_unauthenticated_connections
+        if len(self._newcomers) > limit:
+            self._newcomers = {one: None for one in self._newcomers if not one.is_authenticated}
+        while len(self._newcomers) > limit:
+            oldest = next(iter(self._newcomers))
+            del self._newcomers[oldest]
+            oldest.hang_up()
+            self._closed_for_room.add()
+            self._warn(
+                "too many unauthenticated connections; closing the oldest", "newcomers", peer=oldest.stream.peer_host
+            )
 
     async def _serve(self, connection: Connection) -> None:
         stream = connection.stream
@@ -192,6 +214,7 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         del self.connections[connection]
+        self._newcomers.pop(connection, None)
         host = connection.stream.peer_host
         self._by_host[host] -= 1
         if not self._by_host[host]:

@@ -134,7 +134,7 @@ def test_the_error_for_a_misspelt_key_suggests_the_nearest(key: str, nearest: st
         ("log.dirs=", "exactly one log directory"),
         ("process.roles=", "a node is broker, controller, or both"),
         ("process.roles=voter", "String must be one of: broker, controller"),
-        ("authorizer.class.name=x", "authorizer.class.name=x is not supported: Authorization is not implemented yet"),
+        ("authorizer.class.name=x", "kbroker has no Java; the only authorizer that it has is org.apache.kafka"),
         ("remote.log.storage.manager.class.path=/lib/*", "Plug-ins are Python packages"),
         ("remote.log.storage.manager.impl.prefix=mine.", "prefixes of plug-in settings are fixed"),
         ("remote.log.storage.manager.class.name=", "String must be non-empty"),

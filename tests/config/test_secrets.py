@@ -12,7 +12,7 @@ from kbroker.config.load import Settings
 from kbroker.config.settings import Setting, setting, settings
 from kbroker.config.values import ConfigError, Kind, Secret, parse, to_text
 
-CANARY = "canary-4711"
+CANARY = "canary-4711-0815-4242"
 PASSWORDS = [name for name, one in BROKER.items() if one.kind is Kind.PASSWORD]
 
 
@@ -69,3 +69,11 @@ def test_settings_for_one_listener_are_as_secret_as_their_base() -> None:
     assert is_secret("listener.name.external.scram-sha-256.sasl.jaas.config")
     assert is_secret("never.heard.of")
     assert not is_secret("listener.name.external.ssl.client.auth")
+
+
+def test_a_secret_in_a_flag_causes_a_warning() -> None:
+    flags = [f"ssl.key.password={CANARY}", f"rsm.config.secret.key={CANARY}", "rsm.config.bucket=b", "num.partitions=2"]
+    warnings = [line for line in Settings.load(overrides=flags).warnings if "flags" in line]
+    (line,) = warnings
+    assert "move ssl.key.password, rsm.config.secret.key to a file" in line
+    assert CANARY not in line

@@ -59,5 +59,5 @@ def test_alternative_names_are_found() -> None:
 def test_damaged_certificates_are_value_errors() -> None:
     der = AUTHORITY.sign().der
     for data in [b"", b"\x30", b"\x30\x00", *(der[:size] for size in range(0, len(der), 7))]:
-        with pytest.raises(ValueError, match="DER|certificate"):
+        with pytest.raises(ValueError, match=r"DER|certificate"):
             subject(data)
