@@ -59,7 +59,7 @@ class NodeSecurity:
             self._tls[PAGES] = self._server_tls(PAGES, accepts=True)
         self.credentials = CredentialStore()
         self._sasl = {
-            one.name: self._sasl_server(one)
+            one.name: self._sasl_server(one, settings)
             for one in (*listeners.bound, *listeners.controllers)
             if listeners.protocols[one.name].startswith("SASL_")
         }
@@ -80,13 +80,28 @@ class NodeSecurity:
         """Whether anything here has certificates."""
         return bool(self._tls)
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether dynamic settings can change something here."""
+        return bool(self._tls or self._sasl)
+
     def request_renewal(self, settings: Settings | None = None) -> None:
         """Have `run` look at the files and at new settings, if there are some."""
         self._settings = settings or self._settings
         self._wanted.set()
+        for name, server in self._sasl.items():
+            try:
+                server.apply(self._settings)
+            except ConfigError as error:
+                logger.warning("keeping the previous settings of SASL", listener=name, why=error)
+        if self._sasl:
+            self.inter_broker = self._peer(self._settings.listeners.inter_broker_name, is_controller=False)
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings whose certificates cannot be used; reads files. Errors: ConfigError."""
+        """Refuse settings whose certificates or logins cannot be used; reads files. Errors: ConfigError."""
+        for listener in (*settings.listeners.bound, *settings.listeners.controllers):
+            if listener.name in self._sasl:
+                self._sasl_server(listener, settings)
         for name, tls in self._tls.items():
             wanted = settings.for_listener(TlsSettings, name)
             if wanted != self._settings.for_listener(TlsSettings, name):
@@ -114,10 +129,9 @@ class NodeSecurity:
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 
-    def _sasl_server(self, listener: Listener) -> SaslServer:
+    def _sasl_server(self, listener: Listener, settings: Settings) -> SaslServer:
         from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
 
-        settings = self._settings
         made = SaslServer(self._env, settings, listener.name, self.credentials)
         if "PLAIN" in made.mechanisms and settings.listeners.protocols[listener.name] == "SASL_PLAINTEXT":
             if not settings.for_listener(SaslSettings, listener.name).kbroker_sasl_plain_without_tls:
