@@ -170,7 +170,7 @@ class MetadataObserver:
         self._log_lock = trio.Lock()
         self._publishing = trio.Lock()
         self._is_paused = False
-        self._clock_check = ClockCheck()
+        self._clock_check = ClockCheck(env)
         self._changed = trio.Event()
         self._followed = (-1, -1)
         self._last_failure: tuple[Address, str] | None = None

@@ -312,7 +312,7 @@ class Dispatcher:
 def _refuse(
     header: RequestHeader, route: _Route, request: object, code: ErrorCode, throttle_ms: int
 ) -> list[Part] | None:
-    response = route.handler.on_error(request, code)
+    response = route.handler.refusal(request, code, header.api_version)
     if response is not None and throttle_ms and route.has_throttle_time:
         response.throttle_time_ms = throttle_ms
     return None if response is None else _encode(header.correlation_id, response, header.api_version)

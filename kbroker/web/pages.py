@@ -41,8 +41,10 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
     bound = listeners[0].host
     node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
     gate = gate_of(node.settings.observability, node.env.disk)
-    logger.info("serving pages", url=f"http://{node.pages_address}/", token=gate is not None)
-    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=False)):
+    tls = None if node.security is None else node.security.pages
+    scheme = "http" if tls is None else "https"
+    logger.info("serving pages", url=f"{scheme}://{node.pages_address}/", token=gate is not None)
+    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=tls is not None)):
         logger.warning(f"other machines can reach the pages about this node: {lacking}", address=node.pages_address)
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
@@ -55,6 +57,7 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
         names=names,
         gate=gate,
         find_public=_public_pages(node).get,
+        tls=tls,
     )
     try:
         async with trio.open_nursery() as nursery:
