@@ -22,6 +22,18 @@ def _held(broker: Broker) -> tuple[Partition, ...]:
     return tuple(broker.replicas.partitions.values())
 
 
+@of_broker(COUNTER, "kbroker_authorizer_denied_total", "request", "resource")
+def _denied(broker: Broker) -> Samples:
+    """Requests that the authorizer denied, by API and type of resource: one for each resource."""
+    return () if broker.authorizer is None else tuple(broker.authorizer.denials.counts.items())
+
+
+@of_broker(GAUGE, "kbroker_authorizer_acls")
+def _acls(broker: Broker) -> float:
+    """Access control lists in force; 0 without an authorizer."""
+    return 0 if broker.authorizer is None else broker.authorizer.count
+
+
 # Traffic of clients
 
 
