@@ -86,7 +86,7 @@ compiled-copy:
 	git ls-files -z | xargs -0 cp --parents -t $(COMPILED_COPY)
 	$(MAKE) -C $(COMPILED_COPY) compiled
 
-# The style gates: lint, formatting, strict types, import layers.
+# The style gates: lint, formatting, strict types, import layers. The lint includes ruff's S rules, which are those of bandit.
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
