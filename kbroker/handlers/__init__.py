@@ -217,7 +217,12 @@ class Context:
         host = self.host
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
-        return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+        may_describe = None
+        if self.authorizer is not None:
+            may_describe = partial(
+                self.authorizer.allows, self.principal, self.host, Operation.DESCRIBE, ResourceType.TOPIC
+            )
+        return Caller(self.client_id, f"/{host}", self.api_version, self.principal, may_describe)
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""

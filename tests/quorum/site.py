@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import trio
@@ -19,6 +20,8 @@ from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
@@ -120,6 +123,7 @@ async def controller_site(
     *,
     max_batch_bytes: int = MAX_BATCH_BYTES,
     network: MemoryNetwork | None = None,
+    authorizer: Any = None,
     **overrides: object,
 ) -> AsyncIterator[Site]:
     """Run a controller that is no broker, with metadata settings, until the block ends; on a new network by default."""
@@ -139,7 +143,7 @@ async def controller_site(
         config=settings.metadata,
         max_batch_bytes=max_batch_bytes,
     )
-    metrics = Metrics()
+    metrics, turns = Metrics(), Turns(env.now_ns)
     async with trio.open_nursery() as nursery:
         await nursery.start(controller.run)
         registered = ControllerRegistrationRequest(
@@ -158,8 +162,10 @@ async def controller_site(
             settings=settings,
             cluster_id=CLUSTER_ID,
             metrics=metrics,
-            turns=Turns(env.now_ns),
-            authorizer=None,
+            turns=turns,
+            security=NodeSecurity(env, settings),
+            authorizer=authorizer
+            or authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         site = Site(controller, env, disk)
         try:
