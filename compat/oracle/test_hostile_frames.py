@@ -45,7 +45,7 @@ class Difference:
 
 ACCEPTED: tuple[Difference, ...] = (
     Difference(
-        "Kafka replaces bytes that are not UTF-8 by U+FFFD, so different names become one; kbroker refuses them",
+        "Kafka replaces bytes that are not UTF-8 by U+FFFD, so two names become one; kbroker refuses",
         what=frozenset({"text that is not UTF-8"}),
         theirs="reply",
         ours="close",
