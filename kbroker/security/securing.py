@@ -44,7 +44,7 @@ def tls_of(settings: Settings, name: str) -> TlsSettings:
     """
     tls = settings.for_listener(TlsSettings, name)
     prefixed = f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth"
-    if settings.listeners.protocols[name] == "SASL_SSL" and settings.layers.text(prefixed) is None:
+    if settings.listeners.protocols.get(name) == "SASL_SSL" and settings.layers.text(prefixed) is None:
         return replace(tls, ssl_client_auth="none")
     return tls
 
