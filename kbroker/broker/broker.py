@@ -55,6 +55,8 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.verification import Verification
@@ -81,6 +83,7 @@ class Broker:
     """One broker: the object that handlers act on.
 
     Shape   purgatory is keyed by partition, (topic, index)
+    Note    authorizer decides what clients may do; None allows everything
     Errors  KafkaError from everything that a client can cause
     """
 
@@ -95,21 +98,25 @@ class Broker:
         controller: ControllerPort,
         lifecycle: BrokerLifecycle,
         turns: Turns,
+        security: NodeSecurity | None = None,
     ) -> None:
         self.env = env
         self.settings = settings
+        self.security = security
+        self.peer_security = None if security is None else security.inter_broker
         self.cluster_id = cluster_id
         self.node_id = settings.server.node_id
         self.replicas = replicas
         self.metadata = metadata
         self.controller = controller
         self.lifecycle = lifecycle
-        self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
+        self.config_changes = ConfigChanges(env, controller, metadata, settings, turns, security=security)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.change_log = ChangeLog(env.now_ms, turns)
         self.turns = turns
         self.quotas = ClientQuotas(settings.quotas)
+        self.authorizer = authorizer_of(settings.authorizer, metadata, now_ms=env.now_ms, turns=turns)
         self.topic_cache = TopicCache(settings.limits.kbroker_metadata_cache_bytes)
         self.purgatory: Purgatory = Purgatory()
         self.fetch_sessions = FetchSessions(
@@ -276,7 +283,9 @@ class Broker:
                 logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
             return
         asked_by = sender or Sender()
-        await self.change_log.write(request, answer, client_id=asked_by.client_id, peer=asked_by.host)
+        await self.change_log.write(
+            request, answer, principal=asked_by.principal, client_id=asked_by.client_id, peer=asked_by.host
+        )
         if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
             # One log line, because a request can name thousands of topics.
             codes = sorted({code_of(one.error_code).name for one in failed})

@@ -17,7 +17,7 @@ NEWEST_VERSION: Final = 32_767
 
 
 class Sender(NamedTuple):
-    """The client that sent a request to this broker; by default the broker itself. host is an IP address."""
+    """The client that sent a request to this broker. host is an IP address."""
 
     principal: Principal = ANONYMOUS
     host: str = "127.0.0.1"
@@ -49,7 +49,7 @@ class ControllerPort(Protocol):
         version    the version in which a client sent the request
         is_needed  the broker needs the topics that the request creates to read or copy data, so that a controller may
                    create them on a nearly full disk
-        sender     the client that sent the request
+        sender     the client that sent the request; None if the broker itself asks, with its own rights
         Errors     KafkaError if the request as a whole failed
         """
         ...

@@ -1,7 +1,7 @@
 """The active controller in another process, kbroker's or Apache Kafka's.
 
-What a broker asks for itself goes to the controller as it is. What its clients ask goes in an Envelope, with the
-client's principal and address, so that the controller can authorize the client (KIP-590).
+What a broker asks for itself goes to the controller as it is, and needs the broker's own rights. What its clients ask
+goes in an Envelope, with the client's principal and address, so that the controller can authorize the client (KIP-590).
 
 A request is repeated until it is answered or the time for it is over: at another controller if this one does not lead,
 and on a new connection if the old one breaks. So the controller may carry out a request twice, as in Kafka. A request
@@ -27,11 +27,6 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.framing import decode_response, encode_request_frame
-from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from wire.messages.alter_partition import AlterPartitionRequest
-from wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
-from wire.messages.broker_heartbeat import BrokerHeartbeatRequest
-from wire.messages.broker_registration import BrokerRegistrationRequest
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from wire.schema import schema_of
 from wire.stored.frame import encode_value
@@ -42,13 +37,6 @@ R = TypeVar("R")
 MAX_FORWARDED: Final = 10
 """Requests of clients that are at the controller at a time; others wait. Kafka's brokers forward one at a time."""
 
-_SENT_AS_THEY_ARE: Final = frozenset({
-    AllocateProducerIdsRequest,
-    AlterPartitionRequest,
-    AssignReplicasToDirsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-})  # fmt: skip
 _LENGTH_BYTES: Final = 4
 _MAX_IDLE: Final = 4
 _FIRST_BACKOFF_MS: Final = 50
@@ -104,10 +92,10 @@ class RemoteController:
         sender: Sender | None = None,
     ) -> R:
         """See ControllerPort. Errors: also REQUEST_TIMED_OUT after request.timeout.ms."""
-        if type(request) in _SENT_AS_THEY_ARE:
+        if sender is None:
             answer = await self._repeat(lambda connection: connection.ask(request))
-            if answer.error_code:
-                raise KafkaError(code_of(answer.error_code))
+            if code := getattr(answer, "error_code", 0):
+                raise KafkaError(code_of(code))
         else:
 
             async def forward(connection: Connection) -> R | ErrorCode:
@@ -154,7 +142,11 @@ class RemoteController:
             try:
                 with trio.fail_after(self._attempt_timeout_ms / 1000):
                     connection = self._take(address) or await connect(
-                        self._env, address, client_id=self._client_id, timeout_ms=self._attempt_timeout_ms
+                        self._env,
+                        address,
+                        client_id=self._client_id,
+                        timeout_ms=self._attempt_timeout_ms,
+                        security=self._observer.quorum.security,
                     )
                     answer = await ask(connection)
                 if len(self._idle) < _MAX_IDLE and self._observer.quorum.leader == address:
@@ -182,10 +174,9 @@ class RemoteController:
 
 
 async def _forward(
-    connection: Connection, request: Any, response: type[R], version: int, sender: Sender | None
+    connection: Connection, request: Any, response: type[R], version: int, sender: Sender
 ) -> R | ErrorCode:
     """Send a request in an Envelope; returns its response, or the error of the Envelope."""
-    sender = sender or Sender()
     if version == NEWEST_VERSION:
         version = connection.protocol.newest_version(type(request)) or schema_of(type(request)).versions.highest
     parts = encode_request_frame(request, version, correlation_id=0, client_id=sender.client_id)

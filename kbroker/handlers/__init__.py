@@ -16,13 +16,14 @@ other brokers: the connection then handles the next requests of the same API bef
 `records` of a request are a view of the connection's receive buffer, which is reused after the handler returns or
 raises: nothing may refer to them after that.
 
-A handler asks `Context.may` or `Context.demand` before it touches a resource, for each resource apart.
+A handler asks `Context.may`, `demand` or `denied` before it touches a resource, for each resource apart.
+docs/security.md lists what each API asks, and tests/handlers/test_authorization.py checks that list.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,9 +42,19 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
-from kbroker.security.authorizing import Authorizer, Operation, ResourceType
+from kbroker.runtime.turns import Turns
+from kbroker.security.authorizing import (
+    ALL_OPERATIONS,
+    CLUSTER_NAME,
+    OPERATIONS,
+    Authorizer,
+    Operation,
+    ResourceType,
+    bit_field,
+)
+from kbroker.security.sasl.session import SaslSession
 from wire.errors import ErrorCode, KafkaError
-from wire.refusals import refused
+from wire.refusals import fitted, refused
 from wire.schema import Versions, response_class, schema_of
 
 Request = TypeVar("Request")
@@ -95,6 +106,7 @@ class Context:
     authorizer      decides what the client may do; None allows everything
     forwarded_from  the address of the client whose request another broker has forwarded, "" if it is this connection's
     client_id       client id of this request, "" if it has none. Untrusted text: escape it
+    api_key         api key of this request
     api_version     version of this request
     room            memory for large replies
     served          the handlers of this server by api key
@@ -106,6 +118,7 @@ class Context:
     measures        clients have quotas, so the time of this request is measured
     is_charged      the handler has charged this request to the quotas of its client, or the request is exempt
     throttle_ms     the connection is muted for this time after its reply
+    sasl            the login of the client; None on a listener without SASL
     """
 
     stream: Stream
@@ -116,6 +129,7 @@ class Context:
     authorizer: Authorizer | None = None
     forwarded_from: str = ""
     client_id: str = ""
+    api_key: int = -1
     api_version: int = 0
     has_errors: bool = False
     is_large: bool = False
@@ -126,23 +140,73 @@ class Context:
     throttle_ms: int = 0
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
+    sasl: SaslSession | None = None
 
     @property
     def host(self) -> str:
         """The IP address of the client that sent the current request."""
         return self.forwarded_from or self.stream.peer_host
 
-    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Whether the client may perform an operation on a resource."""
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME, *, is_logged: bool = True
+    ) -> bool:
+        """Whether the client may perform an operation on a resource. Without is_logged, a denial is not an event: the
+        handler asks for another right next, or only leaves the resource out of a list.
+        """
         authorizer = self.authorizer
-        return authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name)
+        if authorizer is None or authorizer.allows(self.principal, self.host, operation, resource_type, name):
+            return True
+        if is_logged:
+            self._note_denial(operation, resource_type, name)
+        return False
+
+    def _note_denial(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        assert self.authorizer is not None
+        api = self.served[self.api_key].name
+        self.authorizer.denied(self.principal, self.host, operation, resource_type, name, api=api)
+
+    async def denied(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        turns: Turns,
+        *,
+        is_logged: bool = True,
+    ) -> Set[str]:
+        """Those of the names on which the client may not perform an operation. Asks once for each name."""
+        if self.authorizer is None:
+            return frozenset()
+        found = set()
+        for name in set(names):
+            if turns.due():
+                await turns.next()
+            if not self.may(operation, resource_type, name, is_logged=is_logged):
+                found.add(name)
+        return found
+
+    def operations_on(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The operations that the client may perform on a resource, as a bit field (`bit_field`)."""
+        authorizer = self.authorizer
+        if authorizer is None:
+            return ALL_OPERATIONS[resource_type]
+        return bit_field(
+            operation
+            for operation in OPERATIONS[resource_type]
+            if authorizer.allows(self.principal, self.host, operation, resource_type, name)
+        )
+
+    def cluster_operations(self) -> int:
+        """The operations on the cluster, as a bit field; none if the client may not describe the cluster."""
+        may_describe = self.may(Operation.DESCRIBE, ResourceType.CLUSTER)
+        return self.operations_on(ResourceType.CLUSTER) if may_describe else 0
 
     def may_on_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Whether the client may perform an operation on at least one resource of a type."""
         authorizer = self.authorizer
         return authorizer is None or authorizer.allows_any(self.principal, self.host, operation, resource_type)
 
-    def demand(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+    def demand(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Refuse the whole request unless `may` allows it. Errors: KafkaError with the code of the resource's type."""
         if not self.may(operation, resource_type, name):
             raise KafkaError(DENIED[resource_type])
@@ -157,7 +221,7 @@ class Context:
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""
-        await change_log.write(request, answer, client_id=self.client_id, peer=self.host)
+        await change_log.write(request, answer, principal=self.principal, client_id=self.client_id, peer=self.host)
 
     @property
     def sender(self) -> Sender:
@@ -248,6 +312,11 @@ class Handler(NamedTuple, Generic[Request]):
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
         return self.function(request, broker, context)
+
+    def refusal(self, request: Request, code: ErrorCode, version: int) -> Any:
+        """The response for a request of this version that failed as a whole; None closes the connection."""
+        response = self.on_error(request, code)
+        return None if response is None else fitted(response, version)
 
 
 def handles(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -39,6 +40,7 @@ async def alter_replica_log_dirs(
 
     If the request names a partition more than once, the last entry counts.
     """
+    context.demand(Operation.ALTER, ResourceType.CLUSTER)
     codes: dict[tuple[str, int], ErrorCode] = {}
     for wanted in request.dirs:
         for topic in wanted.topics:

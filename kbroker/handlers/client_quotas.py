@@ -11,12 +11,13 @@ from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.handlers.controller import forwards
 from kbroker.quotas.describing import Filter, entry
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
-alter_client_quotas = forwards(AlterClientQuotasRequest, versions="0-1")
+alter_client_quotas = forwards(AlterClientQuotasRequest, versions="0-1", needs=Operation.ALTER_CONFIGS)
 
 
 def _refused(code: ErrorCode, message: str | None = None) -> DescribeClientQuotasResponse:
@@ -29,8 +30,10 @@ async def describe_client_quotas(
 ) -> DescribeClientQuotasResponse:
     """Answer from the metadata image. Entities are encoded one by one, which takes less memory than the objects.
 
-    Errors  INVALID_REQUEST, also if the reply would exceed kbroker.max.reply.bytes; UNSUPPORTED_VERSION
+    Errors  CLUSTER_AUTHORIZATION_FAILED; UNSUPPORTED_VERSION; INVALID_REQUEST, also if the reply would exceed
+            kbroker.max.reply.bytes
     """
+    context.demand(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
     try:
         wanted = Filter(request.components, strict=request.strict)
     except KafkaError as error:

@@ -10,6 +10,7 @@ from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.handlers.groups import log_new_group
 from kbroker.metadata.parts import GROUP_VERSION_FEATURE
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
@@ -20,6 +21,10 @@ async def consumer_group_heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Join a group, stay in it, or leave it. The reply has the member's assignment if that has changed."""
     require_group_version(broker)
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
+    names = request.subscribed_topic_names or ()
+    if await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     existed = request.member_epoch != 0 or broker.groups.knows(request.group_id)
     answer = await broker.groups.heartbeat(request, context.caller, wait=context.wait)
     log_new_group(request.group_id, broker, context, existed=existed)

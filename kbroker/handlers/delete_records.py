@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.storage.checkpoint import TopicPartition
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_records import (
@@ -49,7 +50,8 @@ async def delete_records(request: DeleteRecordsRequest, broker: Broker, context:
     """Delete the records below the given offset of each partition; -1 means its high watermark. Wait until the live
     followers have followed.
     """
-
+    names = [topic.name for topic in request.topics]
+    denied = await context.denied(Operation.DELETE, ResourceType.TOPIC, names, broker.turns)
     topics: list[DeleteRecordsTopicResult] = []
     raised: dict[TopicPartition, int] = {}
     for topic in request.topics:
@@ -57,6 +59,9 @@ async def delete_records(request: DeleteRecordsRequest, broker: Broker, context:
         for asked in topic.partitions:
             if broker.turns.due():
                 await broker.turns.next()
+            if topic.name in denied:
+                results.append(_failed(asked, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             try:
                 low_watermark = await broker.delete_records(topic.name, asked.partition_index, asked.offset)
             except KafkaError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbroker.broker import Broker
-from kbroker.handlers import Context, handles
+from kbroker.handlers.controller import forwards
+from kbroker.handlers.permits import permit_deletions
 from wire.errors import ErrorCode
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from wire.types import ZERO_UUID
@@ -21,12 +21,4 @@ def _refused(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
     return DeleteTopicsResponse(responses=named + stated)
 
 
-@handles(DeleteTopicsRequest, versions="1-6", on_error=_refused)
-async def delete_topics(request: DeleteTopicsRequest, broker: Broker, context: Context) -> DeleteTopicsResponse:
-    """Ask the controller; reply once this broker no longer serves the deleted topics."""
-    answer = await broker.controller.ask(
-        request, DeleteTopicsResponse, version=context.api_version, sender=context.sender
-    )
-    context.throttle_ms = answer.throttle_time_ms
-    await context.log_changes(broker.change_log, request, answer)
-    return answer
+delete_topics = forwards(DeleteTopicsRequest, versions="1-6", permits=permit_deletions, on_error=_refused)

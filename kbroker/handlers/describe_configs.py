@@ -8,6 +8,8 @@ from typing import Any
 from kbroker.broker import Broker
 from kbroker.broker.configs import describe_resource
 from kbroker.handlers import Context, handles
+from kbroker.handlers.permits import demand_settings
+from kbroker.security.authorizing import Operation
 from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_configs import (
@@ -45,6 +47,7 @@ async def describe_configs(
         if broker.turns.due():
             await broker.turns.next()
         try:
+            demand_settings(context, Operation.DESCRIBE_CONFIGS, resource)
             named = resource.resource_type, resource.resource_name
             configs = describe_resource(broker.settings, broker.image, named, node_id=broker.node_id, keys=keys)
         except KafkaError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -23,6 +24,7 @@ async def describe_log_dirs(
     request: DescribeLogDirsRequest, broker: Broker, context: Context
 ) -> DescribeLogDirsResponse:
     """Describe the only directory; omit partitions that are not in it."""
+    context.demand(Operation.DESCRIBE, ResourceType.CLUSTER)
     asked = None
     if request.topics is not None:
         asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

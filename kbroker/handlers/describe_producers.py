@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import topic_name_fault
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -35,18 +36,21 @@ async def describe_producers(
         asked.setdefault(topic.name, []).extend(topic.partition_indexes)
     topics = []
     for name, indexes in asked.items():
-        partitions = [await _describe(broker, name, index) for index in dict.fromkeys(indexes)]
+        may_read = context.may(Operation.READ, ResourceType.TOPIC, name)
+        partitions = [await _describe(broker, name, index, may_read=may_read) for index in dict.fromkeys(indexes)]
         topics.append(TopicResponse(name=name, partitions=partitions))
     return DescribeProducersResponse(topics=topics)
 
 
-async def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+async def _describe(broker: Broker, topic: str, index: int, *, may_read: bool) -> PartitionResponse:
     turns = broker.turns
     if turns.due():
         await turns.next()
     try:
         if (fault := topic_name_fault(topic)) is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if not may_read:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         producers = list(broker.find(topic, index).log.producers.producers.values())
     except KafkaError as error:
         return _failed(index, error)

@@ -1,7 +1,6 @@
 """DescribeUserScramCredentials: the mechanisms of users, without their secrets (KIP-554).
 
-SASL is not implemented, so only metadata of Apache Kafka have credentials. kafka-configs asks for them whenever it
-describes users.
+kafka-configs asks for them whenever it describes users.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections import Counter
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -27,6 +27,7 @@ async def describe_user_scram_credentials(
 
     Errors  per user: DUPLICATE_RESOURCE, RESOURCE_NOT_FOUND
     """
+    context.demand(Operation.DESCRIBE, ResourceType.CLUSTER)
     known: dict[str, list[CredentialInfo]] = {}
     for (user, mechanism), record in broker.image.scram_credentials.items():
         infos = known.setdefault(user, [])

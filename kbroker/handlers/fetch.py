@@ -1,8 +1,12 @@
-"""Fetch: read batches. See kbroker.replication.fetching for reading, kbroker.replication.fetch_session for sessions."""
+"""Fetch: read batches. See kbroker.replication.fetching for reading, kbroker.replication.fetch_session for sessions.
+
+Each Fetch asks again whether the client may read the topics of its session, so a right that is taken away counts from
+the next Fetch on. A Fetch that waits is not asked again, as in Kafka. A client with a replica id must be a broker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Set
 from typing import Final
 
 from kbroker.broker import Broker
@@ -11,8 +15,10 @@ from kbroker.broker.remote_fetching import read_remote
 from kbroker.handlers import Context, handles
 from kbroker.replication.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION, FetchContext, FetchedPartition
 from kbroker.replication.fetching import FetchRound, PartitionAnswer
+from kbroker.replication.partition import Partition
 from kbroker.replication.partition_reads import NO_EPOCH
-from wire.errors import ErrorCode
+from kbroker.security.authorizing import Operation, ResourceType
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -63,9 +69,12 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     context.is_charged = fetcher.is_follower
     if context.measures and not fetcher.is_follower:
         max_bytes = min(max_bytes, broker.quotas.max_fetch_bytes(context, now_ms))
+    find: Callable[[FetchedPartition], Partition] = broker.find_fetched
+    if context.authorizer is not None:
+        find = await _authorized(session.partitions, fetcher.is_follower, broker, context)
     this_round = FetchRound(
         session.partitions,
-        broker.find_fetched,
+        find,
         fetcher=fetcher,
         max_bytes=max_bytes,
         min_bytes=request.min_bytes,
@@ -135,6 +144,35 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     if leaders and not fetcher.is_follower:
         response.node_endpoints = [node for node in broker.nodes(context.listener) if node.node_id in leaders]
     return response
+
+
+async def _authorized(
+    asked: list[FetchedPartition], is_follower: bool, broker: Broker, context: Context
+) -> Callable[[FetchedPartition], Partition]:
+    """Finds only the partitions that the client may read. Asks once for each topic.
+
+    Errors of what it returns  UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, and those of Broker.find_fetched
+    """
+    names: set[str] = set()
+    denied: Set[str] = names
+    for one in asked:
+        if one.name is None and one.topic_id is not None:
+            one.name = broker.topic_name(one.topic_id)
+        if one.name is not None:
+            names.add(one.name)
+    if not is_follower:
+        denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
+    elif context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        denied = frozenset()
+
+    def find(one: FetchedPartition) -> Partition:
+        if one.name is None:  # it may be known by now, but then its name was not checked
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {one.topic_id}")
+        if one.name in denied:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return broker.find_fetched(one)
+
+    return find
 
 
 def _is_throttled(this_round: FetchRound, session: FetchContext, broker: Broker, context: Context) -> bool:

@@ -15,11 +15,17 @@ from kbroker.broker import Broker
 from kbroker.broker.coordinators import find_coordinator as find_coordinator_of
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 FIRST_VERSION_WITH_SEVERAL_KEYS = 4
-TOPICS = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}  # by key type
+FIRST_VERSION_WITH_SHARE_GROUPS = 6
+SHARE = 2
+TOPICS = {  # and the resources that their keys name, by key type
+    0: (GROUP_METADATA_TOPIC, ResourceType.GROUP),
+    1: (TRANSACTION_STATE_TOPIC, ResourceType.TRANSACTIONAL_ID),
+}
 SUCCESS_MESSAGE = "NONE"  # Kafka's text; tests of clients compare it
 
 
@@ -59,10 +65,13 @@ async def find_coordinator(
 
 
 async def _find(key: str, key_type: int, broker: Broker, context: Context) -> Coordinator:
-    topic = TOPICS.get(key_type)
-    if topic is None:
+    if key_type == SHARE and context.api_version >= FIRST_VERSION_WITH_SHARE_GROUPS:
+        context.demand(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    if key_type not in TOPICS:
         return _failed(key, ErrorCode.INVALID_REQUEST)
+    topic, resource_type = TOPICS[key_type]
     try:
+        context.demand(Operation.DESCRIBE, resource_type, key)
         node = await find_coordinator_of(broker, topic, key, listener=context.listener)
     except KafkaError as error:
         return _failed(key, error.code)

@@ -9,6 +9,7 @@ from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
 from kbroker.coordinator.describing import GROUP_TYPES, STATES
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -21,15 +22,13 @@ from wire.refusals import refused
 
 FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5  # of SyncGroup
 FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3  # of DescribeGroups
-ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Read, delete, describe, describe configs, alter configs: without an authorizer every operation is allowed."""
-
 STATES_IN_LOWER_CASE = {state.lower() for state in STATES}
 
 
 @handles(JoinGroupRequest, versions="0-9")
 async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
     """Join or rejoin a group. Waits until the group's next generation begins."""
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     existed = broker.groups.knows(request.group_id)
     answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     log_new_group(request.group_id, broker, context, existed=existed)
@@ -40,7 +39,9 @@ def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool
     """Log that a member has created a group."""
     if not existed and broker.groups.knows(group):
         peer = context.stream.peer_host
-        broker.change_log.note("group created", group=group, client_id=context.client_id, peer=peer)
+        broker.change_log.note(
+            "group created", group=group, principal=context.principal, client_id=context.client_id, peer=peer
+        )
 
 
 @handles(SyncGroupRequest, versions="0-5")
@@ -49,6 +50,7 @@ async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context
     names = (request.protocol_type, request.protocol_name)
     if context.api_version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL and None in names:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     answer: SyncGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     return answer
 
@@ -56,6 +58,7 @@ async def sync_group(request: SyncGroupRequest, broker: Broker, context: Context
 @handles(HeartbeatRequest, versions="0-4")
 async def heartbeat(request: HeartbeatRequest, broker: Broker, context: Context) -> HeartbeatResponse:
     """Keep a member's session alive. The reply says whether a rebalance is in progress."""
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     answer: HeartbeatResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
     return answer
 
@@ -65,6 +68,7 @@ async def leave_group(request: LeaveGroupRequest, broker: Broker, context: Conte
     """Remove members, each independently of the others, so that their partitions are reassigned before their sessions
     time out.
     """
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     whole, members, caller = LeaveGroupResponse(members=[]), request.members, context.caller
     for start in range(0, max(1, len(members)), PORTION):  # runs once even without members, for the error
         request.members = members[start : start + PORTION]
@@ -85,6 +89,9 @@ async def delete_groups(request: DeleteGroupsRequest, broker: Broker, context: C
     for group_id in dict.fromkeys(request.groups_names):
         if broker.turns.due():
             await broker.turns.next()
+        if not context.may(Operation.DELETE, ResourceType.GROUP, group_id):
+            results.append(DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
         one = DeleteGroupsRequest(groups_names=[group_id])
         results += (await broker.groups.ask(group_id, one, caller, wait=context.wait)).results
     whole = DeleteGroupsResponse(results=results)
@@ -101,16 +108,17 @@ async def describe_groups(request: DescribeGroupsRequest, broker: Broker, contex
     for group_id in dict.fromkeys(request.groups):
         if broker.turns.due():
             await broker.turns.next()
-        group = _describe(broker, group_id, version)
+        group = _describe(broker, context, group_id)
         if with_operations and not group.error_code:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
+            group.authorized_operations = context.operations_on(ResourceType.GROUP, group_id)
         groups.append(group)
     return DescribeGroupsResponse(groups=groups)
 
 
-def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+def _describe(broker: Broker, context: Context, group_id: str) -> DescribedGroup:
     try:
-        return broker.groups.shard_of(group_id).describe_group(group_id, version)
+        context.demand(Operation.DESCRIBE, ResourceType.GROUP, group_id)
+        return broker.groups.shard_of(group_id).describe_group(group_id, context.api_version)
     except KafkaError as error:
         answer: DescribeGroupsResponse = refused(DescribeGroupsRequest(groups=[group_id]), error.code)
         return answer.groups[0]
@@ -118,7 +126,9 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
 
 @handles(ListGroupsRequest, versions="0-5")
 async def list_groups(request: ListGroupsRequest, broker: Broker, context: Context) -> ListGroupsResponse:
-    """List the groups of all shards that pass the filters; fail while a shard is loading."""
+    """List the groups of all shards that pass the filters and that the client may describe; fail while a shard is
+    loading.
+    """
     # Reduce the filters once: a request may have many thousands of names that match no state or type.
     states = {state.lower().strip() for state in request.states_filter} & STATES_IN_LOWER_CASE
     types = {name.lower().strip() for name in request.types_filter} & GROUP_TYPES
@@ -129,4 +139,8 @@ async def list_groups(request: ListGroupsRequest, broker: Broker, context: Conte
         if broker.turns.due():
             await broker.turns.next()
         groups += shard.list_groups(states, types)
+    if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
+        names = [group.group_id for group in groups]
+        denied = await context.denied(Operation.DESCRIBE, ResourceType.GROUP, names, broker.turns, is_logged=False)
+        groups = [group for group in groups if group.group_id not in denied]
     return ListGroupsResponse(groups=groups)

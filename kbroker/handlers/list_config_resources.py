@@ -14,6 +14,7 @@ from kbroker.metadata.image import (
     TOPIC_RESOURCE,
     Image,
 )
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.list_config_resources import (
     ConfigResource,
@@ -29,6 +30,7 @@ async def list_config_resources(
     request: ListConfigResourcesRequest, broker: Broker, context: Context
 ) -> ListConfigResourcesResponse:
     """Answer from the metadata image. Groups and subscriptions are listed only if they have settings."""
+    context.demand(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
     wanted = set(request.resource_types) or set(_EVERY_TYPE)
     if context.api_version == 0:
         wanted = {CLIENT_METRICS_RESOURCE}

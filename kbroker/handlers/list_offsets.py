@@ -11,6 +11,7 @@ from kbroker.broker.remote_offsets import Question, look_up_in_both
 from kbroker.handlers import Context, handles
 from kbroker.replication.offset_lookup import OffsetAsked, OffsetFound, look_up, refuse_unknown_name
 from kbroker.runtime.frames import without_frames
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -30,9 +31,13 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
     named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
+    names = [topic.name for topic in request.topics]
+    denied = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns)
     asks_both: list[tuple[str, int, Question]] = []
 
     async def look_up_one(name: str, asked: ListOffsetsPartition) -> OffsetFound | None:
+        if name in denied:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if named[name, asked.partition_index] > 1:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is named twice")
         question = OffsetAsked(

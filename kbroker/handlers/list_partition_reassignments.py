@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import TopicImage
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -20,6 +21,7 @@ async def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, broker: Broker, context: Context
 ) -> ListPartitionReassignmentsResponse:
     """Answer from the metadata image; omit partitions that are not being moved or do not exist."""
+    context.demand(Operation.DESCRIBE, ResourceType.CLUSTER)
     known = broker.image.topics_by_name
     asked: list[tuple[TopicImage, Collection[int]]]
     if request.topics is None:

@@ -1,6 +1,7 @@
 """Metadata, DescribeCluster and DescribeTopicPartitions, which `kbroker.metadata.answers` answers from an image.
 
-A Metadata request can create unknown topics. DescribeTopicPartitions answers in pages (KIP-966).
+A Metadata request can create unknown topics. DescribeTopicPartitions answers in pages (KIP-966). No answer tells
+whether a topic exists that the client may not describe.
 """
 
 from __future__ import annotations
@@ -10,12 +11,38 @@ from typing import Any
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from kbroker.metadata.answers import answer_describe_cluster, answer_describe_topic_partitions, answer_metadata
+from kbroker.metadata.answers import (
+    UNASKED_OPERATIONS,
+    answer_describe_cluster,
+    answer_describe_topic_partitions,
+    answer_metadata,
+)
+from kbroker.metadata.image import TopicImage
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from wire.types import ZERO_UUID
+
+
+class _Rights:
+    """The rights of a client; satisfies `kbroker.metadata.answers.Rights`."""
+
+    def __init__(self, context: Context) -> None:
+        self._may, self._operations_on, self.on_cluster = context.may, context.operations_on, context.cluster_operations
+
+    def may_describe(self, topic: str, *, is_named: bool = True) -> bool:
+        return self._may(Operation.DESCRIBE, ResourceType.TOPIC, topic, is_logged=is_named)
+
+    def may_create(self, topic: str) -> bool:
+        may = self._may
+        return may(Operation.CREATE, ResourceType.CLUSTER, is_logged=False) or may(
+            Operation.CREATE, ResourceType.TOPIC, topic
+        )
+
+    def on_topic(self, topic: str) -> int:
+        return self._operations_on(ResourceType.TOPIC, topic)
 
 
 def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
@@ -32,21 +59,23 @@ def _refused(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
 @handles(MetadataRequest, versions="0-13", on_error=_refused)
 async def metadata(request: MetadataRequest, broker: Broker, context: Context) -> MetadataResponse:
     """Answer from the metadata image. A topic that this request creates is unknown in this reply: clients retry."""
-    version, image = context.api_version, broker.image
-    described = partial(
-        broker.topic_cache.encoded,
-        image,
-        version=version,
-        listener=context.listener,
-        with_operations=version >= 8 and request.include_topic_authorized_operations,
-    )
+    version, image, rights = context.api_version, broker.image, _Rights(context)
+    with_operations = version >= 8 and request.include_topic_authorized_operations
+
+    def described(topic: TopicImage) -> bytes:
+        operations = rights.on_topic(topic.name) if with_operations else UNASKED_OPERATIONS
+        return broker.topic_cache.encoded(
+            image, topic, version=version, listener=context.listener, operations=operations
+        )
+
     plan = partial(
         answer_metadata,
         image,
         request,
         version=version,
         viewpoint=broker.viewpoint(context.listener),
-        may_create=broker.may_create,
+        rights=rights,
+        creates=broker.may_create if broker.settings.log.auto_create_topics_enable else None,
         described=described,
     )
     answer = await broker.env.run_blocking(plan) if context.is_large else plan()
@@ -66,7 +95,11 @@ async def describe_cluster(
 ) -> DescribeClusterResponse:
     """The brokers, the controller and the cluster's id."""
     return answer_describe_cluster(
-        broker.image, request, version=context.api_version, viewpoint=broker.viewpoint(context.listener)
+        broker.image,
+        request,
+        version=context.api_version,
+        viewpoint=broker.viewpoint(context.listener),
+        rights=_Rights(context),
     )
 
 
@@ -75,11 +108,22 @@ async def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, broker: Broker, context: Context
 ) -> DescribeTopicPartitionsResponse:
     """Topics with their partitions: one page."""
+    image, turns = broker.image, broker.turns
+    names = [topic.name for topic in request.topics] or image.topics_by_name
     answer = partial(
         answer_describe_topic_partitions,
-        broker.image,
+        image,
         request,
         listener=context.listener,
         partition_limit=broker.settings.fetch.max_request_partition_size_limit,
+        hidden=await context.denied(
+            Operation.DESCRIBE, ResourceType.TOPIC, names, turns, is_logged=bool(request.topics)
+        ),
     )
-    return await broker.env.run_blocking(answer) if context.is_large else answer()
+    page = await broker.env.run_blocking(answer) if context.is_large else answer()
+    for topic in page.topics:
+        if turns.due():
+            await turns.next()
+        if topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            topic.topic_authorized_operations = context.operations_on(ResourceType.TOPIC, topic.name or "")
+    return page

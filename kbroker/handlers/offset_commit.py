@@ -1,13 +1,14 @@
 """OffsetCommit: store the offsets of a group. The broker replies once they are in the log.
 
-Partitions that do not exist are refused individually, before the group is checked. The others are committed together,
-up to PARTITIONS_TOGETHER; a larger request is split into several commits, and the event loop runs other tasks between
-them. If a rebalance happens between two of them, the remaining ones are refused, so that only the owner of a partition
-commits its offset.
+Partitions that do not exist or that the client may not read are refused individually, before the group is checked. The
+others are committed together, up to PARTITIONS_TOGETHER; a larger request is split into several commits, and the event
+loop runs other tasks between them. If a rebalance happens between two of them, the remaining ones are refused, so that
+only the owner of a partition commits its offset.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from kbroker.broker import Broker
 from kbroker.broker.portions import in_portions
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -30,8 +32,16 @@ PARTITIONS_TOGETHER = 500
 
 @handles(OffsetCommitRequest, versions="2-10")
 async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: Context) -> OffsetCommitResponse:
-    """Commit the offsets of partitions that exist; refuse the others."""
-    sort_out = partial(_sort_out, request, broker.image, by_id=context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS)
+    """Commit the offsets of partitions that exist and that the client may read; refuse the others."""
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
+    by_id, image = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS, broker.image
+    if by_id:
+        for topic in request.topics:
+            if (found := image.topics_by_id.get(topic.topic_id)) is not None:
+                topic.name = found.name
+    names = [topic.name for topic in request.topics if topic.name]
+    denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
+    sort_out = partial(_sort_out, request, image, denied, by_id=by_id)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
     caller = context.caller
     for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
@@ -44,15 +54,17 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
 
 
 def _sort_out(
-    request: OffsetCommitRequest, image: Image, *, by_id: bool
+    request: OffsetCommitRequest, image: Image, denied: Set[str], *, by_id: bool
 ) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
     """The partitions that exist, each once, and the error entries for the others. Errors come first, as in Kafka."""
     known: list[OffsetCommitRequestTopic] = []
     refused: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
         found = image.topics_by_id.get(topic.topic_id) if by_id else image.topics_by_name.get(topic.name)
-        if found is None:
+        if found is None or topic.name in denied:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if topic.name in denied:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             refused.append(_refused(topic, [one.partition_index for one in topic.partitions], code))
             continue
         topic.name, topic.topic_id = found.name, found.id

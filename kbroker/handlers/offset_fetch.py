@@ -10,8 +10,9 @@ groups of a request wait together. Decision 4 of ARCHITECTURE.md says what Kafka
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from kbroker.broker import Broker
@@ -20,6 +21,7 @@ from kbroker.coordinator.common.led import LedPartition
 from kbroker.coordinator.shard import GroupShard
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -87,8 +89,9 @@ async def _fetch_all(
         if broker.turns.due():
             await broker.turns.next()
         try:
+            context.demand(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
             led = broker.groups.runtime.find(group.group_id)
-            answer = await _fetch(broker, led, group, by_id=by_id, require_stable=require_stable)
+            answer = await _fetch(broker, led, group, context, by_id=by_id, require_stable=require_stable)
             read.setdefault(led, []).append(answer)
         except KafkaError as error:
             answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
@@ -103,6 +106,7 @@ async def _fetch(
     broker: Broker,
     led: LedPartition[GroupShard],
     asked: OffsetFetchRequestGroup,
+    context: Context,
     *,
     by_id: bool,
     require_stable: bool,
@@ -119,14 +123,34 @@ async def _fetch(
         )
         if topics is not None:
             unknown += _identify(portion, image) if by_id else _add_ids(portion, image)
+            unknown += await _refuse_denied(portion, broker, context)
+            led.require_active()
         found = led.shard.fetch_offsets(portion, require_stable=require_stable)
         if found.error_code:
             return found
         if topics is None and by_id:
             found.topics = [topic for topic in found.topics if _has_id(topic, image)]
+        if topics is None:  # topics that the client may not describe are left out
+            denied = await _denied(found.topics, broker, context, is_logged=False)
+            found.topics = [topic for topic in found.topics if topic.name not in denied]
         whole.topics += found.topics
     whole.topics += unknown
     return whole
+
+
+async def _denied(topics: Iterable[Any], broker: Broker, context: Context, *, is_logged: bool) -> Set[str]:
+    names = [topic.name for topic in topics]
+    return await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns, is_logged=is_logged)
+
+
+async def _refuse_denied(
+    asked: OffsetFetchRequestGroup, broker: Broker, context: Context
+) -> list[OffsetFetchResponseTopic]:
+    """Remove topics that the client may not describe; return the error entries for them."""
+    topics = asked.topics or []
+    denied = await _denied(topics, broker, context, is_logged=True)
+    asked.topics = [topic for topic in topics if topic.name not in denied]
+    return [_refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in topics if topic.name in denied]
 
 
 def _topics_once(topics: Iterable[OffsetFetchRequestTopic]) -> list[OffsetFetchRequestTopic]:

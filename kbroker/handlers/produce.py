@@ -21,6 +21,7 @@ from kbroker.broker.produce_verification import NotVerified, Verified, verify_pr
 from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.frames import without_frames
+from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.storage.validation import NotOneBatch, RecordsRefused
 from wire.batch_header import HEADER_SIZE, POSITIONS, TRANSACTIONAL_BIT
 from wire.errors import ErrorCode, KafkaError
@@ -64,6 +65,7 @@ _REFUSED_BEFORE_THE_LOG: Final = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
 
@@ -75,10 +77,11 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     """Append each partition's batch independently: a refused batch does not affect the others."""
     acks, version = request.acks, context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    authorizer = context.authorizer
     verified: Verified | None = None
     if _has_transactional(request):
         try:
-            verified = await _verify(request, broker, version)
+            verified = await _verify(request, broker, context)
         except KafkaError as error:
             return _refused(request, error)
     responses: list[TopicProduceResponse] = []
@@ -90,6 +93,12 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
             topic.name = broker.topic_name(topic.topic_id) or ""
         answers = []
         steps += 1 + len(topic.partition_data)
+        if authorizer is not None and not _may_write(topic, context):
+            denial = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            first_error = first_error or denial
+            context.has_errors = True
+            answers = [_failed(data, denial, broker, topic.name, version) for data in topic.partition_data]
+            topic.partition_data = []
         for data in topic.partition_data:
             if steps > PARTITIONS_IN_ONE_GO and broker.turns.due():
                 await broker.turns.next()
@@ -173,15 +182,29 @@ def _has_transactional(request: ProduceRequest) -> bool:
     return False
 
 
-async def _verify(request: ProduceRequest, broker: Broker, version: int) -> Verified:
-    """Errors: TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a transactional id, and those of verify_produced."""
+def _may_write(topic: TopicProduceData, context: Context) -> bool:
+    """Whether the client may write to a topic. An unknown id is refused later, as unknown."""
+    if not topic.name and context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+        return True
+    return context.may(Operation.WRITE, ResourceType.TOPIC, topic.name)
+
+
+async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> Verified:
+    """Verify the transactional batches of topics to which the client may write.
+
+    Errors  TRANSACTIONAL_ID_AUTHORIZATION_FAILED, also without a transactional id, and those of verify_produced
+    """
     if request.transactional_id is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need an id")
+    context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    version = context.api_version
     batches: list[tuple[str, int, memoryview | None]] = []
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topic_data:
         if by_id:
             topic.name = broker.topic_name(topic.topic_id) or ""
+        if not _may_write(topic, context):
+            continue
         for data in topic.partition_data:
             if broker.turns.due():
                 await broker.turns.next()

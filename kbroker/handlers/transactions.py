@@ -12,9 +12,11 @@ from typing import Any
 from kbroker.broker import Broker
 from kbroker.coordinator.consumer.regexes import require_valid
 from kbroker.coordinator.transactions.describing import STATES, describe, describe_failure, listed
+from kbroker.coordinator.transactions.transaction_coordinator import FIRST_VERSION_OF_BROKERS
 from kbroker.coordinator.transactions.transitions import Add, End
 from kbroker.handlers import Context, handles
-from kbroker.metadata.names import GROUP_METADATA_TOPIC
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -37,7 +39,16 @@ async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, broker: Broker, context: Context
 ) -> AddPartitionsToTxnResponse:
     """Add partitions to a transaction (clients), or add and verify those of several transactions (brokers)."""
-    return await broker.transactions.add_partitions(request, api_version=context.api_version)
+    version, denied = context.api_version, frozenset[str]()
+    if version >= FIRST_VERSION_OF_BROKERS:
+        context.demand(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    else:
+        context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
+        names = {topic.name for topic in request.v3_and_below_topics}
+        denied = INTERNAL_TOPICS.union(
+            await context.denied(Operation.WRITE, ResourceType.TOPIC, names - INTERNAL_TOPICS, broker.turns)
+        )
+    return await broker.transactions.add_partitions(request, api_version=version, denied=denied)
 
 
 @handles(AddOffsetsToTxnRequest, versions="0-4")
@@ -45,6 +56,8 @@ async def add_offsets_to_txn(
     request: AddOffsetsToTxnRequest, broker: Broker, context: Context
 ) -> AddOffsetsToTxnResponse:
     """Add the partition with a group's offsets to a transaction."""
+    context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     partition = GROUP_METADATA_TOPIC, broker.groups.runtime.partition_of(request.group_id)
     step = await broker.transactions.ask(
         Add(request.transactional_id, request.producer_id, request.producer_epoch, [partition])
@@ -55,6 +68,7 @@ async def add_offsets_to_txn(
 @handles(EndTxnRequest, versions="0-5")
 async def end_txn(request: EndTxnRequest, broker: Broker, context: Context) -> EndTxnResponse:
     """Commit or abort a transaction. The reply means that the result is certain; the markers follow."""
+    context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     step = await broker.transactions.ask(
         End(
             request.transactional_id,
@@ -79,10 +93,13 @@ def _known_to(context: Context, code: ErrorCode) -> ErrorCode:
 async def describe_transactions(
     request: DescribeTransactionsRequest, broker: Broker, context: Context
 ) -> DescribeTransactionsResponse:
-    """Describe each transactional id once."""
+    """Describe each transactional id once, without the topics that the client may not describe."""
     reply = _Reply(broker, DescribeTransactionsResponse, context.api_version)
     for transactional_id in dict.fromkeys(request.transactional_ids):
-        state = _describe(broker, transactional_id)
+        state = _describe(broker, context, transactional_id)
+        names = [topic.topic for topic in state.topics]
+        denied = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns)
+        state.topics = [topic for topic in state.topics if topic.topic not in denied]
         if broker.turns.due(1 + sum(len(topic.partitions) for topic in state.topics) // PARTITIONS_IN_A_STEP):
             await broker.turns.next()
         reply.add(state)
@@ -106,7 +123,9 @@ class _Reply:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the reply would exceed kbroker.max.reply.bytes")
 
 
-def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+def _describe(broker: Broker, context: Context, transactional_id: str) -> TransactionState:
+    if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return describe_failure(transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not transactional_id:
         return describe_failure(transactional_id, ErrorCode.INVALID_REQUEST)
     try:
@@ -120,7 +139,9 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
 async def list_transactions(
     request: ListTransactionsRequest, broker: Broker, context: Context
 ) -> ListTransactionsResponse:
-    """List the transactional ids of all shards that pass the filters; fail while a shard is loading."""
+    """List the transactional ids of all shards that pass the filters and that the client may describe; fail while a
+    shard is loading.
+    """
     pattern, matches = request.transactional_id_pattern, None
     if pattern:
         matches = require_valid(pattern, "TransactionalIdPattern").fullmatch
@@ -133,7 +154,7 @@ async def list_transactions(
         while portion := list(islice(transactions, LISTED_AT_ONCE)):
             if broker.turns.due(len(portion)):
                 await broker.turns.next()
-            selected: Iterable[object] = listed(
+            selected: Iterable[Any] = listed(
                 portion,
                 states=states,
                 producer_ids=producer_ids,
@@ -144,6 +165,8 @@ async def list_transactions(
             if matches is not None:  # one long id can take a second; matching releases the interpreter's lock
                 selected = await broker.env.run_blocking(list, selected)
             for found in selected:
-                reply.add(found)
+                named = found.transactional_id
+                if context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, named, is_logged=False):
+                    reply.add(found)
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=reply.elements)

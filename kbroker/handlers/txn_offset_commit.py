@@ -16,12 +16,13 @@ from functools import partial
 from typing import Final
 
 from kbroker.broker import Broker
-from kbroker.broker.known_partitions import known_partitions
+from kbroker.broker.known_partitions import known_partitions, why_refused
 from kbroker.broker.portions import in_portions
 from kbroker.broker.transaction_verification import verify
 from kbroker.coordinator.common.ports import Producer
 from kbroker.coordinator.refusals import response_code
 from kbroker.handlers import Context, handles
+from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.storage.verification import NO_VERIFICATION
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.txn_offset_commit import (
@@ -42,12 +43,14 @@ PARTITIONS_TOGETHER: Final = 500
 async def txn_offset_commit(
     request: TxnOffsetCommitRequest, broker: Broker, context: Context
 ) -> TxnOffsetCommitResponse:
-    """Commit the offsets of partitions that exist; refuse the others."""
-    sort_out = partial(known_partitions, request.topics, broker.image)
+    """Commit the offsets of partitions that exist and that the client may read; refuse the others."""
+    context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
+    names = [topic.name for topic in request.topics]
+    denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
+    sort_out = partial(known_partitions, request.topics, broker.image, denied=denied)
     known, unknown = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
-    by_name = {
-        name: _answered(name, indexes, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, indexes in unknown.items()
-    }
+    by_name = {name: _answered(name, indexes, why_refused(name, denied)) for name, indexes in unknown.items()}
     for answer in await _commit(request, known, broker, context) if known else ():
         entry = by_name.setdefault(answer.name, answer)
         if entry is not answer:

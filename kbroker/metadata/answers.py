@@ -2,8 +2,10 @@
 
 Clients of a listener see each broker at its advertised endpoint for that listener. Brokers without the listener and
 fenced brokers do not appear. Topics that do not exist are answered with UNKNOWN_TOPIC_OR_PARTITION even while they are
-being created; clients retry. Without an authorizer everybody may do everything, so the authorized operations are all
-that the resource type has.
+being created; clients retry.
+
+What a client may see is a parameter (`Rights`), because metadata know no clients. Topics that it may not describe are
+omitted from lists of all topics, and refused by name whether they exist or not.
 
 Source: Kafka's KafkaApis, KRaftMetadataCache and DescribeTopicPartitionsRequestHandler; checked against the answers of
 Apache Kafka 4.3.1.
@@ -11,8 +13,8 @@ Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
@@ -39,21 +41,7 @@ from wire.types import ZERO_UUID
 
 NO_LEADER_ID: Final = -1
 UNASKED_OPERATIONS: Final = -(2**31)
-
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-ALL_TOPIC_OPERATIONS: Final = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-ALL_CLUSTER_OPERATIONS: Final = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
+"""The bit field of authorized operations that a client has not asked for."""
 
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 _ENDPOINTS: Final = {BROKER_ENDPOINTS: "BROKER", CONTROLLER_ENDPOINTS: "CONTROLLER"}
@@ -65,6 +53,26 @@ class Viewpoint(NamedTuple):
     cluster_id: str
     node_id: int
     listener: str
+
+
+class Rights(Protocol):
+    """What a client may see and create."""
+
+    def may_describe(self, topic: str, *, is_named: bool = True) -> bool:
+        """Whether the topic may be described; is_named if the client has named it."""
+        ...
+
+    def may_create(self, topic: str) -> bool:
+        """Whether the client may have the unknown topic created."""
+        ...
+
+    def on_topic(self, topic: str) -> int:
+        """The operations that the client may perform on a topic, as a bit field."""
+        ...
+
+    def on_cluster(self) -> int:
+        """The operations that the client may perform on the cluster, as a bit field."""
+        ...
 
 
 class MetadataAnswer(NamedTuple):
@@ -124,14 +132,16 @@ def answer_metadata(
     *,
     version: int,
     viewpoint: Viewpoint,
-    may_create: Callable[[str], bool],
+    rights: Rights,
+    creates: Callable[[str], bool] | None,
     described: Callable[[TopicImage], MetadataResponseTopic | bytes],
 ) -> MetadataAnswer:
     """Answer Metadata. An empty list of topics means all topics in version 0, none from version 1 on; null means all.
 
-    Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION. Per partition:
-    LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST on each
-    topic when ids are used before version 12. `described` makes the entry of an existing topic.
+    Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED. Per
+    partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST
+    on each topic when ids are used before version 12. `described` makes the entry of an existing topic; `creates` tells
+    which names this broker can create automatically; None if it creates no topics.
     """
     asked = request.topics
     fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
@@ -145,22 +155,33 @@ def answer_metadata(
 
     def by_name(names: Iterable[str]) -> Iterator[MetadataResponseTopic | bytes]:
         for name in names:
+            if not rights.may_describe(name):
+                yield _topic(name, ZERO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED, internal=False)
+                continue
             known = image.topics_by_name.get(name)
             if known is not None:
                 yield described(known)
                 continue
-            if request.allow_auto_topic_creation and may_create(name):
-                to_create.append(name)
+            if request.allow_auto_topic_creation and creates is not None:
+                if not rights.may_create(name):
+                    yield _topic(name, ZERO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED, internal=is_internal(name))
+                    continue
+                if creates(name):
+                    to_create.append(name)
             unknown = _topic(name, ZERO_UUID, _why_unknown(name), internal=is_internal(name))
             if with_operations:
-                unknown.topic_authorized_operations = ALL_TOPIC_OPERATIONS
+                unknown.topic_authorized_operations = rights.on_topic(name)
             yield unknown
 
     topics: Iterable[MetadataResponseTopic | bytes]
     if asked is None or (version == 0 and not asked):
-        topics = map(described, image.topics_by_name.values())
+        topics = (
+            described(topic)
+            for topic in image.topics_by_name.values()
+            if rights.may_describe(topic.name, is_named=False)
+        )
     elif any(topic.topic_id != ZERO_UUID for topic in asked):
-        topics = _topics_by_id(image, asked, described)
+        topics = _topics_by_id(image, asked, rights, described)
     else:
         topics = by_name(dict.fromkeys(topic.name for topic in asked if topic.name is not None))
     response = MetadataResponse(
@@ -173,7 +194,7 @@ def answer_metadata(
         topics=[],
     )
     if 8 <= version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = rights.on_cluster()
     return MetadataAnswer(response, topics, to_create)
 
 
@@ -194,6 +215,7 @@ def _topic(name: str | None, topic_id: UUID, code: ErrorCode, *, internal: bool)
 def _topics_by_id(
     image: Image,
     asked: Iterable[MetadataRequestTopic],
+    rights: Rights,
     described: Callable[[TopicImage], MetadataResponseTopic | bytes],
 ) -> Iterator[MetadataResponseTopic | bytes]:
     """If the request has any id, only ids count; unknown ones come first, as in Kafka."""
@@ -204,15 +226,19 @@ def _topics_by_id(
             yield _topic(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, internal=False)
         else:
             known.append(topic)
-    yield from map(described, known)
+    for topic in known:
+        if rights.may_describe(topic.name):
+            yield described(topic)
+        else:  # the id is no secret, the name is
+            yield _topic(None, topic.id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, internal=False)
 
 
 def known_topic(
-    image: Image, topic: TopicImage, version: int, listener: str, *, with_operations: bool
+    image: Image, topic: TopicImage, version: int, listener: str, *, operations: int
 ) -> MetadataResponseTopic:
-    """An existing topic as clients of a listener see it."""
+    """An existing topic as clients of a listener see it who may perform these operations on it."""
     return MetadataResponseTopic(
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS if with_operations else UNASKED_OPERATIONS,
+        topic_authorized_operations=operations,
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
@@ -253,7 +279,7 @@ def _partition(
 
 
 def answer_describe_cluster(
-    image: Image, request: DescribeClusterRequest, *, version: int, viewpoint: Viewpoint
+    image: Image, request: DescribeClusterRequest, *, version: int, viewpoint: Viewpoint, rights: Rights
 ) -> DescribeClusterResponse:
     """Answer DescribeCluster on a broker's listener. MISMATCHED_ENDPOINT_TYPE for controllers,
     UNSUPPORTED_ENDPOINT_TYPE for unknown types.
@@ -271,7 +297,7 @@ def answer_describe_cluster(
         cluster_id=viewpoint.cluster_id, controller_id=controller_id(image, viewpoint), brokers=brokers
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = rights.on_cluster()
     return response
 
 
@@ -291,12 +317,19 @@ def wrong_endpoint(wanted: int, *, sent_to: int) -> DescribeClusterResponse:
 
 
 def answer_describe_topic_partitions(
-    image: Image, request: DescribeTopicPartitionsRequest, *, listener: str, partition_limit: int
+    image: Image,
+    request: DescribeTopicPartitionsRequest,
+    *,
+    listener: str,
+    partition_limit: int,
+    hidden: Set[str] = frozenset(),
 ) -> DescribeTopicPartitionsResponse:
     """Answer one page: topics by name in order, up to the smaller of the limits, and a cursor to the next page.
 
     partition_limit is max.request.partition.size.limit. INVALID_REQUEST on each topic for a cursor outside the named
-    topics or with a negative partition. UNKNOWN_TOPIC_OR_PARTITION and INVALID_TOPIC_EXCEPTION only on named topics.
+    topics or with a negative partition. UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION and, for those of `hidden`,
+    TOPIC_AUTHORIZATION_FAILED only on named topics. The caller adds the authorized operations of topics without this
+    error.
     """
     cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
@@ -307,14 +340,18 @@ def answer_describe_topic_partitions(
         return DescribeTopicPartitionsResponse(topics=refused)
     remaining = max(min(partition_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse(topics=[])
+    refused = []
     for name in sorted({name for name in names if name >= first}):
+        if name in hidden:
+            if not everything:
+                refused.append(_described(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
         if remaining <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = image.topics_by_name.get(name)
         answered = _described(name, ErrorCode.NONE if topic is not None else _why_unknown(name))
         answered.is_internal = is_internal(name)
-        answered.topic_authorized_operations = ALL_TOPIC_OPERATIONS
         response.topics.append(answered)
         if topic is None:
             remaining -= 1
@@ -329,6 +366,7 @@ def answer_describe_topic_partitions(
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
         remaining -= len(answered.partitions)
+    response.topics += refused
     return response
 
 

@@ -29,20 +29,20 @@ class TopicCache:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._brokers: Mapping[int, BrokerImage] = {}
-        self._entries: dict[tuple[UUID, int, str, bool], tuple[TopicImage, bytes]] = {}
+        self._entries: dict[tuple[UUID, int, str, int], tuple[TopicImage, bytes]] = {}
         self._bytes = 0
 
-    def encoded(self, image: Image, topic: TopicImage, *, version: int, listener: str, with_operations: bool) -> bytes:
-        """One encoded topic of an image for clients of a listener."""
+    def encoded(self, image: Image, topic: TopicImage, *, version: int, listener: str, operations: int) -> bytes:
+        """One encoded topic of an image for clients of a listener who may perform these operations on it."""
         if image.brokers is not self._brokers:
             self._clear(image.brokers)
-        key = (topic.id, version, listener, with_operations)
+        key = (topic.id, version, listener, operations)
         entry = self._entries.get(key)
         if entry is not None and entry[0] is topic:
             return entry[1]
         if entry is not None:
             self._bytes -= len(entry[1]) + _ENTRY_BYTES
-        described = known_topic(image, topic, version, listener, with_operations=with_operations)
+        described = known_topic(image, topic, version, listener, operations=operations)
         data = encode_element(described, MetadataResponse, version)
         self._bytes += len(data) + _ENTRY_BYTES
         if self._bytes > self.max_bytes:

@@ -24,6 +24,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.net_ports import Env, Part
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import AuditedAuthorizer
 from wire.errors import ErrorCode
 from wire.messages.broker_registration import Endpoint
 
@@ -39,6 +40,7 @@ class ControllerService:
     listeners   the controller's own, by name
     change_log  logs what clients change
     purgatory   wakes METADATA_CHANGED when more of the log is committed
+    authorizer  decides what clients and other nodes may do; None allows everything
     answer      answers a whole request frame, for requests in an Envelope; set after the dispatcher is made
     """
 
@@ -51,6 +53,7 @@ class ControllerService:
         cluster_id: str,
         listeners: Sequence[Endpoint],
         turns: Turns,
+        authorizer: AuditedAuthorizer | None = None,
     ) -> None:
         self.env = env
         self.controller = controller
@@ -61,6 +64,7 @@ class ControllerService:
         self.turns = turns
         self.change_log = ChangeLog(env.now_ms, turns)
         self.purgatory = Purgatory()
+        self.authorizer = authorizer
         self.answer: Callable[[memoryview, Context], Awaitable[list[Part] | None]] | None = None
         self._apply_settings(self.image)
         controller.publisher.add_listener(self._on_image)

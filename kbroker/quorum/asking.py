@@ -7,22 +7,27 @@ broker makes first, and describes itself in DescribeCluster (describe_cluster.py
 
 from __future__ import annotations
 
+from functools import partial
+
 from kbroker.handlers.acls import create_acls, delete_acls, describe_acls
 from kbroker.handlers.api_versions import api_versions
 from kbroker.handlers.client_quotas import alter_client_quotas
 from kbroker.handlers.controller import (
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_partitions,
-    create_topics,
     describe_quorum,
     elect_leaders,
     forwards,
     unregister_broker,
     update_features,
 )
+from kbroker.handlers.create_topics import create_topics
 from kbroker.handlers.delete_topics import delete_topics
 from kbroker.handlers.describe_configs import describe_configs
 from kbroker.handlers.list_partition_reassignments import list_partition_reassignments
+from kbroker.handlers.permits import permit_settings
+from kbroker.security.authorizing import Operation
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition import AlterPartitionRequest
@@ -38,6 +43,7 @@ __all__ = [
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
+    "alter_user_scram_credentials",
     "api_versions",
     "assign_replicas_to_dirs",
     "broker_heartbeat",
@@ -58,11 +64,13 @@ __all__ = [
     "update_features",
 ]
 
-alter_configs = forwards(AlterConfigsRequest, versions="0-2")
-allocate_producer_ids = forwards(AllocateProducerIdsRequest, versions="0")
-alter_partition = forwards(AlterPartitionRequest, versions="2-3")
-assign_replicas_to_dirs = forwards(AssignReplicasToDirsRequest, versions="0")
-broker_heartbeat = forwards(BrokerHeartbeatRequest, versions="0-1")
-broker_registration = forwards(BrokerRegistrationRequest, versions="0-4")
-controller_registration = forwards(ControllerRegistrationRequest, versions="0")
-incremental_alter_configs = forwards(IncrementalAlterConfigsRequest, versions="0-1")
+alter_configs = forwards(AlterConfigsRequest, versions="0-2", permits=permit_settings)
+incremental_alter_configs = forwards(IncrementalAlterConfigsRequest, versions="0-1", permits=permit_settings)
+
+_of_nodes = partial(forwards, needs=Operation.CLUSTER_ACTION)
+allocate_producer_ids = _of_nodes(AllocateProducerIdsRequest, versions="0")
+alter_partition = _of_nodes(AlterPartitionRequest, versions="2-3")
+assign_replicas_to_dirs = _of_nodes(AssignReplicasToDirsRequest, versions="0")
+broker_heartbeat = _of_nodes(BrokerHeartbeatRequest, versions="0-1")
+broker_registration = _of_nodes(BrokerRegistrationRequest, versions="0-4")
+controller_registration = _of_nodes(ControllerRegistrationRequest, versions="0")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kbroker.handlers import Context, handles
-from kbroker.metadata.answers import ALL_CLUSTER_OPERATIONS, CONTROLLER_ENDPOINTS, wrong_endpoint
+from kbroker.metadata.answers import CONTROLLER_ENDPOINTS, wrong_endpoint
 from kbroker.quorum import ControllerService
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
 
@@ -12,9 +13,11 @@ from wire.messages.describe_cluster import DescribeClusterBroker, DescribeCluste
 async def describe_cluster(
     request: DescribeClusterRequest, service: ControllerService, context: Context
 ) -> DescribeClusterResponse:
-    """Return the registered controllers with this listener. MISMATCHED_ENDPOINT_TYPE for brokers,
+    """Return the registered controllers with this listener. Clients need more than on a broker: to alter the cluster.
+    CLUSTER_AUTHORIZATION_FAILED, MISMATCHED_ENDPOINT_TYPE for brokers,
     UNSUPPORTED_ENDPOINT_TYPE for unknown types.
     """
+    context.demand(Operation.ALTER, ResourceType.CLUSTER)
     if request.endpoint_type != CONTROLLER_ENDPOINTS:
         return wrong_endpoint(request.endpoint_type, sent_to=CONTROLLER_ENDPOINTS)
     controllers = [
@@ -29,5 +32,5 @@ async def describe_cluster(
         brokers=controllers,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = ALL_CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = context.cluster_operations()
     return response

@@ -15,6 +15,7 @@ from kbroker.handlers import CloseConnection, Context, handles
 from kbroker.handlers.acls import create_acls, delete_acls
 from kbroker.metadata.principal import Principal
 from kbroker.quorum import ControllerService, asking
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.framing import decode_request_header
 from wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -29,6 +30,7 @@ FORWARDABLE: Final = frozenset(
         asking.alter_client_quotas,
         asking.alter_configs,
         asking.alter_partition_reassignments,
+        asking.alter_user_scram_credentials,
         asking.create_partitions,
         asking.create_topics,
         asking.delete_topics,
@@ -48,8 +50,9 @@ _LENGTH_SIZE: Final = 4
 async def envelope(request: EnvelopeRequest, service: ControllerService, context: Context) -> EnvelopeResponse:
     """Answer the inner request.
 
-    Errors  INVALID_REQUEST, UNSUPPORTED_VERSION, PRINCIPAL_DESERIALIZATION_FAILURE
+    Errors  CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, UNSUPPORTED_VERSION, PRINCIPAL_DESERIALIZATION_FAILURE
     """
+    context.demand(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     principal = _principal(request.request_principal)
     if len(request.client_host_address) not in _ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the client's address has neither 4 nor 16 bytes")

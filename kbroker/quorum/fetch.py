@@ -18,6 +18,7 @@ from kbroker.handlers import Context, handles
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.metadata.parts import CLUSTER_METADATA_TOPIC_ID
 from kbroker.quorum import METADATA_CHANGED, ControllerService, epoch_fault
+from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.storage.files import FileRange
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import (
@@ -42,9 +43,10 @@ _FIRST_VERSION_WITH_NODE_ENDPOINTS: Final = 16
 async def fetch(request: FetchRequest, service: ControllerService, context: Context) -> FetchResponse:
     """Return records of the metadata log; wait for them for at most max_wait_ms.
 
-    Errors  INCONSISTENT_CLUSTER_ID and INVALID_REQUEST for another partition, at the top; for the partition
-            INVALID_REQUEST, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+    Errors  CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID and INVALID_REQUEST for another partition, at the top;
+            for the partition INVALID_REQUEST, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
     """
+    context.demand(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     if request.cluster_id not in (None, service.cluster_id):
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     asked = _only_partition(request, by_id=context.api_version >= _FIRST_VERSION_WITH_TOPIC_IDS)

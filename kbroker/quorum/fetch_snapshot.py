@@ -14,6 +14,7 @@ from kbroker.controller.snapshots import SnapshotId
 from kbroker.handlers import Context, handles
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.quorum import ControllerService, epoch_fault
+from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch_snapshot import (
     ControllerEndpoint,
@@ -35,9 +36,11 @@ async def fetch_snapshot(
 ) -> FetchSnapshotResponse:
     """Return the bytes of a snapshot from a position on.
 
-    Errors  INCONSISTENT_CLUSTER_ID and INVALID_REQUEST at the top; for the partition UNKNOWN_TOPIC_OR_PARTITION,
-            FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE
+    Errors  CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID and INVALID_REQUEST at the top; for the partition
+            UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, SNAPSHOT_NOT_FOUND,
+            POSITION_OUT_OF_RANGE
     """
+    context.demand(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     if request.cluster_id not in (None, service.cluster_id):
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:

@@ -11,9 +11,9 @@ The positions of records at the tail of a log and of continued reads are known i
 This module does not read from the tier. A part that is only there gets its share of the byte budget in the order of the
 request, and the caller reads it and inserts the result (`RemotePart`). A Fetch with such a part does not wait.
 
-A partition that the metadata does not know does not end the wait while others may get records. Otherwise a consumer
-whose topic was deleted would send requests in a loop until it learns of the deletion. Such partitions are at the end of
-the answer.
+A partition that the metadata does not know, or that the client may not read, does not end the wait while others may
+get records. Otherwise a consumer whose topic was deleted would send requests in a loop until it learns of the deletion.
+Such partitions are at the end of the answer.
 
 Source: KIP-74 (at least one whole batch), KIP-227, the delayed fetch of Apache Kafka 4.3.1.
 """
@@ -36,7 +36,13 @@ from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.transaction_index import AbortedTransaction
 from wire.errors import ErrorCode, KafkaError
 
-_NOT_IN_THE_METADATA: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_SET_ASIDE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 
 
 class _FarBehind(Exception):
@@ -47,7 +53,7 @@ class _FarBehind(Exception):
 class PartitionAnswer:
     """The answer for one partition of a Fetch: either an error or the data that was read.
 
-    Note  is_unknown: the metadata did not know the partition when the request arrived
+    Note  is_unknown: the metadata did not know the partition, or the client might not read it, when the request arrived
     Note  with OFFSET_MOVED_TO_TIERED_STORAGE it has both: the error, and the log start offset and high watermark
     """
 
@@ -156,10 +162,12 @@ class FetchRound:
                 )
 
     def set_unknown_aside(self) -> None:
-        """After the first read, move partitions that the metadata does not know to the end, and skip them later."""
+        """After the first read, move partitions that are unknown, or that the client may not read, to the end, and skip
+        them later.
+        """
         has_unknown = False
         for answer in self.answers:
-            if answer.error is not None and answer.error.code in _NOT_IN_THE_METADATA:
+            if answer.error is not None and answer.error.code in _SET_ASIDE:
                 answer.is_unknown = has_unknown = True
         if has_unknown:
             self.answers.sort(key=lambda answer: answer.is_unknown)

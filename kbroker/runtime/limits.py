@@ -41,22 +41,26 @@ class TokenBucket:
 class RateLimitedLog:
     """Limits the log lines about each subject (an address, a partition).
 
-    Shape  one line per subject in `interval_ms`, with the number of lines left out since the last one
-    Bound  MAX_SUBJECTS subjects; beyond that, the subject with the oldest line is evicted (its next line is written
+    Shape  `lines` per subject in each `interval_ms`, with the number of lines left out since the last one
+    Bound  MAX_SUBJECTS subjects; beyond that, the subject with the oldest interval is evicted (its next line is written
            at once)
     """
 
-    def __init__(self, *, interval_ms: int) -> None:
+    def __init__(self, *, interval_ms: int, lines: int = 1) -> None:
         self._interval_ms = interval_ms
+        self._lines = lines
         self._subjects: dict[Hashable, _Subject] = {}
 
     def admit(self, subject: Hashable, *, now_ms: int) -> int | None:
         """None to leave the line out; otherwise write it, with the number of lines left out since the last one."""
         known = self._subjects.get(subject)
-        if known is not None and now_ms - known.written_ms < self._interval_ms:
+        if known is not None and now_ms - known.began_ms < self._interval_ms:
+            if known.written < self._lines:
+                known.written += 1
+                return 0
             known.left_out += 1
             return None
-        # Insertion order is the order of the last lines: the first entry is the one to evict.
+        # Insertion order is the order of the intervals: the first entry is the one to evict.
         self._subjects.pop(subject, None)
         if len(self._subjects) >= MAX_SUBJECTS:
             del self._subjects[next(iter(self._subjects))]
@@ -65,8 +69,9 @@ class RateLimitedLog:
 
 
 class _Subject:
-    __slots__ = ("left_out", "written_ms")
+    __slots__ = ("began_ms", "left_out", "written")
 
-    def __init__(self, written_ms: int) -> None:
-        self.written_ms = written_ms
+    def __init__(self, began_ms: int) -> None:
+        self.began_ms = began_ms
+        self.written = 1
         self.left_out = 0

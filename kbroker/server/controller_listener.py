@@ -13,6 +13,8 @@ from kbroker.quorum import ControllerService
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import AuditedAuthorizer
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from wire.messages.broker_registration import Endpoint
@@ -28,6 +30,8 @@ async def serve_controller(
     cluster_id: str,
     metrics: Metrics,
     turns: Turns,
+    security: NodeSecurity,
+    authorizer: AuditedAuthorizer | None,
 ) -> Server:
     """Accept connections of other nodes for a running controller; the caller stops the server.
 
@@ -35,7 +39,13 @@ async def serve_controller(
     """
     endpoints = [endpoint for endpoint, _ in listeners]
     service = ControllerService(
-        env=env, controller=controller, settings=settings, cluster_id=cluster_id, listeners=endpoints, turns=turns
+        env=env,
+        controller=controller,
+        settings=settings,
+        cluster_id=cluster_id,
+        listeners=endpoints,
+        turns=turns,
+        authorizer=authorizer,
     )
     dispatcher = Dispatcher(quorum.discover(), service, metrics=metrics, env=env, turns=turns, limits=settings.limits)
     service.answer = dispatcher.answer
@@ -44,5 +54,5 @@ async def serve_controller(
     for endpoint, bound in listeners:
         for listener in bound:
             listener.listen()
-            server.add(listener, name=endpoint.name)
+            server.add(listener, name=endpoint.name, security=security.of(endpoint.name))
     return server

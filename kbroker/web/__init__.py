@@ -6,6 +6,7 @@ cannot be read later are counted as they occur: durations and errors of requests
 
     serving.py      the task that serves the pages
     http.py         HTTP over a listener of the environment, with bounds (A)
+    gate.py         who may read the pages
     pages.py        maps paths to pages
     metrics.py      how a metric is declared; *_metrics.py declare them; exposition.py writes the page
     isr_changes.py  counts what metrics cannot read later

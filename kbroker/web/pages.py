@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kbroker.web import details, exposition, health, state, state_page
+from kbroker.web.gate import Gate
 from kbroker.web.http import TEXT, HttpServer, Page, Reply
 from kbroker.web.ports import Observed
 from kbroker.web.view import Asked, Views
 
 
-def pages_server(node: Observed, names: Collection[str]) -> HttpServer:
+def pages_server(node: Observed, names: Collection[str], gate: Gate | None) -> HttpServer:
     """A server of the pages of a node under these host names."""
-    return HttpServer(node.env, _pages(node).get, turns=node.turns, metrics=node.metrics, names=names)
+    return HttpServer(
+        node.env,
+        _pages(node).get,
+        turns=node.turns,
+        metrics=node.metrics,
+        names=names,
+        gate=gate,
+        find_public=_public_pages(node).get,
+    )
 
 
 def _pages(node: Observed) -> dict[str, Page]:
@@ -27,6 +36,15 @@ def _pages(node: Observed) -> dict[str, Page]:
         "/state/view": _checked(lambda query: views.reply(Asked.parse(query))),
         "/state/partition": _checked(lambda query: details.partition_reply(node, query)),
         "/state/group": _checked(lambda query: details.group_reply(node, query)),
+    }
+
+
+def _public_pages(node: Observed) -> dict[str, Page]:
+    """The pages for clients without the token: load balancers and container platforms ask them."""
+    return {
+        "/health": lambda _: health.without_details(health.ready(node)),
+        "/health/ready": lambda _: health.without_details(health.ready(node)),
+        "/health/live": lambda _: health.without_details(health.live(node)),
     }
 
 

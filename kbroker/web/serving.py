@@ -19,6 +19,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Listener
 from kbroker.runtime.retrying import accept
+from kbroker.web.gate import Gate, gate_of
 from kbroker.web.isr_changes import count_isr_changes
 from kbroker.web.ports import Observed
 
@@ -47,12 +48,13 @@ async def serving_pages(
         raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
     node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
-    logger.info("serving pages", url=f"http://{node.pages_address}/")
-    if not is_loopback(bound):
-        logger.warning("other machines can read the pages about this node: the pages have no authentication")
+    gate = gate_of(node.settings.observability, node.env.disk)
+    logger.info("serving pages", url=f"http://{node.pages_address}/", token=gate is not None)
+    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=False)):
+        logger.warning(f"other machines can reach the pages about this node: {lacking}", address=node.pages_address)
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
-    pages = _Pages(node, frozenset(name.lower() for name in hosts))
+    pages = _Pages(node, frozenset(name.lower() for name in hosts), gate)
     try:
         if not on_demand:
             pages.load()
@@ -69,8 +71,9 @@ async def serving_pages(
 class _Pages:
     """The server of the pages, which is made when it is needed."""
 
-    def __init__(self, node: Observed, names: Collection[str]) -> None:
+    def __init__(self, node: Observed, names: Collection[str], gate: Gate | None) -> None:
         self._node = node
+        self._gate = gate
         self._names = names
         self._server: HttpServer | None = None
         self._loading = trio.Lock()  # there may be several listeners
@@ -80,7 +83,7 @@ class _Pages:
         from kbroker.web.pages import pages_server  # noqa: PLC0415  (see above)
 
         if self._server is None:
-            self._server = pages_server(self._node, self._names)
+            self._server = pages_server(self._node, self._names, self._gate)
         return self._server
 
     async def serve(self, listener: Listener) -> None:
@@ -95,6 +98,16 @@ class _Pages:
                 first.close()
                 raise
         await self.load().serve(listener, first=first)
+
+
+def _lacking(*, has_token: bool, has_tls: bool) -> str:
+    """What clients on other machines lack for safety; "" if nothing."""
+    found = []
+    if not has_token:
+        found.append("everybody can read them, because kbroker.http.token is not set")
+    if not has_tls:
+        found.append("everybody on the way can read what is sent, because they have no TLS")
+    return "; ".join(found)
 
 
 def _cannot_accept(error: OSError) -> None:

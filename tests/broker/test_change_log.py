@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog
 from kbroker.metadata.image import QuotaEntity
+from kbroker.metadata.principal import ANONYMOUS
 from kbroker.runtime.turns import Turns
 from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.controller.test_client_quotas import entry
@@ -20,7 +21,7 @@ from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-NAMES = ("client_id", "peer")
+NAMES = ("principal", "client_id", "peer")
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +112,10 @@ def test_a_flood_of_changes_cannot_fill_the_log(caplog: pytest.LogCaptureFixture
     now_ms = 100_000
     log = ChangeLog(lambda: now_ms, Turns(lambda: 0))
     for number in range(LINES + 5):
-        log.note("topic created", client_id="test", peer="::1", topic=str(number))
+        log.note("topic created", principal=ANONYMOUS, client_id="test", peer="::1", topic=str(number))
     assert len(lines(caplog, "topic created")) == LINES
     now_ms += 60_000
-    log.note("topic created", client_id="test", peer="::1", topic="later")
+    log.note("topic created", principal=ANONYMOUS, client_id="test", peer="::1", topic="later")
     assert len(lines(caplog, "topic created")) == LINES + 1
     (left_out,) = (record for record in caplog.records if "too many" in record.getMessage())
     assert vars(left_out)["kbroker_fields"] == {"changes": 5}

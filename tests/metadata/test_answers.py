@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from kbroker.metadata.answers import (
+    UNASKED_OPERATIONS,
     Viewpoint,
     answer_describe_cluster,
     answer_describe_topic_partitions,
@@ -16,7 +18,9 @@ from kbroker.metadata.answers import (
 )
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import topic_name_fault
+from kbroker.security.authorizing import ALL_OPERATIONS, ResourceType
 from wire.codec import encode
+from wire.errors import ErrorCode
 from wire.messages.broker_registration import Endpoint
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_topic_partitions import (
@@ -77,12 +81,39 @@ def image_of(*extra: Any) -> Image:
 IMAGE = image_of()
 
 
+class Rights:
+    """Who may do everything except describe the topics in `hidden` and create those in `uncreatable`."""
+
+    def __init__(self, *, hidden: Collection[str] = (), uncreatable: Collection[str] = ()) -> None:
+        self.hidden, self.uncreatable = hidden, uncreatable
+
+    def may_describe(self, topic: str, *, is_named: bool = True) -> bool:
+        return topic not in self.hidden
+
+    def may_create(self, topic: str) -> bool:
+        return topic not in self.uncreatable
+
+    def on_topic(self, topic: str) -> int:
+        return 0 if topic in self.hidden else ALL_OPERATIONS[ResourceType.TOPIC]
+
+    def on_cluster(self) -> int:
+        return ALL_OPERATIONS[ResourceType.CLUSTER]
+
+
+EVERYTHING = Rights()
+
+
 def named(*names: str) -> list[MetadataRequestTopic]:
     return [MetadataRequestTopic(name=name) for name in names]
 
 
 def ask(
-    topics: list[MetadataRequestTopic] | None, version: int = 12, image: Image = IMAGE, **fields: Any
+    topics: list[MetadataRequestTopic] | None,
+    version: int = 12,
+    image: Image = IMAGE,
+    *,
+    rights: Rights = EVERYTHING,
+    **fields: Any,
 ) -> tuple[MetadataResponse, list[str]]:
     request = MetadataRequest(topics=topics, **fields)
     with_operations = version >= 8 and request.include_topic_authorized_operations
@@ -91,8 +122,15 @@ def ask(
         request,
         version=version,
         viewpoint=VIEW,
-        may_create=lambda name: topic_name_fault(name) is None,
-        described=lambda topic: known_topic(image, topic, version, VIEW.listener, with_operations=with_operations),
+        rights=rights,
+        creates=lambda name: topic_name_fault(name) is None,
+        described=lambda topic: known_topic(
+            image,
+            topic,
+            version,
+            VIEW.listener,
+            operations=rights.on_topic(topic.name) if with_operations else UNASKED_OPERATIONS,
+        ),
     )
     answer.response.topics += answer.topics
     encode(answer.response, version)  # every answer can be encoded in that version
@@ -216,7 +254,7 @@ def test_internal_topics_are_marked_even_when_unknown() -> None:
 
 def describe(version: int = 2, **fields: Any) -> Any:
     request = DescribeClusterRequest(include_cluster_authorized_operations=fields.pop("operations", False), **fields)
-    response = answer_describe_cluster(IMAGE, request, version=version, viewpoint=VIEW)
+    response = answer_describe_cluster(IMAGE, request, version=version, viewpoint=VIEW, rights=EVERYTHING)
     encode(response, version)
     return response
 
@@ -262,7 +300,6 @@ def test_trap_22_topics_are_described_in_order_with_all_operations() -> None:
     response = page()
     assert shown(response) == [("alpha", 0, [0, 1]), ("omega", 0, [0])]
     assert response.next_cursor is None
-    assert {topic.topic_authorized_operations for topic in response.topics} == {3576}
     assert response.topics[0].partitions[0].eligible_leader_replicas == []
 
 
@@ -310,3 +347,61 @@ def test_an_impossible_cursor_is_an_invalid_request(cursor: Cursor) -> None:
     response = page("alpha", cursor=cursor)
     assert shown(response) == [("alpha", 42, [])]
     assert response.topics[0].topic_id == ZERO_UUID
+
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_topics_that_must_not_be_described_are_left_out_of_all_topics() -> None:
+    rights = Rights(hidden={"omega"})
+    assert brief(ask(None, rights=rights)[0]) == brief(ask(named("alpha"))[0])
+    assert brief(ask([], 0, rights=rights)[0]) == brief(ask(named("alpha"), 0)[0])
+
+
+@pytest.mark.parametrize("name", ["omega", "nowhere", "not legal"])
+def test_a_hidden_name_is_refused_whether_it_exists_or_not(name: str) -> None:
+    response, to_create = ask(
+        named(name),
+        rights=Rights(hidden={name}),
+        allow_auto_topic_creation=True,
+        include_topic_authorized_operations=True,
+    )
+    (topic,) = response.topics
+    assert (topic.error_code, topic.name, topic.topic_id, topic.is_internal, topic.partitions) == (
+        DENIED, name, ZERO_UUID, False, [],
+    )  # fmt: skip
+    assert topic.topic_authorized_operations == UNASKED_OPERATIONS
+    assert not to_create
+
+
+def test_a_hidden_topic_is_refused_by_id_without_its_name() -> None:
+    asked = [MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in (OMEGA, UNKNOWN, ALPHA)]
+    response, _ = ask(asked, rights=Rights(hidden={"omega"}))
+    found = {topic.topic_id: (topic.name, topic.error_code) for topic in response.topics}
+    assert found == {ALPHA: ("alpha", 0), OMEGA: (None, DENIED), UNKNOWN: (None, ErrorCode.UNKNOWN_TOPIC_ID)}
+
+
+def test_only_topics_that_the_client_may_create_are_created() -> None:
+    response, to_create = ask(
+        named("new", "other"), rights=Rights(uncreatable={"other"}), allow_auto_topic_creation=True
+    )
+    assert to_create == ["new"]
+    assert brief(response) == [("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0), ("other", DENIED, 0)]
+    response, _ = ask(named("other"), rights=Rights(uncreatable={"other"}), allow_auto_topic_creation=False)
+    assert brief(response) == [("other", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)], "it asks for no creation"
+
+
+def test_a_page_refuses_hidden_names_and_lists_no_hidden_topics() -> None:
+    named_topics = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="omega"), TopicRequest(name="alpha")])
+    listed = DescribeTopicPartitionsRequest(topics=[])
+    pages = [
+        answer_describe_topic_partitions(
+            IMAGE, request, listener="PLAINTEXT", partition_limit=10, hidden=frozenset({"omega"})
+        )
+        for request in (named_topics, listed)
+    ]
+    assert [[(topic.name, topic.error_code) for topic in page.topics] for page in pages] == [
+        [("alpha", 0), ("omega", DENIED)],
+        [("alpha", 0)],
+    ]
+    assert pages[0].topics[1].topic_id == ZERO_UUID

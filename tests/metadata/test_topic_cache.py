@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kbroker.metadata.answers import known_topic
+from kbroker.metadata.answers import UNASKED_OPERATIONS, known_topic
 from kbroker.metadata.image import Image
 from kbroker.metadata.topic_cache import TopicCache
 from tests.metadata.test_answers import ALPHA, IMAGE, broker, partition
@@ -15,11 +15,11 @@ VERSIONS = range(14)
 
 def ask(cache: TopicCache, image: Image, *, version: int = 12, listener: str = "PLAINTEXT") -> bytes:
     topic = image.topics_by_id[ALPHA]
-    return cache.encoded(image, topic, version=version, listener=listener, with_operations=False)
+    return cache.encoded(image, topic, version=version, listener=listener, operations=UNASKED_OPERATIONS)
 
 
 def fresh(image: Image, version: int = 12) -> bytes:
-    made = known_topic(image, image.topics_by_id[ALPHA], version, "PLAINTEXT", with_operations=False)
+    made = known_topic(image, image.topics_by_id[ALPHA], version, "PLAINTEXT", operations=UNASKED_OPERATIONS)
     return encode_element(made, MetadataResponse, version)
 
 

@@ -159,6 +159,7 @@ async def controller_site(
             cluster_id=CLUSTER_ID,
             metrics=metrics,
             turns=Turns(env.now_ns),
+            authorizer=None,
         )
         site = Site(controller, env, disk)
         try:

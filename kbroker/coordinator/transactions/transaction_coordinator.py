@@ -10,7 +10,7 @@ Source: TransactionCoordinator and TransactionStateManager of Apache Kafka 4.3.1
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -178,10 +178,10 @@ class TransactionCoordinator:
         return result if isinstance(result, Mapping) else dict.fromkeys(request.partitions, result)
 
     async def add_partitions(
-        self, request: AddPartitionsToTxnRequest, *, api_version: int
+        self, request: AddPartitionsToTxnRequest, *, api_version: int, denied: Set[str] = frozenset()
     ) -> AddPartitionsToTxnResponse:
         """Add partitions to transactions, or verify them. Several transactions (version 4 and later) are independent
-        of each other and are decided at the same time.
+        of each other and are decided at the same time. denied are topics to which the client may not write.
         """
         if api_version < FIRST_VERSION_OF_BROKERS:
             one = AddPartitionsToTxnTransaction(
@@ -190,14 +190,14 @@ class TransactionCoordinator:
                 producer_epoch=request.v3_and_below_producer_epoch,
                 topics=request.v3_and_below_topics,
             )
-            codes = await self._add(one, api_version)
+            codes = await self._add(one, api_version, denied)
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await self._results(one.topics, codes))
         results: list[AddPartitionsToTxnResult] = []
         unsupported = 0
 
         async def decide(transaction: AddPartitionsToTxnTransaction, result: AddPartitionsToTxnResult) -> None:
             nonlocal unsupported
-            codes = await self._add(transaction, api_version)
+            codes = await self._add(transaction, api_version, denied)
             unsupported += ErrorCode.UNSUPPORTED_VERSION in codes.values()
             result.topic_results = await self._results(transaction.topics, codes)
 
@@ -212,21 +212,20 @@ class TransactionCoordinator:
             return AddPartitionsToTxnResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
 
-    async def _add(self, asked: AddPartitionsToTxnTransaction, api_version: int) -> Codes:
+    async def _add(self, asked: AddPartitionsToTxnTransaction, api_version: int, denied: Set[str]) -> Codes:
         partitions: list[TopicPartition] = []
-        unknown: set[TopicPartition] = set()
+        refused: dict[TopicPartition, ErrorCode] = {}
         for topic in asked.topics:
             for index in topic.partitions:
                 if self._turns.due():
                     await self._turns.next()
                 partitions.append((topic.name, index))
-                if self.image.partition(topic.name, index) is None:
-                    unknown.add((topic.name, index))
-        if unknown:
-            return {
-                key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if key in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for key in partitions
-            }
+                if topic.name in denied:
+                    refused[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                elif self.image.partition(topic.name, index) is None:
+                    refused[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if refused:
+            return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in partitions}
         who = asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions
         if len(partitions) > self.settings.kbroker_max_partitions_per_transaction:
             code = ErrorCode.POLICY_VIOLATION
