@@ -57,6 +57,7 @@ def _own(module: str, function: str, words: Sequence[str]) -> int:
 
 TOOLS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "kafka-broker-api-versions": partial(_own, "administration", "api_versions"),
+    "kafka-acls": partial(_command, "acl"),
     "kafka-cluster": partial(_own, "administration", "cluster"),
     "kafka-configs": partial(_command, "config"),
     "kafka-console-consumer": partial(_own, "console", "consume"),
@@ -76,7 +77,6 @@ TOOLS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
 }
 _NOT_HERE: Final = "kbroker has no replacement for it; run Apache Kafka's tool against this broker"
 MISSING: Final[Mapping[str, str]] = {
-    "kafka-acls": "kbroker has no access control lists",
     "kafka-delegation-tokens": "kbroker has no delegation tokens",
     **dict.fromkeys(
         (

@@ -207,8 +207,7 @@ def _print(acls: Sequence[Acl], options: argparse.Namespace, *, title: str) -> N
     for (resource_type, name, pattern_type), entries in by_resource.items():
         say(f"{title} `ResourcePattern(resourceType={resource_type}, name={name}, patternType={pattern_type})`: ")
         for one in entries:
-            print("\t", end="")
-            say(_entry_line(one))
+            say(f"\t{_entry_line(one)}")
         say()
 
 

@@ -39,6 +39,7 @@ _IMPLYING: Final[Mapping[int, int]] = {
     Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
 }
 _SOME_NAME: Final = "hardcode"  # the name that Kafka asks about first when any resource will do
+_COMPARED_AT_ONCE: Final = 100
 _MAX_CACHED: Final = 10_000
 _LONGEST_CACHED_NAME: Final = 249  # of topics; a group's name may have 32 KiB
 
@@ -222,7 +223,7 @@ class StandardAuthorizer:
             pass
 
     def update_in_steps(self, acls: Mapping[UUID, AccessControlEntryRecord]) -> Iterator[None]:
-        """Use these ACLs, which must not change afterwards; yields after each change, so that the caller can pause.
+        """Use these ACLs, which must not change afterwards; yields often, so that the caller can pause.
 
         Additions come before removals, DENY first among the additions and last among the removals. So between the steps
         a client has no right that neither the old nor the new ACLs give it.
@@ -230,8 +231,14 @@ class StandardAuthorizer:
         before = self._acls
         if acls is before and self._is_ready:
             return
-        added = [record for id, record in acls.items() if before.get(id) is not record]
-        removed = [record for id, record in before.items() if acls.get(id) is not record]
+        added: list[AccessControlEntryRecord] = []
+        removed: list[AccessControlEntryRecord] = []
+        for found, these, others in ((added, acls, before), (removed, before, acls)):
+            for number, (id, record) in enumerate(these.items()):
+                if others.get(id) is not record:
+                    found.append(record)
+                if number % _COMPARED_AT_ONCE == 0:
+                    yield
         self._acls = acls
         for change, records, comes_first in (
             (self._table.add, added, Permission.DENY),

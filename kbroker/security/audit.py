@@ -23,7 +23,6 @@ from kbroker.security.authorizing import Operation, ResourceType
 
 _INTERVAL_MS: Final = 10_000
 _LINES: Final = 10
-_CHANGES_AT_ONCE: Final = 50
 
 logger = get_logger(__name__)
 
@@ -46,8 +45,8 @@ class AuditedAuthorizer(StandardAuthorizer):
 
     async def follow(self, image: Image, _delta: Delta) -> None:
         """Use the ACLs of a newer image."""
-        for step, _ in enumerate(self.update_in_steps(image.acls)):
-            if step % _CHANGES_AT_ONCE == 0 and self._turns.due():
+        for _ in self.update_in_steps(image.acls):
+            if self._turns.due():
                 await self._turns.next()
 
     def denied(

@@ -276,6 +276,7 @@ BROKER = (
     cluster("DescribeClientQuotas", "DESCRIBE_CONFIGS"),
     cluster("AlterClientQuotas", "ALTER_CONFIGS", {"entries": [
         {"entity": [{"entity_type": "user", "entity_name": "u"}], "ops": []}], "validate_only": True}),
+    cluster("AlterUserScramCredentials", "ALTER", {"deletions": [{"name": "u", "mechanism": 1}], "upsertions": []}),
     cluster("DescribeUserScramCredentials", "DESCRIBE", {"users": []}),
     cluster("DescribeQuorum", "DESCRIBE", {"topics": [
         {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}),

@@ -185,7 +185,7 @@ def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Contain
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ("kafka-acls.sh", ["--list"]),
+        ("kafka-acls.sh", ["--add"]),
         ("kafka-reassign-partitions", ["--verify"]),
         ("kafka-topics.sh", ["--zookeeper", "zookeeper:2181", "--list"]),
         ("kafka-topics.sh", []),
