@@ -35,11 +35,12 @@ COPY --from=build /opt/kbroker /opt/kbroker
 COPY docker/kafka /etc/kafka/docker
 COPY docker/kafka /etc/confluent/docker
 COPY docker/kafka_tools /opt/kafka/libs/kafka_tools
-COPY docker/kafka-tool docker/link-tools /opt/kafka/bin/
+COPY docker/kafka-tool docker/link-tools docker/sbom /opt/kafka/bin/
 # Kafka's tools, at the paths of both images; kbroker also for shells that set PATH themselves.
 RUN /opt/kafka/bin/link-tools /opt/kafka/bin /bin && rm /opt/kafka/bin/link-tools \
     && ln -s /opt/kbroker/bin/kbroker /usr/local/bin/kbroker \
-    && /opt/kbroker/bin/python -m compileall -q /opt/kafka/libs
+    && /opt/kbroker/bin/python -m compileall -q /opt/kafka/libs \
+    && /opt/kbroker/bin/python /opt/kafka/bin/sbom > /opt/kbroker/sbom.cdx.json && rm /opt/kafka/bin/sbom
 # Any user may run the broker (the data directory has the mode of /tmp); the default is appuser. Only root may change the
 # files that the next start runs, whatever their modes were on the build machine.
 RUN useradd --create-home --shell /bin/bash appuser \

@@ -17,7 +17,7 @@ HOT := $(shell sed -n 's/^    "\(\(kbroker\|wire\)\/.*\.py\)",$$/\1/p' pyproject
 # CI tests a compiled copy of the checkout as well.
 COMPILED_COPY := build/checkout
 
-.PHONY: run test test-spark test-foreign compiled compiled-copy pure check format docs bench soak lock release clean
+.PHONY: run test test-spark test-foreign fuzz audit compiled compiled-copy pure check format docs bench soak lock release clean
 
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
@@ -26,13 +26,13 @@ run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
 # What CI repeats with compiled modules: the directories whose tests call them directly.
 TESTS_OF_COMPILED := tests/broker tests/handlers tests/metadata tests/replication tests/runtime tests/server tests/spark \
-	tests/storage tests/tiered tests/wire tests/test_*.py
+	tests/storage tests/tiered tests/wire tests/fuzz tests/test_*.py
 SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/streams compat/image compat/oracle
 CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
-test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
+test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp $(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) --ignore compat/card $$ARGS"') \
@@ -40,6 +40,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(COMPILED_COPY)/$(CO
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
+		$(if $(CI),'$(BIN)/python -m tests.fuzz --jobs 1') \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
@@ -54,6 +55,14 @@ test-spark: $(SPARK_VENV)/spark.stamp
 # The tests of other people's programs, on a broker of the pytest plug-in or on KBROKER_BOOTSTRAP_SERVERS.
 test-foreign: $(FOREIGN_VENV)/foreign.stamp
 	$(FOREIGN_VENV)/bin/python -m compat.foreign $(ARGS)
+
+# Coverage-guided fuzzing: ARGS="requests --runs 100000"; see tests/fuzz.
+fuzz: $(VENV)/fuzz.stamp
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Look up the locked versions in the database of published vulnerabilities.
+audit:
+	$(PYTHON) .ci/audit
 
 # Compile the hot modules in this checkout; `make run` and `make test` keep them up to date. `make pure` removes them.
 compiled: $(COMPILED)
@@ -77,7 +86,7 @@ compiled-copy:
 	git ls-files -z | xargs -0 cp --parents -t $(COMPILED_COPY)
 	$(MAKE) -C $(COMPILED_COPY) compiled
 
-# The style gates: lint, formatting, strict types, import layers.
+# The style gates: lint, formatting, strict types, import layers. The lint includes ruff's S rules, which are those of bandit.
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -98,9 +107,9 @@ docs: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m compat.bench $(ARGS)
 
-# The long runs, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
+# The long runs, with fuzzing, for an hour or ARGS="--minutes 10": every crash point of many workloads, kill -9 under load many times.
 # ARGS="--attack --minutes 10" attacks brokers with requests instead, and checks waiting times and memory.
-soak: $(VENV)/dev.stamp $(SPARK_VENV)/spark.stamp
+soak: $(VENV)/dev.stamp $(VENV)/fuzz.stamp $(SPARK_VENV)/spark.stamp
 	$(BIN)/python -m compat.torture.soak $(ARGS)
 
 lock:
@@ -126,6 +135,10 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml $(LOOKUP)
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	touch $@
+
+$(VENV)/fuzz.stamp: requirements/fuzz.txt $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/fuzz.txt
 	touch $@
 
 $(SPARK_VENV)/spark.stamp: requirements/spark.txt pyproject.toml $(LOOKUP)

@@ -29,8 +29,9 @@ from kbroker.broker.membership import Membership, OwnController, find_cluster_id
 from kbroker.broker.recovery import RecoveryProgress, load_partitions
 from kbroker.broker.tier_lifecycle import TierRefused, refuse_tiered_topics_without_system
 from kbroker.config import Settings
-from kbroker.config.catalogue import broker_setting
+from kbroker.config.catalogue import is_secret
 from kbroker.config.container import Container
+from kbroker.config.values import HIDDEN, ConfigError
 from kbroker.controller.embedded import EmbeddedController
 from kbroker.controller.removed_topics import removed_topics
 from kbroker.handlers import Handler
@@ -40,13 +41,14 @@ from kbroker.metadata.image import Image
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.replication.replicas import Replicas
 from kbroker.runtime import event_log as logs
-from kbroker.runtime.disk import raise_descriptor_limit
+from kbroker.runtime.disk import keep_memory_and_files_private, raise_descriptor_limit
 from kbroker.runtime.env import RealEnv
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.binding import BoundListener, bind, listen
 from kbroker.server.broker_listener import server_of
 from kbroker.server.controller_listener import serve_controller
@@ -97,9 +99,8 @@ def run_node(
     if container is not None:
         # Settings come from three places and the defaults: log the merged result.
         for name, text in sorted(settings.layers.static.items()):
-            declaration = broker_setting(name)
-            hidden = declaration is None or declaration.sensitive
-            logger.info("setting", name=name, value="(hidden)" if hidden else text)
+            logger.info("setting", name=name, value=HIDDEN if is_secret(name) else text)
+    keep_memory_and_files_private()
     raise_descriptor_limit()
     keep_freed_memory()
     env = RealEnv()
@@ -116,7 +117,10 @@ def run_node(
 
 async def _run_until_signal(node: Node, on_ready: OnReady) -> None:
     failure: NodeFailed | None = None
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    # Without TLS, SIGHUP ends the process, as when its terminal is closed.
+    has_tls = any(protocol.endswith("SSL") for protocol in node.settings.listeners.protocols.values())
+    caught = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if has_tls else ()))
+    with trio.open_signal_receiver(*caught) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, node, signals)
             try:
@@ -131,6 +135,11 @@ async def _run_until_signal(node: Node, on_ready: OnReady) -> None:
 async def _stop_on_signal(node: Node, signals: AsyncIterator[int]) -> None:
     first = True
     async for number in signals:
+        if number == signal.SIGHUP:
+            logger.info("looking for changed certificates", signal="SIGHUP")
+            if node.security is not None:
+                node.security.request_renewal()
+            continue
         if not first or not node.is_serving:
             # Start-up needs no orderly stop, and a thread that recovers logs cannot be interrupted.
             logger.warning("stopping at once", signal=signal.Signals(number).name)
@@ -162,6 +171,7 @@ class Node:
         self._handlers = handlers
         self.metrics = Metrics()
         self.turns = Turns(env.now_ns)
+        self.security: NodeSecurity | None = None
         self.broker: Broker | None = None
         self.server: Server | None = None
         self.recovery = RecoveryProgress()
@@ -195,27 +205,28 @@ class Node:
         try:
             with ExitStack() as cleanup:
                 addresses = self.settings.listeners
+                security = self.security = await self.env.run_blocking(NodeSecurity, self.env, self.settings)
                 bind_all = partial(bind, self.env, self.settings, cleanup)
                 controllers = await bind_all(addresses.controllers, addresses.advertised_controllers)
                 bound = await bind_all(addresses.bound, addresses.advertised)
                 async with self._pages() as on_image:
                     if self._new_cluster_id is None and not self.settings.server.is_controller:
-                        await self._find_cluster_id()
+                        await self._find_cluster_id(security)
                     self.directory = directory = await self.env.run_blocking(self._open_directory)
                     cleanup.callback(directory.abandon)
                     if self.settings.server.is_broker:
                         await self._run(directory, bound, controllers, on_ready, on_image)
                     else:
-                        await self._run_controller(directory, controllers, on_ready)
-        except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused) as group:
+                        await self._run_controller(directory, controllers, on_ready, security)
+        except* (UnusableMetadata, KafkaError, OSError, NodeFailed, TierRefused, ConfigError) as group:
             failures = _leaves(group)
         if failures:
             raise NodeFailed("; ".join(str(failure) for failure in failures)) from failures[0]
 
-    async def _find_cluster_id(self) -> None:
+    async def _find_cluster_id(self, security: NodeSecurity) -> None:
         """Take the id for an empty data directory from the controllers."""
         if not self.env.disk.exists(f"{self.settings.data_directory}/{META_PROPERTIES}"):
-            self._new_cluster_id = await find_cluster_id(self.env, self.settings)
+            self._new_cluster_id = await find_cluster_id(self.env, self.settings, security.controllers)
 
     def _open_directory(self) -> LogDirectory:
         settings, env = self.settings, self.env
@@ -254,7 +265,9 @@ class Node:
 
         return serving_pages(self, partial(listen, self.env, self.settings))
 
-    async def _run_controller(self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady) -> None:
+    async def _run_controller(
+        self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady, security: NodeSecurity
+    ) -> None:
         self._token = trio.lowlevel.current_trio_token()
 
         def on_serving(controller: EmbeddedController) -> None:
@@ -272,6 +285,7 @@ class Node:
             turns=self.turns,
             stopping=self._stop,
             on_serving=on_serving,
+            security=security,
         )
         _refuse_failed(directory)
 
@@ -283,7 +297,8 @@ class Node:
         on_ready: OnReady,
         on_page_image: OnImage | None,
     ) -> None:
-        env, settings = self.env, self.settings
+        env, settings, security = self.env, self.settings, self.security
+        assert security is not None
         cluster_id = directory.identity.cluster_id
         if self._new_cluster_id not in (None, cluster_id):
             logger.warning(
@@ -300,9 +315,9 @@ class Node:
                     # This file also shows the next start that a metadata log must exist.
                     await env.run_blocking(directory.checkpoints.write_recovery_points)
             else:
-                member = await join_quorum(env, settings, directory, nursery, endpoints)
+                member = await join_quorum(env, settings, directory, nursery, endpoints, security=security.controllers)
             async with member.loading():
-                broker = await self._load(directory, member)
+                broker = await self._load(directory, member, security)
                 if not settings.server.is_controller:
                     report_directories(nursery, broker)
                     nursery.start_soon(broker.producer_ids.keep)
@@ -327,16 +342,18 @@ class Node:
                     cluster_id=cluster_id,
                     metrics=self.metrics,
                     turns=self.turns,
+                    security=security,
                     authorizer=broker.authorizer,
                 )
             await broker.lifecycle.unfence()
             await broker.tier.start(nursery)
             start_log_tasks(nursery, directory, broker)
             await nursery.start(server.run)
+            nursery.start_soon(security.run)
             for endpoint, listeners in bound:
                 for listener in listeners:
                     listener.listen()
-                    server.add(listener, name=endpoint.name)
+                    server.add(listener, name=endpoint.name, security=security.of(endpoint.name))
             self.is_serving = True
             first = bound[0][1][0]
             on_ready(first.host, first.port)
@@ -366,7 +383,7 @@ class Node:
         await env.run_blocking(partial(broker.replicas.close, broker_epoch=broker.lifecycle.epoch))
         logger.info("stopped")
 
-    async def _load(self, directory: LogDirectory, member: Membership) -> Broker:
+    async def _load(self, directory: LogDirectory, member: Membership, security: NodeSecurity) -> Broker:
         """Load the partitions that the metadata lists, and make the broker."""
         env, settings, metadata = self.env, self.settings, member.metadata
         refuse_tiered_topics_without_system(metadata.image, settings.tier)
@@ -389,7 +406,10 @@ class Node:
             controller=member.controller,
             lifecycle=member.lifecycle,
             turns=self.turns,
+            security=security,
         )
+        security.credentials.records = lambda: metadata.image.scram_credentials
+        security.credentials.cluster_id = directory.identity.cluster_id
         self._metadata = metadata
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         metadata.add_listener(broker.on_image)

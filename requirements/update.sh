@@ -8,6 +8,7 @@ lock requirements/dev.txt pyproject.toml requirements/build.in requirements/dev.
 lock requirements/compile.txt requirements/compile.in --constraint requirements/dev.txt
 # One environment with both: the same versions of what both have.
 lock requirements/spark.txt pyproject.toml --extra spark requirements/build.in requirements/dev.in requirements/spark.in --constraint requirements/dev.txt
+lock requirements/fuzz.txt requirements/fuzz.in --constraint requirements/dev.txt
 lock requirements/streams.txt requirements/streams.in
 lock requirements/foreign.txt pyproject.toml requirements/build.in requirements/foreign.in
 lock requirements/release.txt requirements/release.in --constraint requirements/dev.txt

@@ -98,6 +98,10 @@ class BufferPool:
             self._buffers.remove(min(self._buffers, key=len))
 
 
+_TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a connection over TLS."""
+
+
 class FrameBuffer:
     """The bytes of one connection, cut into frames.
 
@@ -177,6 +181,8 @@ class FrameBuffer:
             return None
         size: int = _length.unpack_from(chunk, self._position)[0]
         if not 0 < size <= self.max_frame_bytes:
+            if size >> 16 == _TLS_HANDSHAKE:
+                raise Malformed("a TLS handshake where a request must be: this listener has no TLS")
             raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
         if size > self.max_request_bytes:
             if start + 2 > len(chunk):

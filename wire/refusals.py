@@ -25,6 +25,14 @@ def refused(request: Any, code: int, message: str | None = None, *, in_each_resu
     return _failed(response, request if in_each_result else None, code, message)
 
 
+def fitted(response: Any, version: int) -> Any:
+    """The response without the fields at its top that `version` lacks, such as the error code of ElectLeaders 0."""
+    for field in schema_of(type(response)).fields:
+        if version not in field.versions and field.default is not MISSING:
+            setattr(response, field.name, field.fresh_default())
+    return response
+
+
 def _failed(answer: Any, asked: Any, code: int, message: str | None) -> Any:
     """`asked` is what the answer mirrors: a message, a struct, a name, an index, or nothing."""
     struct: Any = type(asked)

@@ -250,7 +250,7 @@ def _constructor(cls: type[Message], *, makes: bool = False) -> Callable[..., An
     else:
         parameters.insert(0, "self")
     source = f"def __init__({', '.join(parameters)}):\n " + "\n ".join(body or ["pass"])
-    exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), defaults)  # noqa: S102
+    exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), defaults)  # noqa: S102  (made from declarations, not from input)
     constructor: Callable[..., Any] = defaults["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"
     return constructor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -205,3 +206,13 @@ def test_kafkas_tools_are_where_compose_files_call_them(container: Container) ->
 def test_it_starts_repeatedly(container: Container) -> None:
     for number in range(int(os.environ.get("KBROKER_IMAGE_STARTS", STARTS))):
         start_once(container, number)
+
+
+def test_it_has_a_list_of_what_it_is_made_of(container: Container) -> None:
+    code, said = container.run("cat", "/opt/kbroker/sbom.cdx.json")
+    assert code == 0
+    found = json.loads(said)
+    names = {one["name"] for one in found["components"]}
+    assert found["metadata"]["component"]["name"] == "kbroker"
+    assert {"trio", "construct", "CPython"} <= names
+    assert not {"mypy", "hatchling", "setuptools"} & names

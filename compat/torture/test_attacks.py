@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from compat.torture import attack_arrays, attack_retention, bystander
+from compat.torture import attack_arrays, attack_connections, attack_retention, bystander
 
 
 def test_full_arrays_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +20,13 @@ def test_full_arrays_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(attack_arrays, "CLIENTS", 20)
     monkeypatch.setattr(attack_arrays, "ROUNDS", 1)
     report = bystander.run(attack_arrays.attack, seed=1)
+    assert report.broken(with_timing=False) == []
+
+
+def test_w9_w10_half_open_connections_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attack_connections, "CONNECTIONS", 400)
+    monkeypatch.setattr(attack_connections, "ROUNDS", 1)
+    report = bystander.run(attack_connections.attack, seed=1)
     assert report.broken(with_timing=False) == []
 
 

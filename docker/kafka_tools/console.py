@@ -100,7 +100,7 @@ def consume(words: Sequence[str]) -> int:
     parser = _parser("kafka-console-consumer", "--consumer.config", "--consumer-property")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partition", type=partition)
-    parser.add_argument("--offset", default="latest")
+    parser.add_argument("--offset")
     parser.add_argument("--from-beginning", action="store_true")
     parser.add_argument("--max-messages", type=count, dest="count")
     parser.add_argument("--timeout-ms", type=milliseconds)
@@ -115,15 +115,22 @@ def consume(words: Sequence[str]) -> int:
     options = parser.parse_args(list(words))
     settings = read_properties(options.command_config) if options.command_config else {}
     settings |= dict(options.command_property or [])
+    has_partition = options.partition is not None
     options.isolation_level = settings.pop("isolation.level", options.isolation_level)
     options.group = options.group or settings.pop("group.id", None)
-    start = "earliest" if options.from_beginning else settings.pop("auto.offset.reset", options.offset)
+    begin = "earliest" if options.from_beginning else "latest"
+    reset = settings.pop("auto.offset.reset", begin)
+    if options.from_beginning and (reset != begin or options.offset is not None):
+        other = f"auto.offset.reset={reset}" if reset != begin else "--offset"
+        parser.error(f"Can't simultaneously specify --from-beginning and '{other}', please remove one option")
+    # In a given partition Kafka seeks: the consumer's reset does not count.
+    start = (options.offset or begin) if has_partition else reset
     options.command_property, options.command_config = list(settings.items()), None
-    if options.partition is None and (options.offset != "latest"):
+    if not has_partition and options.offset is not None:
         parser.error("The partition is required when offset is specified.")
-    if options.group is not None and options.partition is not None:
+    if options.group is not None and has_partition:
         parser.error("Options group and partition cannot be specified together.")
-    topic = TopicPartitions(options.topic, None if options.partition is None else (options.partition,))
+    topic = TopicPartitions(options.topic, (options.partition,) if has_partition else None)
     options.topic, options.exit_at_end, options.format = [topic], False, "text"
     render = _renderer(options)
     printed = 0

@@ -13,8 +13,8 @@ from typing import Final
 from kbroker import cli
 from kbroker.cli import CommandFailed, Parser
 from kbroker.config import ConfigError, Settings
+from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.disk import RealDisk
-from kbroker.runtime.env import RealEnv
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.storage.formatting import META_PROPERTIES, DirectoryIdentity, format_identity
 from wire.types import uuid_to_text
@@ -40,7 +40,7 @@ def storage(words: Sequence[str]) -> int:
     formatting.add_argument("-s", "--standalone", action="store_true", help="has no effect: it is the only mode")
     options = parser.parse_args(list(words))
     if options.action == "random-uuid":
-        print(uuid_to_text(RealEnv().new_uuid()))
+        print(uuid_to_text(RealClocks().new_uuid()))
         return 0
     if not options.config.exists():
         print("kbroker formats a new data directory when it starts")
@@ -64,7 +64,7 @@ def _format(options: argparse.Namespace) -> None:
             )
         print("All of the log directories are already formatted.")
         return
-    identity = DirectoryIdentity(options.cluster_id, settings.node_id, RealEnv().new_uuid())
+    identity = DirectoryIdentity(options.cluster_id, settings.node_id, RealClocks().new_uuid())
     try:
         directory.mkdir(0o700, parents=True, exist_ok=True)
         write_atomically(RealDisk(), str(file), format_identity(identity).encode())

@@ -56,6 +56,7 @@ from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
 from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.verification import Verification
@@ -97,16 +98,19 @@ class Broker:
         controller: ControllerPort,
         lifecycle: BrokerLifecycle,
         turns: Turns,
+        security: NodeSecurity | None = None,
     ) -> None:
         self.env = env
         self.settings = settings
+        self.security = security
+        self.peer_security = None if security is None else security.inter_broker
         self.cluster_id = cluster_id
         self.node_id = settings.server.node_id
         self.replicas = replicas
         self.metadata = metadata
         self.controller = controller
         self.lifecycle = lifecycle
-        self.config_changes = ConfigChanges(env, controller, metadata, settings, turns)
+        self.config_changes = ConfigChanges(env, controller, metadata, settings, turns, security=security)
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.change_log = ChangeLog(env.now_ms, turns)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from kbroker.config.catalogue import broker_setting
+from kbroker.config.catalogue import is_secret
+from kbroker.config.values import HIDDEN
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.event_log import get_logger
@@ -20,6 +21,7 @@ from kbroker.security.authorizing import Operation, PatternType, Permission, Res
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.create_acls import CreateAclsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.create_topics import CreateTopicsRequest
@@ -34,7 +36,6 @@ from wire.messages.update_features import UpdateFeaturesRequest
 
 LINES: Final = 1_000
 INTERVAL_MS: Final = 10_000
-HIDDEN: Final = "(hidden)"
 DEFAULT: Final = "(default)"
 _OPERATIONS: Final = {0: "", 2: "appended ", 3: "removed "}
 _DELETE: Final = 1
@@ -42,6 +43,8 @@ _RESOURCES: Final = {
     BROKER_RESOURCE: "broker", BROKER_LOGGER_RESOURCE: "logger of broker", CLIENT_METRICS_RESOURCE: "subscription",
     GROUP_RESOURCE: "group",
 }  # fmt: skip
+
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 Change = tuple[str, dict[str, object]]
 """The event of a line and its fields."""
@@ -122,17 +125,9 @@ def _changed_settings(request: AlterConfigsRequest | IncrementalAlterConfigsRequ
             yield "settings replaced", {**whose, "settings": len(resource.configs)}
         for config in resource.configs:
             operation = getattr(config, "config_operation", 0)
-            value = HIDDEN if _is_secret(resource.resource_type, config.name) else config.value
+            value = HIDDEN if resource.resource_type == BROKER_RESOURCE and is_secret(config.name) else config.value
             shown = DEFAULT if operation == _DELETE else f"{_OPERATIONS.get(operation, '')}{value}"
             yield "setting changed", {**whose, "name": config.name, "value": shown}
-
-
-def _is_secret(resource_type: int, name: str) -> bool:
-    """Whether the value of a setting is secret, as that of an unknown one of a broker may be."""
-    if resource_type != BROKER_RESOURCE:
-        return False
-    declared = broker_setting(name)
-    return declared is None or declared.sensitive
 
 
 def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[Change]:
@@ -141,6 +136,14 @@ def _changed_quotas(request: AlterClientQuotasRequest, answer: Any) -> Iterator[
         if (entity := _shown(entry.entity)) in accepted:
             for op in entry.ops:
                 yield "quota changed", {"entity": entity, "name": op.key, "value": None if op.remove else op.value}
+
+
+def _changed_credentials(request: AlterUserScramCredentialsRequest, answer: Any) -> Iterator[Change]:
+    accepted = {result.user for result in _done(answer.results)}
+    for event, changes in (("credential deleted", request.deletions), ("credential set", request.upsertions)):
+        for change in changes:
+            if change.name in accepted:
+                yield event, {"user": change.name, "mechanism": _MECHANISMS.get(change.mechanism)}
 
 
 def _shown(entity: Iterable[Any]) -> str:
@@ -218,6 +221,7 @@ _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
     CreateTopicsRequest: _created_topics,
     CreatePartitionsRequest: _created_partitions,
     AlterClientQuotasRequest: _changed_quotas,
+    AlterUserScramCredentialsRequest: _changed_credentials,
     DeleteTopicsRequest: _deleted_topics,
     AlterConfigsRequest: _changed_settings,
     IncrementalAlterConfigsRequest: _changed_settings,

@@ -18,6 +18,8 @@ from functools import partial
 from typing import Any, Final, TypeGuard, TypeVar
 
 from kbroker.config import Settings
+from kbroker.config.catalogue import LISTENER_PREFIX
+from kbroker.config.resources import refusing
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.configs import (
     Operation,
@@ -33,6 +35,7 @@ from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime import event_log as logs
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
+from kbroker.security.securing import NodeSecurity
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.incremental_alter_configs import (
@@ -54,13 +57,22 @@ class ConfigChanges:
     """See the module docstring."""
 
     def __init__(
-        self, env: Env, controller: ControllerPort, metadata: MetadataPublisher, settings: Settings, turns: Turns
+        self,
+        env: Env,
+        controller: ControllerPort,
+        metadata: MetadataPublisher,
+        settings: Settings,
+        turns: Turns,
+        *,
+        security: NodeSecurity | None = None,
     ) -> None:
         self._env = env
         self._controller = controller
         self._metadata = metadata
         self._node_id = settings.node_id
         self._rules = ConfigRules(settings)
+        self._settings = settings
+        self._security = security
         self._turns = turns
 
     async def alter(
@@ -86,7 +98,8 @@ class ConfigChanges:
                 if times[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 check = partial(self._check, resource)
-                await self._env.run_blocking(check) if _is_long(resource) else check()
+                is_slow = _is_long(resource) or self._may_renew(resource)
+                await self._env.run_blocking(check) if is_slow else check()
                 demand(resource)
                 if _is_logger(resource):
                     self._alter_logger(resource, validate_only=request.validate_only)
@@ -128,7 +141,19 @@ class ConfigChanges:
         image = self._metadata.image
         current = image.configs.get((BROKER_RESOURCE, name), {})
         wanted = wanted_values(image, self._rules, resource)
-        self._rules.validate_broker(with_values(current, wanted), current, per_broker=bool(name))
+        values = with_values(current, wanted)
+        self._rules.validate_broker(values, current, per_broker=bool(name))
+        if self._may_renew(resource):
+            assert self._security is not None
+            cluster = image.configs.get((BROKER_RESOURCE, ""), {})
+            with refusing(ErrorCode.INVALID_REQUEST):
+                self._security.check(self._settings.with_dynamic(cluster, values))
+
+    def _may_renew(self, resource: Any) -> bool:
+        """Whether a change may be one of certificates, whose files this broker reads before it accepts it."""
+        if resource.resource_type != BROKER_RESOURCE or self._security is None or not self._security.has_tls:
+            return False
+        return any(one.name.startswith(LISTENER_PREFIX) for one in resource.configs)
 
 
 def _in_order(

@@ -27,6 +27,7 @@ from kbroker.controller.upkeep import keep_up
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
+from kbroker.security.connecting import PeerSecurity
 from kbroker.storage.log_directory import LogDirectory
 from wire.messages.broker_registration import Endpoint
 
@@ -155,6 +156,8 @@ async def join_quorum(
     directory: LogDirectory,
     nursery: trio.Nursery,
     endpoints: Sequence[Endpoint],
+    *,
+    security: PeerSecurity | None = None,
 ) -> QuorumMember:
     """Follow the controllers' metadata, register, and wait until this broker has replayed its registration. Tasks that
     follow the metadata and send heartbeats run in the nursery.
@@ -178,7 +181,7 @@ async def join_quorum(
     observer = MetadataObserver(
         env,
         follower,
-        _quorum_view(settings, epoch=follower.log.epoch),
+        _quorum_view(settings, security, epoch=follower.log.epoch),
         cluster_id=directory.identity.cluster_id,
         node_id=settings.node_id,
         directory_id=directory.identity.directory_id,
@@ -206,12 +209,13 @@ async def join_quorum(
     return member
 
 
-async def find_cluster_id(env: Env, settings: Settings) -> str:
+async def find_cluster_id(env: Env, settings: Settings, security: PeerSecurity | None = None) -> str:
     """The id of the cluster to whose controllers the settings point. Errors: KafkaError if none answers."""
-    return await cluster_id_of(env, _quorum_view(settings, epoch=0), settings.metadata, client_id=str(settings.node_id))
+    addresses = _quorum_view(settings, security, epoch=0)
+    return await cluster_id_of(env, addresses, settings.metadata, client_id=str(settings.node_id))
 
 
-def _quorum_view(settings: Settings, *, epoch: int) -> QuorumView:
+def _quorum_view(settings: Settings, security: PeerSecurity | None, *, epoch: int) -> QuorumView:
     listener = settings.listeners.controller_name
     assert listener is not None, "a broker without a controller names its listener"
-    return QuorumView(quorum_of(settings.server, settings.listeners), listener=listener, epoch=epoch)
+    return QuorumView(quorum_of(settings.server, settings.listeners), listener=listener, epoch=epoch, security=security)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.client.streaming import Connection
+from kbroker.security.connecting import open_stream
 from wire.client import MAX_RESPONSE_BYTES
 
 if TYPE_CHECKING:
@@ -23,6 +24,6 @@ async def connect_to_peer(
     if endpoint is None:
         raise ConnectionError(f"broker {peer_id} is not registered with a listener {name}")
     with trio.move_on_after(timeout_ms / 1000):
-        stream = await broker.env.connect(endpoint.host, endpoint.port)
+        stream = await open_stream(broker.env, endpoint.host, endpoint.port, broker.peer_security)
         return Connection(stream, client_id=client_id, max_response_bytes=max_response_bytes)
     raise TimeoutError(f"no connection to {endpoint.host}:{endpoint.port} in time")

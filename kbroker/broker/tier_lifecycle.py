@@ -20,7 +20,7 @@ Source  KIP-405; `BrokerMetadataPublisher`, `RemoteLogManager` of Apache Kafka 4
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +50,7 @@ LOWEST_METADATA_VERSION: Final = 9
 """3.5-IV0. Below it a broker cannot report its local log start offset to a follower."""
 EXPIRY_INTERVAL_MS: Final = 60_000
 IDLE_WORKERS_INTERVAL_MS: Final = 10_000
+EVERY_CHECK: Final = ("check_store", "check_writes")
 CHECK_PATIENCE_MS: Final = 5_000
 STOP_GRACE_MS: Final = 3_000
 CLOSE_GRACE_MS: Final = 1_000
@@ -110,8 +111,11 @@ class Tier:
         self._checkers = broker.env.threads(1)  # the environment remembers every pool, so there is one
         self._changed = trio.Event()
         self._removed: set[UUID] = set()
+        self._check_ended = trio.Event()  # the latest check's
         self._is_store_usable = True
         self._is_running = False
+        self._unprobed: set[str] = set()
+        self._is_probing = False
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Tier:
         from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError  # noqa: PLC0415
         from kbroker.tiered.calls import plugin_errors  # noqa: PLC0415
 
-        answered = trio.Event()
+        answered = self._check_ended = trio.Event()
         failure: RemoteStorageError | None = None
 
         async def check() -> None:
@@ -210,14 +214,24 @@ class Tier:
             return RetriableRemoteStorageError(f"no answer within {CHECK_PATIENCE_MS} ms (rsm.config.*)")
         return failure
 
-    async def _probe(self, topics: list[str]) -> None:
-        """Check whether topics that were made can be copied; the operator learns it now and not with the first copy."""
+    async def _probe(self, checks: Sequence[str]) -> None:
+        """Check whether topics that were made can be copied; the operator learns it now and not with the first copy.
+
+        There is one such task. While a check of the store hangs, the topics that are made meanwhile wait for the next.
+        """
         assert self._storage is not None
         assert self._nursery is not None
-        failure = await self._answer(self._storage, self._nursery, "check_store", "check_writes")
-        if failure is not None:
-            shown = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
-            logger.warning("new tiered topics cannot be copied to the store yet", topics=shown, error=failure)
+        self._is_probing = True
+        while self._unprobed:
+            topics = sorted(self._unprobed)
+            self._unprobed.clear()
+            failure = await self._answer(self._storage, self._nursery, *checks)
+            if failure is not None:
+                shown = ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
+                logger.warning("new tiered topics cannot be copied to the store yet", topics=shown, error=failure)
+            await self._check_ended.wait()
+            checks = EVERY_CHECK
+        self._is_probing = False
 
     def on_image(self, image: Image, delta: Delta) -> None:
         """Take a new image. The tier's task processes it later."""
@@ -315,10 +329,14 @@ class Tier:
                 tiered = []
             removed, self._removed = self._removed, set()
             topics = {one.topic for one in held if one.log.config.is_copied_to_tier}
-            # The check at the start has reported a store that cannot be used.
-            known = self._is_store_usable or task_status is trio.TASK_STATUS_IGNORED
-            if self._nursery is not None and known and (unprobed := topics - probed):
-                self._nursery.start_soon(self._probe, sorted(unprobed))
+            # At the start `_check_store` has just asked the store, and has reported one that cannot be used.
+            is_first = task_status is not trio.TASK_STATUS_IGNORED
+            if self._is_store_usable or not is_first:
+                self._unprobed |= topics - probed
+            if self._nursery is not None and self._unprobed and not self._is_probing:
+                self._is_probing = True
+                self._nursery.start_soon(self._probe, EVERY_CHECK[1:] if is_first else EVERY_CHECK)
+            self._unprobed &= topics
             probed = topics
             await manager.on_change(tiered, topic_ids=image.topics_by_id, removed=removed)
             self._broker.purgatory.wake_many(new)

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kbroker.cli._message_json import message_to_json
 from kbroker.cli._tier_payloads import event_text
+from kbroker.config.catalogue import is_secret
+from kbroker.config.rules import BROKER_RESOURCE
 from wire.errors import Malformed
 from wire.record_batch import Record
 from wire.stored import consumer_protocol, groups, metadata, transactions
@@ -23,6 +25,7 @@ from wire.stored.frame import decode_key, decode_record, decode_value, record_ty
 
 Decode: TypeAlias = Callable[[bytes], str]
 TOMBSTONE: Final = "<DELETE>"
+REDACTED: Final = "(redacted)"
 
 
 Shown: TypeAlias = str | dict[str, Any]
@@ -126,10 +129,23 @@ def cluster_metadata() -> Decoder:
         if record.value is None:
             raise Malformed("a record without a value")
         message, version = decode_record(record.value, types)
-        fields = message_to_json(message, version)
+        fields = _without_secrets(message, message_to_json(message, version))
         return Payload(None, {"type": kafka_name(type(message)), "version": version, "data": fields})
 
     return decode
+
+
+def _without_secrets(message: object, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a metadata record for people: credentials and values of secret settings are replaced.
+
+    Source  RecordRedactor of Apache Kafka 4.3.1, which its metadata shell and its log use. Kafka's dump tool shows all.
+    """
+    if isinstance(message, metadata.ConfigRecord):
+        hides = message.value is not None and message.resource_type == BROKER_RESOURCE and is_secret(message.name)
+        return {**fields, "value": REDACTED} if hides else fields
+    if isinstance(message, metadata.UserScramCredentialRecord):
+        return {**fields, **dict.fromkeys(("salt", "storedKey", "serverKey"), REDACTED)}
+    return fields
 
 
 def remote_log_metadata() -> Decoder:

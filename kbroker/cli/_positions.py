@@ -87,7 +87,9 @@ def pair(text: str) -> tuple[str, str]:
     """Key and value of `key=value`."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ArgumentTypeError(f"{text!r} is not of the form key=value")
+        from kbroker.config.values import key_of  # noqa: PLC0415  (--help must not import the settings)
+
+        raise ArgumentTypeError(f"{key_of(text)!r} is not of the form key=value")
     return key.strip(), value.strip()
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from threading import RLock
 from typing import Any, Final, TextIO, cast
 
+from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.visible import visible
 
 _CODES: Final = {
@@ -83,15 +84,13 @@ class Progress:
 
     def __init__(self, lines: InPlace) -> None:
         self._lines = lines
-        from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (slow import)
-
-        self._env = RealEnv()
-        self._began_ms = self._env.now_ms()
+        self._clocks = RealClocks()
+        self._began_ms = self._clocks.now_ms()
         self._drawn_ms = self._began_ms - _FRAME_MS
 
     def show(self, text: str, done: int, total: int, amount: str) -> None:
         """Draw a text, a bar, the amount that is done, and the time since the start."""
-        now_ms = self._env.now_ms()
+        now_ms = self._clocks.now_ms()
         if now_ms - self._drawn_ms >= _FRAME_MS:
             self._drawn_ms = now_ms
             seconds = (now_ms - self._began_ms) // 1000

@@ -25,8 +25,8 @@ from kbroker.cli._tier_store import open_store
 from kbroker.cli._topics import create_topic, delete_topics
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import EARLIEST, LATEST, PRODUCE_BY_NAME, produce_request
+from kbroker.config.topic import ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
-from kbroker.runtime.env import RealEnv
 from kbroker.tiered.api import DELETED, RemoteStorageManager, TopicIdPartition
 from kbroker.tiered.attachable import (
     AttachablePartition,
@@ -169,7 +169,6 @@ class _Attachment:
         self._client = client
         self._name = name
         self._found = found
-        self._env = RealEnv()
 
     def make(self, options: argparse.Namespace) -> None:
         """Create the topic and wait until every replica has taken the segments over. Raises CommandFailed."""
@@ -188,8 +187,8 @@ class _Attachment:
             "remote.log.copy.disable": "false" if options.writable else "true",
             **dict(options.topic_config or []),
             "remote.storage.enable": "true",
-            "kbroker.attached.end.offsets": ends,
-            "kbroker.attached.leader.epoch": str(max(one.leader_epoch for one in self._found)),
+            ATTACHED_END_OFFSETS: ends,
+            ATTACHED_LEADER_EPOCH: str(max(one.leader_epoch for one in self._found)),
             "kbroker.read.only": "false" if options.writable else "true",
         }
         try:
@@ -210,9 +209,9 @@ class _Attachment:
             raise
 
     def _until(self, what: str, attempt: Any, timeout_ms: int) -> Any:
-        deadline = self._env.now_ms() + timeout_ms
+        deadline = self._client.env.now_ms() + timeout_ms
         while not (found := attempt()):
-            if self._env.now_ms() > deadline:
+            if self._client.env.now_ms() > deadline:
                 raise CommandFailed(f"{what} within {timeout_ms} ms; nothing was attached")
             self._client.wait(self._client.retry_ms)
         return found
@@ -228,11 +227,11 @@ class _Attachment:
         what = f"the cluster did not create {REMOTE_LOG_METADATA_TOPIC}"
         count = self._until(what, metadata_partitions, timeout_ms)
         topic_id = self._until("the topic is unknown", self._topic_id, timeout_ms)
-        ids = iter(self._env.new_uuid, None)
+        ids = iter(self._client.env.new_uuid, None)
         for one in self._found:
             named = TopicIdPartition(topic_id, self._name, one.index)
             values = map(encode_event, events(one, named, ids))
-            now_ms = self._env.timestamp_ms()
+            now_ms = self._client.env.timestamp_ms()
             place = REMOTE_LOG_METADATA_TOPIC, metadata_partition(named, count)
             while batch := [Record(-1, now_ms, None, each) for each in islice(values, EVENTS_IN_BATCH)]:
                 self._produce(place, build_batch(batch))

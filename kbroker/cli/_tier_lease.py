@@ -15,7 +15,6 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.leases import leases, release, renew, take
 from kbroker.client.operations import EARLIEST, LATEST, describe_configs
 from kbroker.config.leases import Lease
-from kbroker.runtime.env import RealEnv
 from wire.types import uuid_to_text
 
 BROKER_RESOURCE: Final = 4
@@ -37,7 +36,7 @@ def lease(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
                 _print(topic, [renew(client, topic, one, ttl_ms=ttl_ms)], options.format)
         else:
             offsets = _offsets(parser, client, topic, partitions, options)
-            lease_id = uuid_to_text(RealEnv().new_uuid())
+            lease_id = uuid_to_text(client.env.new_uuid())
             ttl_ms = _allowed(client, client.env.timestamp_ms(), options.ttl_ms)
             taken = take(client, topic, lease_id, offsets, ttl_ms=ttl_ms)
             if options.format == "json":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple
 
 from kbroker.cli import CommandFailed
@@ -17,7 +18,7 @@ from kbroker.cli._table import print_rows
 from kbroker.cli._tier_directory import DirectorySource
 from kbroker.cli._tier_ls import warn
 from kbroker.cli._tier_sources import choose
-from kbroker.cli.serve import load_settings
+from kbroker.cli.serve import HTTP_TOKEN_VARIABLE, load_settings
 from kbroker.config import Settings
 from kbroker.config.observability import http_address
 from kbroker.metadata.names import is_tierable
@@ -97,15 +98,23 @@ def _live(address: str | None, settings: Settings) -> Mapping[Partition, Mapping
 
 
 def broker_state(address: str) -> Mapping[Partition, Mapping[str, Any]]:
-    """The partitions in the /state of the broker with these pages. Raises CommandFailed."""
+    """The partitions in the /state of the broker with these pages. Raises CommandFailed.
+
+    The token of the pages is in the environment. With https:// before the address, Python's certificates are trusted.
+    """
     try:
-        host, port = http_address(address)
-        with closing(HTTPConnection(host, port, timeout=HTTP_TIMEOUT_SECONDS)) as connection:
-            connection.request("GET", "/state")
+        host, port = http_address(address.removeprefix("http://").removeprefix("https://").rstrip("/"))
+        kind = HTTPSConnection if address.startswith("https://") else HTTPConnection
+        token = os.environ.get(HTTP_TOKEN_VARIABLE)
+        with closing(kind(host, port, timeout=HTTP_TIMEOUT_SECONDS)) as connection:
+            connection.request("GET", "/state", headers={"Authorization": f"Bearer {token}"} if token else {})
             response = connection.getresponse()
-            state = json.loads(response.read())
+            data = response.read()
+            if response.status == 401:
+                raise ValueError(f"the pages need a token: set {HTTP_TOKEN_VARIABLE}")
             if response.status != 200:
                 raise ValueError(f"/state answers {response.status}")
+            state = json.loads(data)
             return {(each["topic"], each["partition"]): each for each in state["partitions"]}
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise CommandFailed(f"{address}: {error}") from error

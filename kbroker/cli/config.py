@@ -152,7 +152,8 @@ def _entity(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tup
         parser.error(f"one --entity-type is required, of {', '.join(TYPES)}")
     ((kind, name),) = chosen
     if kind in _REFUSED:
-        parser.error(f"kbroker config does not support quotas and credentials of {kind}")
+        hint = "; kbroker user sets credentials" if kind == "users" else ""
+        parser.error(f"kbroker config does not support quotas and credentials of {kind}{hint}")
     if options.entity_default and kind != "brokers":
         parser.error(f"--entity-default can be used only with brokers, not with {kind}")
     if kind in {"brokers", "broker-loggers"} and name and not re.fullmatch(r"\d{1,9}", name, re.ASCII):

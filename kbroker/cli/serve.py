@@ -26,6 +26,7 @@ DEFAULT_LISTEN = "localhost:9092"
 # In a container. Its ports are reachable from outside only if they are published.
 CONTAINER_DEFAULTS = {"log.dirs": "/var/lib/kafka/data", "listeners": "PLAINTEXT://:9092"}
 MOUNTED_CONFIG_DIR = "/mnt/shared/config"
+HTTP_TOKEN_VARIABLE = "KBROKER_HTTP_TOKEN"  # noqa: S105  (a name, not a token)
 MOUNTED_CONFIG_DIR_VARIABLE = "KBROKER_MOUNTED_CONFIG_DIR"
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 
@@ -51,9 +52,9 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--profile",
-        choices=["embedded", "test", "kafka"],
+        choices=["embedded", "test", "hardened", "kafka"],
         default="embedded",
-        help="default settings (default embedded)",
+        help="default settings (default embedded); hardened has limits for a broker that others can reach",
     )
     parser.add_argument("--cluster-id", metavar="ID", help="cluster id of a new data directory (default: random)")
     parser.add_argument(
@@ -98,7 +99,9 @@ def load_settings(options: argparse.Namespace, *, defaults: Mapping[str, str] | 
     overrides = list(options.override)
     if options.data_dir is not None:
         overrides.append(f"log.dirs={options.data_dir.absolute()}")
-    defaults = defaults or {"log.dirs": str(default_data_dir()), "listeners": f"PLAINTEXT://{DEFAULT_LISTEN}"}
+    defaults = dict(defaults or {"log.dirs": str(default_data_dir()), "listeners": f"PLAINTEXT://{DEFAULT_LISTEN}"})
+    if token := os.environ.get(HTTP_TOKEN_VARIABLE):
+        defaults["kbroker.http.token"] = token
     try:
         file = None if config is None else config.read_bytes()
         return Settings.load(file, file_name=str(config), overrides=overrides, defaults=defaults, **more)
@@ -180,6 +183,7 @@ def announce(
             unfinished = ready_file if is_other else ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
             unfinished.write_text(f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}\n")
             if not is_other:
+                unfinished.chmod(0o644)  # the broker's umask would let only its user read it
                 unfinished.replace(ready_file)
         except OSError as error:
             print(f"kbroker serve: cannot write {ready_file}: {error.strerror}", file=sys.stderr)

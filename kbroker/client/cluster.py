@@ -288,11 +288,14 @@ class Cluster:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def node(self, node_id: int | None) -> int:
-        """For ANY, the id of a connected broker that owes no response, which would be mistaken for another one.
+        """The broker to ask. For ANY, a connected one that owes no response, which would be mistaken for another one.
 
-        Brokers that have ended, or have closed an idle connection, are not asked.
+        A connection that the broker has closed, because it was idle or because the broker has ended, is not used.
         """
         if node_id is not None:
+            known = self._connections.get(node_id)
+            if known is not None and known.was_closed():
+                self._drop(node_id)
             return node_id
         for each, connection in list(self._connections.items()):
             if connection.was_closed():

@@ -1,9 +1,10 @@
 """TLS and SASL of a client's connections.
 
 `exchange` is the client's side of a SASL mechanism: a generator that yields tokens and is sent the broker's answers.
-PLAIN and SCRAM are implemented here. GSSAPI and AWS_MSK_IAM are those of kafka-python, if it is installed.
+PLAIN, SCRAM, and OAUTHBEARER with a token from a file are implemented here. GSSAPI and AWS_MSK_IAM are those of
+kafka-python, if it is installed.
 
-Source  RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM), KIP-43 and KIP-152
+Source  RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM), RFC 7628 (OAUTHBEARER), KIP-43, KIP-152
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hmac
 import socket
 import ssl
 from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from kbroker.client.blocking import Connection
@@ -86,6 +88,8 @@ def _authenticate(connection: Connection, settings: Mapping[str, Any], host: str
 
 def exchange(mechanism: str, settings: Mapping[str, Any], *, host: str, nonce: str) -> Exchange:
     """The client's side of a mechanism. Errors: KafkaError if it is unknown or lacks a setting."""
+    if mechanism == "OAUTHBEARER" and "sasl_oauthbearer_token_file" in settings:
+        return _oauthbearer(settings["sasl_oauthbearer_token_file"])
     if mechanism != "PLAIN" and mechanism not in _HASHES:
         return _of_kafka_python(mechanism, settings, host)
     try:
@@ -103,6 +107,16 @@ def _refusal(why: str) -> KafkaError:
 
 def _plain(user: str, password: str) -> Exchange:
     yield f"\0{user}\0{password}".encode()
+
+
+def _oauthbearer(path: str) -> Exchange:
+    try:
+        token = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refusal(f"the token of OAUTHBEARER cannot be read from {path}: {error}") from error
+    status = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if status:
+        yield b"\x01"  # the broker has refused the token, and waits for this before it says so
 
 
 def _scram(name: str, user: str, password: str, nonce: str) -> Exchange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -16,9 +17,11 @@ from kbroker.config import (
     observability,
     quotas,
     replication,
+    sasl,
     security,
     server,
     tier_settings,
+    tls,
     topic,
     transactions,
 )
@@ -39,14 +42,21 @@ BROKER_AREAS: tuple[ModuleType, ...] = (
     groups,
     transactions,
     tier_settings,
+    tls,
     security,
+    sasl,
     authorizer,
     observability,
 )
 
 LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
-_NO_LISTENER_SETTINGS = "Settings for one listener are not implemented yet."
+PER_LISTENER = (
+    "ssl.", "sasl.", "connections.max.reauth.", "connection.failed.authentication.",
+    "kbroker.sasl.", "kbroker.failed.authentication.",
+)  # fmt: skip
+"""Prefixes of the keys that may be set for one listener."""
+_NO_LISTENER_SETTINGS = "Of the settings for one listener, only those of security are implemented."
 
 # Keys of older Kafka releases. The error says that the key was removed and suggests no other spelling.
 _REMOVED = (
@@ -94,12 +104,18 @@ def broker_setting(name: str) -> Setting | None:
     if name.startswith(PLUGIN_PREFIXES):
         return Setting(name=name, doc="A setting of a tier plug-in.")
     if (base := base_of_listener_key(name)) is not None:
-        if base.effect is Effect.ENFORCED:
+        if base.effect is Effect.ENFORCED and not base.name.startswith(PER_LISTENER):
             return Setting(
                 kind=base.kind, name=name, dynamic=base.dynamic, effect=Effect.REFUSED, why=_NO_LISTENER_SETTINGS
             )
-        return Setting(base.default, kind=base.kind, name=name, dynamic=base.dynamic, effect=base.effect, why=base.why)
+        return dataclasses.replace(base, name=name)
     return None
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a broker key is hidden. The value of an unknown key may be a secret."""
+    declaration = broker_setting(name)
+    return declaration is None or declaration.sensitive
 
 
 def base_of_listener_key(name: str) -> Setting | None:

@@ -7,10 +7,11 @@ Source  ConsumerConfig, ProducerConfig and AdminClientConfig of Apache Kafka 4.3
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+from kbroker.config.jaas import parse_jaas
 from kbroker.config.server import is_ip
 from kbroker.config.values import ConfigError, as_boolean
 
@@ -26,6 +27,13 @@ def _security_protocol(text: str) -> str:
     return text.upper()
 
 
+def _token_file(text: str) -> str:
+    """The path in a URL of a file with a token, as Java clients take it."""
+    if not text.startswith("file:"):
+        raise ConfigError("sasl.oauthbearer.token.endpoint.url must be file:PATH: only tokens in files are supported")
+    return unquote(urlsplit(text).path)
+
+
 # Java's name: our name and the type of its value.
 _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
@@ -39,6 +47,7 @@ _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", int),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
     "sasl.mechanism": ("sasl_mechanism", str),
+    "sasl.oauthbearer.token.endpoint.url": ("sasl_oauthbearer_token_file", _token_file),
     "security.protocol": ("security_protocol", _security_protocol),
     "send.buffer.bytes": ("send_buffer_bytes", int),
     "ssl.key.password": ("ssl_password", str),
@@ -70,7 +79,6 @@ _LOWEST: Final[Mapping[str, int]] = {
 _STORES: Final = frozenset({"ssl.truststore.location", "ssl.keystore.location"})
 _SILENT: Final = frozenset({"bootstrap.servers", "ssl.truststore.type", "ssl.keystore.type"})
 _OTHERS: Final = frozenset({"sasl.jaas.config", "ssl.endpoint.identification.algorithm"})
-_JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))')
 
 KNOWN: Final = frozenset({*_RENAMED, *_OWN_NAMES, *_STORES, *_SILENT, *_OTHERS})
 """Every name that `translate` accepts even without `known`."""
@@ -124,10 +132,13 @@ def _convert(key: str, name: str, value: str, kind: Callable[[str], Any]) -> Any
 
 
 def _jaas(text: str) -> dict[str, str]:
-    """User name and password from the line of a login module."""
-    found = {name: quoted or bare for name, quoted, bare in _JAAS_OPTION.findall(text)}
+    """User name and password, or the file with the token, from the line of a login module."""
+    module = parse_jaas(text)
+    found = module.options
+    if module.name == "OAuthBearerLoginModule":
+        return {"sasl_oauthbearer_token_file": found["tokenFile"]} if "tokenFile" in found else {}
     if "username" not in found or "password" not in found:
-        raise ConfigError("sasl.jaas.config has no username and password; only PLAIN and SCRAM are supported")
+        raise ConfigError("sasl.jaas.config has no username and password")
     return {"sasl_plain_username": found["username"], "sasl_plain_password": found["password"]}
 
 

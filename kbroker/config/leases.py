@@ -21,6 +21,10 @@ from typing import Final, NamedTuple
 _LEASE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}(;[0-9]{1,15}){2}(;[0-9]{1,10}:[0-9]{1,19})+", re.ASCII)
 
 
+MAX_AHEAD_MS: Final = 5 * 60_000
+"""How far the clock of a holder may be ahead of the broker's. A lease that was created later does not hold yet."""
+
+
 class Lease(NamedTuple):
     """One entry. Units: *_ms is wall time."""
 
@@ -45,7 +49,8 @@ class Lease(NamedTuple):
 
     def is_valid(self, timestamp_ms: int, max_ms: int) -> bool:
         """Whether it holds records now."""
-        return timestamp_ms < self.expires_ms and abs(timestamp_ms - self.created_ms) < max_ms
+        age_ms = timestamp_ms - self.created_ms
+        return timestamp_ms < self.expires_ms and -MAX_AHEAD_MS <= age_ms < max_ms
 
 
 @lru_cache(64)

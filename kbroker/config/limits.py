@@ -51,6 +51,30 @@ class LimitSettings:
         at_least=1,
         doc="The broker closes a connection whose client reads nothing of a response for this long.",
     )
+    kbroker_authentication_timeout_ms: int = setting(
+        default=10 * SECOND,
+        at_least=1,
+        doc="Time in which a connection must complete its TLS handshake and its SASL authentication.",
+    )
+    kbroker_max_unauthenticated_connections: int = setting(
+        default=1_000,
+        at_least=1,
+        doc="Maximum number of connections that have not completed their TLS handshake and SASL authentication. To "
+        "admit another one, the broker closes the oldest of them.",
+    )
+    kbroker_max_tls_handshakes: int = setting(
+        default=2,
+        at_least=1,
+        at_most=32,
+        doc="Maximum number of TLS handshakes that the broker computes at once, each in a thread. Further ones wait; a "
+        "handshake that waits for its client does not count.",
+    )
+    kbroker_tls_reload_interval_ms: Long = setting(
+        default=10 * SECOND,
+        at_least=100,
+        doc="How often the broker looks whether key stores and trust stores have changed. It also looks on SIGHUP and "
+        "when the dynamic settings of a broker change.",
+    )
     kbroker_memory_grace_ms: int = setting(
         default=5 * SECOND,
         at_least=1,

@@ -7,7 +7,7 @@ Source: `SocketServerConfigs.listenerListToEndPoints` and the checks of `KafkaCo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.config.server import ServerSettings
@@ -19,6 +19,7 @@ _URI = re.compile(
 )
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""The index is the protocol's number in registrations and in Kafka's requests."""
 
 
 class Listener(NamedTuple):
@@ -43,7 +44,8 @@ class Listeners(NamedTuple):
             advertised_controllers are the controller's, empty without that role. advertised has an entry for each
             advertised listener; the caller replaces a host None and a port 0 by the bound address
             inter_broker_name is the listener for connections between brokers, controller_name the controllers'
-            listener to which brokers connect; None if the node has or knows none
+            listener to which brokers connect; None if the node has or knows none. protocols is the protocol of each of
+            these listeners
     """
 
     bound: tuple[Listener, ...]
@@ -52,6 +54,7 @@ class Listeners(NamedTuple):
     advertised_controllers: tuple[Listener, ...]
     inter_broker_name: str | None
     controller_name: str | None
+    protocols: Mapping[str, str]
 
 
 def is_loopback(host: str) -> bool:
@@ -83,7 +86,7 @@ def listeners_of(server: ServerSettings) -> Listeners:
     bound = tuple(one for one in every if one.name not in controller_names)
     controllers = tuple(one for one in every if one.name in controller_names)
     _check_roles(server, bound, controllers)
-    _check_protocols(server, every)
+    protocols = _protocols(server, every)
     if server.advertised_listeners:
         advertised = _parse_all(server.advertised_listeners, key="advertised.listeners")
     else:
@@ -102,6 +105,7 @@ def listeners_of(server: ServerSettings) -> Listeners:
         of_controller,
         _inter_broker(server, of_broker) if server.is_broker else None,
         next(iter(controller_names), None),
+        protocols,
     )
 
 
@@ -140,8 +144,16 @@ def _check_advertised(advertised: Sequence[Listener], every: Sequence[Listener])
 
 def _inter_broker(server: ServerSettings, advertised: Sequence[Listener]) -> str:
     names = [one.name for one in advertised]
+    protocol = server.security_inter_broker_protocol
     if server.inter_broker_listener_name is None:
-        return "PLAINTEXT" if "PLAINTEXT" in names else names[0]
+        if protocol != "PLAINTEXT" and protocol not in names:
+            raise ConfigError(
+                f"security.inter.broker.protocol: no listener is called {protocol} ({', '.join(names)}); set "
+                "inter.broker.listener.name instead"
+            )
+        return protocol if protocol in names else names[0]
+    if protocol != "PLAINTEXT":
+        raise ConfigError("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
     name = server.inter_broker_listener_name.upper()
     if name not in names:
         raise ConfigError(
@@ -167,7 +179,8 @@ def _check_ports(listeners: Sequence[Listener]) -> None:
                 raise ConfigError(f"listeners: {other} and {one} are on the same port")
 
 
-def _check_protocols(server: ServerSettings, listeners: Sequence[Listener]) -> None:
+def _protocols(server: ServerSettings, listeners: Sequence[Listener]) -> dict[str, str]:
+    """The protocol of each listener by name. Errors: ConfigError."""
     protocols: dict[str, str] = {}
     for entry in parse_list(server.listener_security_protocol_map.strip()):
         name, colon, protocol = entry.partition(":")
@@ -177,11 +190,12 @@ def _check_protocols(server: ServerSettings, listeners: Sequence[Listener]) -> N
             )
         protocols[name.strip().upper()] = protocol.strip().upper()
     controller_names = [name.upper() for name in server.controller_listener_names]
+    found = {}
     # The controllers' listener to which a broker connects is not among its own.
     for name in dict.fromkeys([*(one.name for one in listeners), *controller_names[:1]]):
         # A controller listener needs no entry. Its default is PLAINTEXT.
         protocol = protocols.get(name, "PLAINTEXT" if name in controller_names else "")
         if not protocol:
             raise ConfigError(f"listener.security.protocol.map: the listener {name} has no protocol")
-        if protocol != "PLAINTEXT":
-            raise ConfigError(f"listeners: {name} uses {protocol}; only PLAINTEXT is implemented yet")
+        found[name] = protocol
+    return found

@@ -13,7 +13,15 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from kbroker.config.authorizer import AuthorizerSettings
-from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC, broker_setting, unknown
+from kbroker.config.catalogue import (
+    BROKER,
+    DYNAMIC_ONLY,
+    LISTENER_PREFIX,
+    PLUGIN_PREFIXES,
+    TOPIC,
+    broker_setting,
+    unknown,
+)
 from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
@@ -28,12 +36,14 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
 from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
+from kbroker.config.sasl import SaslSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
+from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import ConfigError, Value, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, to_text
 
 L = TypeVar("L")
 
@@ -51,7 +61,11 @@ class Layers(NamedTuple):
 
     def below(self, prefix: str) -> dict[str, str]:
         """The static settings with this prefix, by name without the prefix."""
-        return {name[len(prefix) :]: text for name, text in self.static.items() if name.startswith(prefix)}
+        return SecretTexts((name[len(prefix) :], text) for name, text in self.static.items() if name.startswith(prefix))
+
+    def __repr__(self) -> str:
+        """The keys only: the texts may be secrets."""
+        return f"Layers(broker={[*self.broker]}, cluster={[*self.cluster]}, static={[*self.static]})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +88,9 @@ class Settings:
     quotas: QuotaSettings
     authorizer: AuthorizerSettings
     tier: TierSettings
+    tls: TlsSettings
     observability: ObservabilitySettings
+    sasl: SaslSettings
     listeners: Listeners
     layers: Layers
     warnings: tuple[str, ...] = ()
@@ -101,7 +117,12 @@ class Settings:
             raise unknown(profile, PROFILES, what="profile")
         static = parse_properties(file, file_name=file_name) if file is not None else {}
         from_variables, warnings = from_environment(environment or {})
-        static |= from_variables | dict(_key_and_value(one) for one in overrides)
+        flags = dict(_key_and_value(one) for one in overrides)
+        if visible := [name for name in flags if _is_password(name)]:
+            warnings.append(
+                f"every user of this machine can read flags: move {', '.join(visible)} to a file (--config)"
+            )
+        static |= from_variables | flags
         _unify_spellings(static)
         warnings.extend(as_lines(remark for name, text in static.items() for remark in _check_static(name, text)))
         weak = {**PROFILES[profile], **(defaults or {})}
@@ -139,7 +160,9 @@ class Settings:
                 rsm_configs=layers.below(RSM_PREFIX),
                 rlmm_configs=layers.below(RLMM_PREFIX),
             ),
+            tls=_area(TlsSettings, layers),
             observability=_area(ObservabilitySettings, layers),
+            sasl=_area(SaslSettings, layers),
             listeners=listeners or listeners_of(server),
             layers=layers,
             warnings=tuple(dict.fromkeys(warnings)),
@@ -165,6 +188,15 @@ class Settings:
             raise KeyError(name)
         text = self.layers.text(name)
         return declaration.default if text is None else declaration.parse(text)
+
+    def for_listener(self, cls: type[L], listener: str, *, mechanism: str | None = None) -> L:
+        """The settings of one area for a listener, and for one of its SASL mechanisms. A setting below
+        `listener.name.<listener>.<mechanism>.` is stronger than one below `listener.name.<listener>.`, and that is
+        stronger than one without a prefix, whatever their layers.
+        """
+        of_listener = f"{LISTENER_PREFIX}{listener.lower()}."
+        own = () if mechanism is None else (f"{of_listener}{mechanism.lower()}.",)
+        return _area(cls, self.layers, prefixes=(*own, of_listener, ""))
 
     def with_tier_directory(self, path: str) -> Settings:
         """The settings with this tier directory, if the tier is a directory and no other one is configured."""
@@ -254,19 +286,28 @@ class Settings:
         return declaration.default
 
 
-def _area(cls: type[L], layers: Layers) -> L:
+def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     given = {}
     for one in declarations(cls):
-        if (text := layers.text(one.name)) is not None:
-            given[one.attribute] = one.parse(text)
+        for prefix in prefixes:
+            if (text := layers.text(prefix + one.name)) is not None:
+                given[one.attribute] = one.parse(text)
+                break
     return cls(**given)
 
 
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"{override!r} is not of the form key=value")
+        raise ConfigError(f"{key_of(override)!r} is not of the form key=value")
     return name.strip(), value.strip()
+
+
+def _is_password(name: str) -> bool:
+    """Whether the value is surely a secret. Settings of plug-ins have no declared type."""
+    declaration = broker_setting(name)
+    is_password = declaration is not None and declaration.kind is Kind.PASSWORD
+    return is_password or (name.startswith(PLUGIN_PREFIXES) and name.endswith(("secret.key", "password", "token")))
 
 
 def _unify_spellings(static: dict[str, str]) -> None:
@@ -308,7 +349,7 @@ def as_lines(found: Iterable[Remark]) -> list[str]:
 def remarks(name: str, declaration: Setting, text: str) -> Iterator[Remark]:
     """Raise ConfigError if a value is bad or refused; yield warnings."""
     value = declaration.parse(text)
-    shown = "(hidden)" if declaration.sensitive else to_text(value)
+    shown = HIDDEN if declaration.sensitive else to_text(value)
     if declaration.effect is Effect.REFUSED and value != declaration.default:
         raise ConfigError(f"{name}={shown} is not supported: {declaration.why}")
     if declaration.effect is Effect.HARMLESS and value != declaration.default:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from kbroker.config.settings import setting, settings
+from kbroker.config.values import Secret
 
 _LOOPBACK = "127.0.0.1"
+_SHORTEST_TOKEN = 16
 
 
 def http_address(text: str) -> tuple[str, int]:
@@ -28,6 +30,18 @@ def _is_http_address(text: str | None) -> str | None:
     return None
 
 
+def token_fault(token: Secret | None) -> str | None:
+    """Why a text cannot be the token of the pages; None if it can. The answer does not contain the text."""
+    if token is None:
+        return None
+    text = token.reveal()
+    if len(text) < _SHORTEST_TOKEN:
+        return f"a token has at least {_SHORTEST_TOKEN} characters, so that nobody can guess it"
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return "a token has printable ASCII characters without blanks"
+    return None
+
+
 @settings
 class ObservabilitySettings:
     """The HTTP pages of a running node."""
@@ -41,4 +55,13 @@ class ObservabilitySettings:
         default=(),
         doc="Additional host names that requests for the pages may use. IP addresses, names without a dot, and the "
         "names in kbroker.http.listener and advertised.listeners are always allowed. Any other name gets status 421.",
+    )
+    kbroker_http_token: Secret | None = setting(
+        check=token_fault,
+        doc="Token that requests for the pages must have, except for those of /health: as 'Authorization: Bearer "
+        "TOKEN', or as the password in a browser. If unset, everybody who can connect can read the pages. `kbroker "
+        "serve` also reads it from the environment variable KBROKER_HTTP_TOKEN.",
+    )
+    kbroker_http_token_file: str | None = setting(
+        doc="A file with that token, read at the start; overrides kbroker.http.token."
     )

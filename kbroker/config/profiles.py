@@ -6,6 +6,8 @@
                Kafka, the tier is off unless the file enables it. A node with process.roles=broker belongs to a cluster
                of several: its internal topics and rebalances have Kafka's defaults
     test       the same, with one partition in each internal topic
+    hardened   for a broker that others can reach: limits for connections, groups and memory where Kafka has none. The
+               tier is off unless the settings enable it
     kafka      Kafka's defaults; for comparisons
 
 One broker can never satisfy Kafka's default of three replicas: its groups and transactions would wait for ever.
@@ -35,6 +37,23 @@ _EMBEDDED: Final = {
     "socket.receive.buffer.bytes": "-1",
 }
 
+_UNLIMITED: Final = "2147483647"
+
+_HARDENED: Final = {
+    **_ONE_BROKER,
+    "max.connections": "2000",
+    "max.connections.per.ip": "500",
+    "max.connections.per.ip.overrides": f"127.0.0.1:{_UNLIMITED},[::1]:{_UNLIMITED}",
+    "max.connection.creation.rate": "200",
+    "queued.max.request.bytes": "268435456",
+    "socket.listen.backlog.size": "128",
+    "socket.send.buffer.bytes": "262144",
+    "socket.receive.buffer.bytes": "-1",
+    "group.max.size": "5000",
+    "group.consumer.max.size": "5000",
+    "remote.log.reader.threads": "4",
+}
+
 NOT_BESIDE_A_FILE: Final = ("remote.log.storage.system.enable",)
 
 ONLY_FOR_ONE_BROKER: Final = tuple(_ONE_BROKER)
@@ -48,5 +67,6 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
         "share.coordinator.state.topic.num.partitions": "1",
         "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
     },
+    "hardened": _HARDENED,
     "kafka": {},
 }

@@ -85,7 +85,13 @@ class ServerSettings:
     )
     listener_security_protocol_map: str = setting(
         default="SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        doc="Protocol of each listener, by name. Only PLAINTEXT is implemented.",
+        doc="Protocol of each listener, by name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+    )
+    security_inter_broker_protocol: str = setting(
+        default="PLAINTEXT",
+        one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        doc="Protocol of the connections between brokers: the name of their listener if inter.broker.listener.name is "
+        "not set.",
     )
     inter_broker_listener_name: str | None = setting(doc="Name of the listener for connections between brokers.")
     controller_listener_names: tuple[str, ...] = setting(

@@ -1,9 +1,10 @@
 """Declares settings. Each is declared once, with its type, default, bounds, effect and description.
 
 A class under `@settings` is an immutable dataclass whose attributes are settings. The attribute's name determines
-Kafka's name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. Its annotation, such as `int`, `Long` or
-`str | None`, determines Kafka's type. The declaration is used to read properties files, `--override` and environment
-variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs and to write docs/configuration.md.
+Kafka's name: `replica_lag_time_max_ms` is `replica.lag.time.max.ms`. Its annotation, such as `int`, `Long`,
+`Secret` or `str | None`, determines Kafka's type. The declaration is used to read properties files, `--override` and
+environment variables, to answer DescribeConfigs, to validate IncrementalAlterConfigs, and to write
+docs/configuration.md.
 
 kbroker does not implement all of Kafka's keys. A key without effect is not an attribute; see without_effect.py.
 """
@@ -131,6 +132,7 @@ _KINDS = {
     "float": Kind.DOUBLE,
     "str": Kind.STRING,
     "tuple[str, ...]": Kind.LIST,
+    "Secret": Kind.PASSWORD,
 }
 
 

@@ -13,6 +13,8 @@ from kbroker.config.settings import DAY, HOUR, MAX_INT64, MINUTE, Setting, decla
 from kbroker.config.values import Kind
 from kbroker.config.without_effect import without_effect
 
+ATTACHED_END_OFFSETS: Final = "kbroker.attached.end.offsets"
+ATTACHED_LEADER_EPOCH: Final = "kbroker.attached.leader.epoch"
 MAX_ATTACHED_EPOCH: Final = 1 << 30
 """Elections raise the leader epoch, which is an int32: an epoch that overflows could be neither stored nor sent."""
 _REPLICAS = re.compile(r"([0-9]+:[0-9]+)(,[0-9]+:[0-9]+)*", re.ASCII)
@@ -41,7 +43,7 @@ def _throttled(side: str, act: str) -> Setting:
 def _check_ends(entries: tuple[str, ...]) -> str | None:
     if all(_END.fullmatch(entry) for entry in entries):
         return None
-    return "kbroker.attached.end.offsets must be a list of the form [partition]:[offset],[partition]:[offset],..."
+    return f"{ATTACHED_END_OFFSETS} must be a list of the form [partition]:[offset],[partition]:[offset],..."
 
 
 def _as_for_the_broker(name: str, fallback: str, doc: str = "") -> Setting:
@@ -94,7 +96,7 @@ SETTINGS: Final = (
     _as_for_the_broker("min.insync.replicas", "min.insync.replicas"),
     Setting(
         (),
-        name="kbroker.attached.end.offsets",
+        name=ATTACHED_END_OFFSETS,
         kind=Kind.LIST,
         check=_check_ends,
         internal=True,
@@ -103,7 +105,7 @@ SETTINGS: Final = (
     ),
     Setting(
         -1,
-        name="kbroker.attached.leader.epoch",
+        name=ATTACHED_LEADER_EPOCH,
         kind=Kind.INT,
         at_least=-1,
         at_most=MAX_ATTACHED_EPOCH,

@@ -9,9 +9,48 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from math import isfinite
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+HIDDEN: Final = "[hidden]"
+"""What is shown instead of a secret, as by Kafka."""
+
+
+class Secret:
+    """The text of a setting of type PASSWORD. Only `reveal` gives it, so no log line, error or traceback shows it.
+
+    Source  `org.apache.kafka.common.config.types.Password`
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text, for the code that sends it or computes with it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class SecretTexts(dict[str, str]):
+    """The settings of a plug-in: only the plug-in knows which of them are secrets, so only the keys are shown."""
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(f'{key!r}: {HIDDEN}' for key in self)}}}"
+
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 
 class Kind(IntEnum):
@@ -43,7 +82,15 @@ class InvalidValue(ConfigError):
 _BITS = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)", re.ASCII)
+_KEY = re.compile(r"[\w.-]*")
 _MAX_DIGITS = 40  # more than any long has, and too few to make int() slow
+
+
+def key_of(text: str) -> str:
+    """The key at the beginning of a malformed `key=value`, for an error: the rest may be a secret."""
+    match = _KEY.match(text)
+    assert match is not None
+    return text if match[0] == text else f"{match[0]}..."
 
 
 def as_boolean(text: str) -> bool | None:
@@ -72,7 +119,7 @@ def parse(name: str, kind: Kind, text: str) -> Value:
         return float(trimmed.rstrip("dDfF"))
     if kind is Kind.LIST:
         return parse_list(trimmed)
-    return trimmed
+    return Secret(trimmed) if kind is Kind.PASSWORD else trimmed
 
 
 def parse_list(text: str) -> tuple[str, ...]:
@@ -83,7 +130,7 @@ def parse_list(text: str) -> tuple[str, ...]:
 
 
 def to_text(value: Value) -> str | None:
-    """The value in Kafka's notation; None stays None."""
+    """The value in Kafka's notation; None stays None, and a secret stays hidden."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

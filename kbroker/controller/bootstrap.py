@@ -8,13 +8,23 @@ Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from kbroker.config.properties import parse_properties
+from kbroker.config.values import ConfigError
 from kbroker.controller import snapshots
 from kbroker.controller.features import METADATA_VERSION, NEW_CLUSTER, require_supported
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
 from kbroker.runtime.ports import Disk
-from wire.errors import Malformed
-from wire.stored.metadata import FeatureLevelRecord
+from kbroker.security.sasl.scram import MECHANISMS, credential_of, is_portable, salted_password
+from wire.errors import ErrorCode, KafkaError, Malformed
+from wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
+
+BOOTSTRAP_ITERATIONS: Final = 8_192
+MAX_USERS_BYTES: Final = 1 << 20
 
 
 def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
@@ -34,14 +44,47 @@ def _new_cluster() -> list[Record]:
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in NEW_CLUSTER.items()]
 
 
-def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int) -> None:
-    """Write ``bootstrap.checkpoint`` as the format step does, unless it exists."""
+def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list[Record]:
+    """The credentials of the users in kbroker.bootstrap.users.file. It takes milliseconds for each of them.
+
+    Errors  INVALID_CONFIG; OSError
+    """
+    if path is None:
+        return []
+    file = disk.open(path, writable=False)
+    try:
+        data = file.pread(min(file.size(), MAX_USERS_BYTES + 1), 0)
+    finally:
+        file.close()
+    try:
+        if len(data) > MAX_USERS_BYTES:
+            raise ConfigError(f"{path} has more than {MAX_USERS_BYTES} bytes")
+        passwords = parse_properties(data, file_name=path)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"kbroker.bootstrap.users.file: {error}") from error
+    records: list[Record] = []
+    for user, password in passwords.items():
+        if not password or not is_portable(user) or not is_portable(password):
+            text = (
+                f"kbroker.bootstrap.users.file: the name or the password of {user!r} is empty, or changed by SASLprep"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+        for mechanism in MECHANISMS.values():
+            salt = new_uuid().bytes
+            salted = salted_password(mechanism, password, salt, BOOTSTRAP_ITERATIONS)
+            made = credential_of(mechanism, salted, salt, BOOTSTRAP_ITERATIONS)
+            records.append(UserScramCredentialRecord(name=user, mechanism=mechanism.number, **made._asdict()))
+    return records
+
+
+def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, more: Callable[[], list[Record]] = list) -> None:
+    """Write ``bootstrap.checkpoint`` as the format step does, unless it exists, with more records after the levels."""
     path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
     if not disk.exists(path):
         snapshots.write_snapshot(
             disk,
             path,
-            _new_cluster(),
+            [*_new_cluster(), *more()],
             metadata_version=METADATA_VERSION,
             epoch=0,
             last_contained_log_timestamp=0,

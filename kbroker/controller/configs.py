@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from kbroker.config.rules import ConfigRules
+from kbroker.config.topic import ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
 from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
@@ -28,7 +29,8 @@ from wire.messages import alter_configs as legacy
 from wire.messages import incremental_alter_configs as incremental
 from wire.stored.metadata import ConfigRecord
 
-AT_CREATION_ONLY: Final = ("kbroker.attached.end.offsets", "kbroker.attached.leader.epoch")
+AT_CREATION_ONLY: Final = (ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH)
+OWN_PREFIX: Final = "kbroker."
 
 Resource = tuple[int, str]
 Change = TypeVar("Change", incremental.AlterConfigsResource, legacy.AlterConfigsResource)
@@ -62,6 +64,9 @@ def incremental_alter_configs(
 @decides(legacy.AlterConfigsRequest, changes=True, may_be_long=True)
 def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outcome[legacy.AlterConfigsResponse]:
     """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
+
+    A topic keeps its overrides of kbroker's own settings, such as leases, unless the request names them: clients that
+    were written for Kafka do not know them, and would expose leased records or make a read-only topic writable.
     Errors as above.
     """
     answers, records = _decide_each(context, request.resources)
@@ -119,7 +124,9 @@ def wanted_values(image: Image, rules: ConfigRules, resource: Change) -> dict[st
     """
     current = image.configs.get((resource.resource_type, resource.resource_name), {})
     if isinstance(resource, legacy.AlterConfigsResource):
-        return {**dict.fromkeys(current), **{config.name: config.value for config in resource.configs}}
+        is_topic = resource.resource_type == TOPIC_RESOURCE
+        omitted = (key for key in current if not (is_topic and key.startswith(OWN_PREFIX)))
+        return {**dict.fromkeys(omitted), **{config.name: config.value for config in resource.configs}}
     wanted: dict[str, str | None] = {}
     for config in resource.configs:
         operation = known_operation(config.config_operation)

@@ -26,7 +26,7 @@ from kbroker.config import Settings
 from kbroker.config.metadata import MetadataSettings
 from kbroker.config.rules import ConfigRules
 from kbroker.controller import snapshots
-from kbroker.controller.bootstrap import write_bootstrap
+from kbroker.controller.bootstrap import users_of, write_bootstrap
 from kbroker.controller.context import ControllerSettings
 from kbroker.controller.controller import Controller
 from kbroker.controller.decisions import Decision
@@ -233,6 +233,7 @@ async def open_controller(
     max_batch_bytes: int = MAX_BATCH_BYTES,
     clean_shutdown: bool = False,
     may_be_empty: bool = True,
+    first_records: Callable[[], list[Any]] = list,
     reserve: SpaceReserve | None = None,
     is_short_of_space: Callable[[], bool] = lambda: False,
     on_failure: Callable[[OSError], None] | None = None,
@@ -240,15 +241,16 @@ async def open_controller(
 ) -> EmbeddedController:
     """Load the metadata log under a log directory, formatting it first if it is new, and start this process's epoch.
 
-    on_loaded is called, in a thread, after the log is validated and before the epoch starts. `reserve` is disk space
-    that decisions may use on a full disk; is_short_of_space tells whether the disk is nearly full. on_failure is called
-    if the log cannot be written, maybe in a thread.
+    first_records gives more records for a new log, in a thread. on_loaded is called, in a thread, after the log is
+    validated and before the epoch starts. `reserve` is disk space that decisions may use on a full disk;
+    is_short_of_space tells whether the disk is nearly full. on_failure is called if the log cannot be written, maybe in
+    a thread.
     Raises UnusableMetadata if the log is inconsistent or of an unknown version; OSError.
     """
 
     def load() -> tuple[MetadataLeader, Image]:
         if may_be_empty:
-            write_bootstrap(root, disk=env.disk, timestamp_ms=env.timestamp_ms())
+            write_bootstrap(root, disk=env.disk, timestamp_ms=env.timestamp_ms(), more=first_records)
         metadata_log, image = load_metadata_log(
             root,
             disk=env.disk,
@@ -288,6 +290,7 @@ async def controller_of(
         config=settings.metadata,
         clean_shutdown=directory.was_clean,
         may_be_empty=not directory.was_used,
+        first_records=partial(users_of, env.disk, settings.sasl.kbroker_bootstrap_users_file, env.new_uuid),
         on_failure=marking(directory.disk, directory.path),
         on_loaded=directory.begin,
         reserve=directory.reserve,

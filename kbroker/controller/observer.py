@@ -36,6 +36,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
+from kbroker.security.connecting import PeerSecurity, open_stream
 from wire.client import UnsupportedApi
 from wire.errors import ErrorCode, KafkaError, Malformed, code_of
 from wire.messages.api_versions import ApiVersionsRequest
@@ -65,10 +66,12 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 
-async def connect(env: Env, address: Address, *, client_id: str, timeout_ms: int) -> Connection:
+async def connect(
+    env: Env, address: Address, *, client_id: str, timeout_ms: int, security: PeerSecurity | None
+) -> Connection:
     """A connection to a controller that knows the versions of its APIs. Errors: NO_ANSWER."""
     with trio.fail_after(timeout_ms / 1000):
-        stream = await env.connect(*address)
+        stream = await open_stream(env, *address, security)
         connection = Connection(stream, client_id=client_id, max_response_bytes=MAX_RESPONSE_BYTES)
         try:
             # Version 3 is the first with a client's name, and every controller knows it.
@@ -91,7 +94,9 @@ async def cluster_id_of(env: Env, addresses: QuorumView, config: MetadataSetting
         address = addresses.next_address()
         try:
             timeout_ms = config.controller_quorum_request_timeout_ms
-            connection = await connect(env, address, client_id=client_id, timeout_ms=timeout_ms)
+            connection = await connect(
+                env, address, client_id=client_id, timeout_ms=timeout_ms, security=addresses.security
+            )
             with trio.fail_after(timeout_ms / 1000):
                 try:
                     request = DescribeClusterRequest(
@@ -165,7 +170,7 @@ class MetadataObserver:
         self._log_lock = trio.Lock()
         self._publishing = trio.Lock()
         self._is_paused = False
-        self._clock_check = ClockCheck()
+        self._clock_check = ClockCheck(env)
         self._changed = trio.Event()
         self._followed = (-1, -1)
         self._last_failure: tuple[Address, str] | None = None
@@ -241,7 +246,11 @@ class MetadataObserver:
         """Follow one controller as long as it leads. Returns when another one does. Errors: NO_ANSWER, KafkaError."""
         config = self.config
         connection = await connect(
-            self._env, address, client_id=self._client_id, timeout_ms=config.controller_quorum_request_timeout_ms
+            self._env,
+            address,
+            client_id=self._client_id,
+            timeout_ms=config.controller_quorum_request_timeout_ms,
+            security=self.quorum.security,
         )
         has_all = False  # the last answer on this connection left out nothing, so the next records are new
         try:

@@ -53,12 +53,12 @@ def parse_quorum_state(data: bytes, path: str) -> QuorumState:
             voted_id=_integer(document["votedId"]),
             voters=tuple(_integer(voter["voterId"]) for voter in document.get("currentVoters") or ()),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableMetadata(f"{path} cannot be read ({error}), so the quorum epoch is unknown") from error
     return state
 
 
 def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
+    if type(value) is not int or not -1 <= value < 1 << 31:
+        raise TypeError(f"{value!r:.80} is not an integer of 32 bits")
     return value

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbroker.config.quorum import ControllerAddress
+from kbroker.security.connecting import PeerSecurity
 from wire.stored.control import VotersRecord
 
 
@@ -32,10 +33,19 @@ class QuorumView:
     epoch      the newest epoch that is known
     leader     the address of its leader, None while unknown
     leader_id  its id, -1 while unknown
+    security   what the controllers' listener expects, None without TLS and SASL
     """
 
-    def __init__(self, configured: Sequence[ControllerAddress], *, listener: str, epoch: int) -> None:
+    def __init__(
+        self,
+        configured: Sequence[ControllerAddress],
+        *,
+        listener: str,
+        epoch: int,
+        security: PeerSecurity | None = None,
+    ) -> None:
         self.epoch = epoch
+        self.security = security
         self.leader: Address | None = None
         self.leader_id = -1
         self._listener = listener

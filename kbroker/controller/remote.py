@@ -142,7 +142,11 @@ class RemoteController:
             try:
                 with trio.fail_after(self._attempt_timeout_ms / 1000):
                     connection = self._take(address) or await connect(
-                        self._env, address, client_id=self._client_id, timeout_ms=self._attempt_timeout_ms
+                        self._env,
+                        address,
+                        client_id=self._client_id,
+                        timeout_ms=self._attempt_timeout_ms,
+                        security=self._observer.quorum.security,
                     )
                     answer = await ask(connection)
                 if len(self._idle) < _MAX_IDLE and self._observer.quorum.leader == address:

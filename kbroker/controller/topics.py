@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
+from kbroker.config.topic import ATTACHED_LEADER_EPOCH
 from kbroker.controller import placement
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
@@ -32,7 +33,6 @@ from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsReques
 from wire.stored.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
 from wire.types import ZERO_UUID
 
-ATTACHED_EPOCH: Final = "kbroker.attached.leader.epoch"
 FIRST_CREATION_WITH_STRICT_QUOTA: Final = 6
 FIRST_DELETION_WITH_STRICT_QUOTA: Final = 5
 
@@ -85,8 +85,8 @@ def _create_topic(
         _check_name(context.image, topic.name, taken)
         configs = _check_configs(context, topic)
         partitions = _new_partitions(context, topic, records, start, configs_count=len(configs))
-        if ATTACHED_EPOCH in configs:  # the history of the attached segments goes on in a later epoch
-            first_epoch = int(configs[ATTACHED_EPOCH]) + 1
+        if ATTACHED_LEADER_EPOCH in configs:  # the history of the attached segments goes on in a later epoch
+            first_epoch = int(configs[ATTACHED_LEADER_EPOCH]) + 1
             partitions = [partition._replace(leader_epoch=first_epoch) for partition in partitions]
         context.require_room(records, 1 + len(configs) + len(partitions))
         context.mutations.take(len(partitions), strict=context.version >= FIRST_CREATION_WITH_STRICT_QUOTA)

@@ -52,8 +52,9 @@ from kbroker.security.authorizing import (
     ResourceType,
     bit_field,
 )
+from kbroker.security.sasl.session import SaslSession
 from wire.errors import ErrorCode, KafkaError
-from wire.refusals import refused
+from wire.refusals import fitted, refused
 from wire.schema import Versions, response_class, schema_of
 
 Request = TypeVar("Request")
@@ -117,6 +118,7 @@ class Context:
     measures        clients have quotas, so the time of this request is measured
     is_charged      the handler has charged this request to the quotas of its client, or the request is exempt
     throttle_ms     the connection is muted for this time after its reply
+    sasl            the login of the client; None on a listener without SASL
     """
 
     stream: Stream
@@ -138,6 +140,7 @@ class Context:
     throttle_ms: int = 0
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
+    sasl: SaslSession | None = None
 
     @property
     def host(self) -> str:
@@ -214,7 +217,12 @@ class Context:
         host = self.host
         if ":" in host:
             host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
-        return Caller(self.client_id, f"/{host}", self.api_version, self.principal)
+        may_describe = None
+        if self.authorizer is not None:
+            may_describe = partial(
+                self.authorizer.allows, self.principal, self.host, Operation.DESCRIBE, ResourceType.TOPIC
+            )
+        return Caller(self.client_id, f"/{host}", self.api_version, self.principal, may_describe)
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""
@@ -309,6 +317,11 @@ class Handler(NamedTuple, Generic[Request]):
 
     def __call__(self, request: Request, broker: Any, context: Context) -> Awaitable[Any]:
         return self.function(request, broker, context)
+
+    def refusal(self, request: Request, code: ErrorCode, version: int) -> Any:
+        """The response for a request of this version that failed as a whole; None closes the connection."""
+        response = self.on_error(request, code)
+        return None if response is None else fitted(response, version)
 
 
 def handles(

@@ -19,6 +19,7 @@ from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
@@ -73,6 +74,7 @@ def forwards(
 
 
 alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1", needs=Operation.ALTER)
+alter_user_scram_credentials = forwards(AlterUserScramCredentialsRequest, versions="0", needs=Operation.ALTER)
 create_partitions = forwards(CreatePartitionsRequest, versions="0-3", permits=permit_partitions)
 describe_quorum = forwards(DescribeQuorumRequest, versions="0-2", needs=Operation.DESCRIBE)
 elect_leaders = forwards(ElectLeadersRequest, versions="0-2", needs=Operation.ALTER)

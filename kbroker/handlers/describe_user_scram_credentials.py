@@ -1,7 +1,6 @@
 """DescribeUserScramCredentials: the mechanisms of users, without their secrets (KIP-554).
 
-SASL is not implemented, so only metadata of Apache Kafka have credentials. kafka-configs asks for them whenever it
-describes users.
+kafka-configs asks for them whenever it describes users.
 """
 
 from __future__ import annotations

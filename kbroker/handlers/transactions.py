@@ -20,7 +20,12 @@ from kbroker.security.authorizing import Operation, ResourceType
 from wire.codec import encode_element
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
 from wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -34,7 +39,24 @@ PARTITIONS_IN_A_STEP = 10
 FIRST_VERSION_WITH_FENCED = 2  # of EndTxn and AddOffsetsToTxn; older clients do not know PRODUCER_FENCED
 
 
-@handles(AddPartitionsToTxnRequest, versions="0-5")
+def _not_added(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:
+    """Up to version 3 each partition has the code, and later the response as a whole."""
+    return AddPartitionsToTxnResponse(
+        error_code=code,
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.v3_and_below_topics
+        ],
+    )
+
+
+@handles(AddPartitionsToTxnRequest, versions="0-5", on_error=_not_added)
 async def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, broker: Broker, context: Context
 ) -> AddPartitionsToTxnResponse:

@@ -7,8 +7,8 @@ which delta.py relies on. With one builder for all records, replaying a log of n
 
 Records and rules are KRaft's. A PartitionChange keeps every field that it does not carry and raises partition_epoch; if
 it has a leader, even the same one, it raises leader_epoch. RemoveTopic removes the topic's configs. Records between
-BeginTransaction and EndTransaction become visible only at the end. Records that kbroker does not use yet (SCRAM,
-tokens) are kept, so that a snapshot of a real Kafka log loses nothing. A record that does not fit the state (for
+BeginTransaction and EndTransaction become visible only at the end. Delegation tokens, which kbroker does not use, are
+kept, so that a snapshot of a real Kafka log loses nothing. A record that does not fit the state (for
 instance a partition of an unknown topic) raises `UnusableMetadata`.
 
 Source: Kafka's metadata/src/main/java/org/apache/kafka/image and its metadata record schemas.
@@ -71,7 +71,8 @@ class Image(NamedTuple):
             record, 0 before
             configs maps (resource type, resource name) to keys and values; an absent resource has no overrides
             client_quotas maps entities to their quotas
-            acls maps ids to access control entries; scram_credentials, delegation_tokens are kept for snapshots only
+            acls maps ids to access control entries; scram_credentials maps (user, mechanism) to the record
+            delegation_tokens are kept for snapshots only
             kraft_version and voters are what the control records say about the quorum; 0 and None in a static quorum
             open_transaction holds records that wait for their EndTransaction, None outside a transaction
     Units   offset counts records

@@ -14,6 +14,7 @@ from kbroker.handlers.api_versions import api_versions
 from kbroker.handlers.client_quotas import alter_client_quotas
 from kbroker.handlers.controller import (
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_partitions,
     describe_quorum,
     elect_leaders,
@@ -42,6 +43,7 @@ __all__ = [
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
+    "alter_user_scram_credentials",
     "api_versions",
     "assign_replicas_to_dirs",
     "broker_heartbeat",

@@ -30,6 +30,7 @@ FORWARDABLE: Final = frozenset(
         asking.alter_client_quotas,
         asking.alter_configs,
         asking.alter_partition_reassignments,
+        asking.alter_user_scram_credentials,
         asking.create_partitions,
         asking.create_topics,
         asking.delete_topics,

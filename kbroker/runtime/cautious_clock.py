@@ -4,7 +4,10 @@ Theory of operation: the difference between the wall clock and the monotonic clo
 corrections. If it changes by more than an hour, the wall clock was set. The new time may be wrong, and a broker that
 trusts a clock that is a year ahead deletes all its data. So this clock continues from the old time, counted by the
 monotonic clock, until the new wall time has been stable for an hour. In that hour an operator can correct the clock
-without losing data. In a cluster the controller would decide; here this process does.
+without losing data.
+
+A process that starts while its clock is wrong cannot see a jump. A broker with a controller elsewhere compares the
+clocks (`kbroker.controller.clock_check`): while its own is ahead by more than an hour, this clock is the controller's.
 
 A backward jump is trusted at once, because it only makes records younger. So this clock is never ahead of the wall
 clock.
@@ -43,7 +46,9 @@ class CautiousClock:
     def timestamp_ms(self) -> int:
         """The time against which ages are measured."""
         self._look()
-        return min(self._clock.now_ms() + self._trusted, self._clock.timestamp_ms())
+        clock = self._clock
+        wall_ms = clock.timestamp_ms()
+        return min(clock.now_ms() + self._trusted, wall_ms - clock.ahead_ms)
 
     def _look(self) -> None:
         distance, now_ms = self._distance(), self._clock.now_ms()

@@ -19,6 +19,7 @@ class RealClocks:
 
     def __init__(self) -> None:
         self.random = random.Random()
+        self.ahead_ms = 0
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

@@ -10,6 +10,8 @@ import builtins
 import fcntl
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kbroker.runtime.ports import Buffer
 
@@ -151,7 +153,27 @@ class RealDisk:
         return RealFile(path, descriptor)
 
 
+def keep_memory_and_files_private() -> None:
+    """Write no core file, which would hold records and secrets, and let only this user read new files.
+
+    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`.
+    """
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextmanager
+def in_memory_file(data: bytes) -> Iterator[str]:
+    """A path under which only this process can read `data`; no disk ever holds it."""
+    descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

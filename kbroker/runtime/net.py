@@ -185,8 +185,9 @@ class SocketStream:
 
     async def _read_if_small(self, part: FileBytes) -> Buffer | None:
         """The bytes of a range that is cheaper to copy than to send in its own call; None for larger ranges."""
-        if part.size > _COPY_BYTES:
-            return None
+        return await self.read_range(part) if part.size <= _COPY_BYTES else None
+
+    async def read_range(self, part: FileBytes) -> Buffer:
         data = bytearray(part.size)
         try:
             if os.preadv(part.file.fileno(), [data], part.position, os.RWF_NOWAIT) == part.size:

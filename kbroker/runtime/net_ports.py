@@ -88,10 +88,16 @@ class Stream(Protocol):
 
     peer_host: str
     peer_port: int
-    received_bytes: int
-    """Bytes received since the connection was opened; grows whenever the peer makes progress."""
-    sent_bytes: int
-    """Bytes that the network has accepted since the connection was opened."""
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes received since the connection was opened; grows whenever the peer makes progress."""
+        ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that the network has accepted since the connection was opened."""
+        ...
 
     async def receive(self, max_bytes: int) -> bytes:
         """At least one byte and at most `max_bytes`; b"" at the end of the stream. May return without yielding."""
@@ -107,6 +113,13 @@ class Stream(Protocol):
 
     def send_nowait(self, data: Buffer) -> int:
         """Send the part of `data` that the network accepts at once, perhaps nothing; return the number of bytes."""
+        ...
+
+    async def read_range(self, part: FileBytes) -> Buffer:
+        """The bytes of a file range, for a stream over this one that has to change them; does not stop the loop.
+
+        Errors  OSError
+        """
         ...
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:

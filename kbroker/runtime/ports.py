@@ -17,7 +17,13 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Clock(Protocol):
-    """The monotonic clock and the wall clock, with different names so that they are not confused."""
+    """The monotonic clock and the wall clock, with different names so that they are not confused.
+
+    Units  ahead_ms is how far the wall clock is ahead of the active controller's, as far as this node knows; 0 if they
+           nearly agree
+    """
+
+    ahead_ms: int
 
     def now_ms(self) -> int:
         """Milliseconds of monotonic time: deadlines, sessions, delays."""

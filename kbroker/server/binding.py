@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from kbroker.config import Settings
+from kbroker.config.listeners import PROTOCOLS, is_loopback
 from kbroker.config.listeners import Listener as Address
-from kbroker.config.listeners import is_loopback
+from kbroker.config.tls import TlsSettings
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env, Listener, SocketOptions
 from wire.messages.broker_registration import Endpoint
@@ -47,10 +48,18 @@ async def bind(
         port = endpoint.port or listeners[0].port
         # Clients cannot connect to an address that means "every interface".
         host = LOCALHOST if endpoint.host in EVERY_INTERFACE else str(endpoint.host)
-        bound.append((Endpoint(name=one.name, host=host, port=port, security_protocol=0), listeners))
-    if any(not is_loopback(listeners[0].host) for _, listeners in bound):
-        logger.warning("clients on other machines can connect without authentication: TLS and SASL are not supported")
+        protocol = settings.listeners.protocols[one.name]
+        number = PROTOCOLS.index(protocol)
+        bound.append((Endpoint(name=one.name, host=host, port=port, security_protocol=number), listeners))
+        if not is_loopback(listeners[0].host) and (protocol == "PLAINTEXT" or _admits_anybody(settings, one.name)):
+            logger.warning("clients on other machines can connect without authentication", listener=one.name)
     return bound
+
+
+def _admits_anybody(settings: Settings, name: str) -> bool:
+    if settings.listeners.protocols[name] != "SSL":
+        return False
+    return settings.for_listener(TlsSettings, name).ssl_client_auth != "required"
 
 
 async def listen(env: Env, settings: Settings, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:

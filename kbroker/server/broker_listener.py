@@ -42,6 +42,8 @@ def server_of(broker: Broker, metrics: Metrics, chosen: Mapping[int, handlers.Ha
     def on_image(image: Image, delta: Delta) -> None:
         if delta.changed_configs:
             server.apply(broker.settings)
+            if broker.security is not None:
+                broker.security.request_renewal(broker.settings)
         for kind, name in delta.changed_configs:
             what = _WARNED_OF.get(kind)
             if what is not None and not (kind == TOPIC_RESOURCE and is_internal(name)):

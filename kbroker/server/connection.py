@@ -24,7 +24,7 @@ attributes: the state, the number of requests, and the stream's byte counts.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from enum import IntEnum
 from functools import partial
@@ -36,7 +36,10 @@ from kbroker.broker.client_quotas import AT_ONCE, Admission
 from kbroker.handlers import CloseConnection, Context
 from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
 from kbroker.runtime.net_ports import Env, Part, Stream
+from kbroker.security.listener import OPEN, HandshakeFailed, ListenerSecurity
+from kbroker.security.sasl.session import SaslSession
 from kbroker.server.dispatch import Dispatcher, Unfinished
+from kbroker.server.login import Begun, Login
 from wire.errors import Malformed
 from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
@@ -84,6 +87,10 @@ class State(IntEnum):
     SENDING = 2
     WAITING_FOR_MEMORY = 3
     MUTED = 4
+    AUTHENTICATING = 5
+
+
+_INTERRUPTIBLE: Final = (State.RECEIVING, State.WAITING_FOR_MEMORY, State.AUTHENTICATING)
 
 
 class Connection:
@@ -106,10 +113,13 @@ class Connection:
         memory: Memory,
         buffers: BufferPool | None = None,
         admission: Admission = AT_ONCE,
+        security: ListenerSecurity = OPEN,
+        authentication_timeout_ms: int = 0,
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
-        self.state = State.RECEIVING
+        self.is_authenticated = security is OPEN
+        self.state = State.RECEIVING if security is OPEN else State.AUTHENTICATING
         self.requests = 0
         self.ahead: memoryview | None = None
         self._memory = memory
@@ -125,8 +135,10 @@ class Connection:
         )
         self._dispatcher = dispatcher
         self._admission = admission
+        self._security = security
+        self._authentication_timeout_ms = authentication_timeout_ms
         self._suspended_ns = 0
-        self._begin = dispatcher.begin
+        self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
         self._unfinished: list[Unfinished] = []
         self._env = env
         self._collected: list[Part] = []
@@ -139,6 +151,10 @@ class Connection:
         """
         with self._scope:
             try:
+                if self._security is not OPEN:
+                    await self._authenticate()
+                    if self._context.stopping:
+                        return
                 await _calling_when_suspended(self._serve(), self._on_suspended, self._on_resumed)
             except CloseConnection:
                 await _calling_when_suspended(self._send_earlier_replies(), self._on_suspended)
@@ -182,8 +198,46 @@ class Connection:
     def finish(self) -> None:
         """Close the connection after the current request; a request that waits stops waiting."""
         self._context.stop()
-        if self.state in (State.RECEIVING, State.WAITING_FOR_MEMORY) and not self._collected:
+        if self.state in _INTERRUPTIBLE and not self._collected:
             self._scope.cancel()
+
+    async def _authenticate(self) -> None:
+        """Do what the listener's security wants before the first request. Errors: CloseConnection."""
+        tls, context = self._security.tls, self._context
+        with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
+            if tls is not None:
+                try:
+                    self.stream, context.principal = await tls.accept(self.stream)
+                except HandshakeFailed as error:
+                    raise CloseConnection(f"TLS handshake failed: {error}") from error
+                context.stream = self.stream
+            if self._security.sasl is not None:
+                login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
+                self._begin, login.deadline = login.begin, deadline
+                await self._log_in(login.session)
+        if deadline.cancelled_caught:
+            raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
+        self.is_authenticated = True
+        self.state = State.RECEIVING
+
+    async def _log_in(self, session: SaslSession) -> None:
+        """Answer the requests of a login until it is complete or has failed."""
+        frames = self.frames
+        max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
+        while not session.is_complete and not session.has_failed:
+            try:
+                frame = frames.next_frame()
+            except Malformed as error:
+                raise CloseConnection(f"malformed frame: {error}; sasl.server.max.receive.size limits it") from error
+            if frame is None:
+                if not await self._receive():
+                    raise trio.BrokenResourceError  # the client has gone
+                self.state = State.AUTHENTICATING
+                continue
+            self.requests += 1
+            parts = await self._begin(frame, self._context)
+            await self.stream.send(cast("list[Part]", parts))
+        frames.max_frame_bytes = max_frame_bytes
 
     async def _serve(self) -> None:
         frames, now_ns = self.frames, self._env.now_ns

@@ -14,6 +14,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
 from kbroker.security.audit import AuditedAuthorizer
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from wire.messages.broker_registration import Endpoint
@@ -29,6 +30,7 @@ async def serve_controller(
     cluster_id: str,
     metrics: Metrics,
     turns: Turns,
+    security: NodeSecurity,
     authorizer: AuditedAuthorizer | None,
 ) -> Server:
     """Accept connections of other nodes for a running controller; the caller stops the server.
@@ -52,5 +54,5 @@ async def serve_controller(
     for endpoint, bound in listeners:
         for listener in bound:
             listener.listen()
-            server.add(listener, name=endpoint.name)
+            server.add(listener, name=endpoint.name, security=security.of(endpoint.name))
     return server

@@ -21,6 +21,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener
 from kbroker.runtime.turns import Turns
 from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.storage.housekeeping import watch_space
 from kbroker.storage.log_directory import LogDirectory
@@ -43,6 +44,7 @@ async def run_controller(
     turns: Turns,
     stopping: trio.Event,
     on_serving: Callable[[EmbeddedController], None],
+    security: NodeSecurity,
 ) -> None:
     """Run a controller until `stopping`. Calls on_serving when it accepts connections.
 
@@ -75,6 +77,8 @@ async def run_controller(
                 report=logger.warning,
             )
         )
+        security.credentials.records = lambda: controller.publisher.image.scram_credentials
+        security.credentials.cluster_id = directory.identity.cluster_id
         server = await serve_controller(
             nursery,
             controller,
@@ -84,8 +88,10 @@ async def run_controller(
             cluster_id=directory.identity.cluster_id,
             metrics=metrics,
             turns=turns,
+            security=security,
             authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
+        nursery.start_soon(security.run)
         on_serving(controller)
         await stopping.wait()
         await server.stop(grace_ms=STOP_GRACE_MS)

@@ -221,6 +221,19 @@ class Dispatcher:
             context.has_errors = False
             route.times_us.record((self._now_ns() - begun.started_ns) // 1000)
 
+    def refuse(self, frame: memoryview, code: ErrorCode) -> list[Part] | None:
+        """The reply to a request that is not handled, None if it has none. Errors: CloseConnection."""
+        try:
+            header, body = decode_request_header(frame)
+            handler = self.handlers.get(header.api_key)
+            if handler is None or header.api_version not in handler.versions:
+                raise CloseConnection(f"api key {header.api_key} version {header.api_version} is not served")
+            request = decode(handler.request_class, header.api_version, body, max_elements=ELEMENTS_ON_THE_LOOP)
+        except (Malformed, TooManyElements) as error:
+            raise CloseConnection(f"malformed request: {error}") from error
+        response = handler.on_error(request, code)
+        return None if response is None else _encode(header.correlation_id, response, header.api_version)
+
     def _charge(self, route: _Route, response: Any, context: Context, size: int) -> None:
         """Charge a request to the quotas of its client, and tell the client how long its connection is muted."""
         handler = route.handler
@@ -299,7 +312,7 @@ class Dispatcher:
 def _refuse(
     header: RequestHeader, route: _Route, request: object, code: ErrorCode, throttle_ms: int
 ) -> list[Part] | None:
-    response = route.handler.on_error(request, code)
+    response = route.handler.refusal(request, code, header.api_version)
     if response is not None and throttle_ms and route.has_throttle_time:
         response.throttle_time_ms = throttle_ms
     return None if response is None else _encode(header.correlation_id, response, header.api_version)

@@ -29,6 +29,7 @@ from kbroker.runtime.limits import RateLimitedLog, TokenBucket
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.retrying import accept
+from kbroker.security.listener import OPEN, ListenerSecurity
 from kbroker.server.connection import Connection, Memory, State
 from kbroker.server.dispatch import Dispatcher
 from wire.framing import BufferPool
@@ -38,6 +39,7 @@ logger = get_logger(__name__)
 _LOG_INTERVAL_MS = 10_000
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
+_HAS_OWN_LIMIT = (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED, State.AUTHENTICATING)
 
 
 class Server:
@@ -56,6 +58,7 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
+        self._newcomers: dict[Connection, None] = {}  # not authenticated when they were last looked at, oldest first
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
@@ -73,6 +76,7 @@ class Server:
         self._accept_errors = metrics.counter("connections.accept_errors")
         self._refused = metrics.counter("connections.refused")
         self._closed_for_fault = metrics.counter("connections.closed_for_fault")
+        self._closed_for_room = metrics.counter("connections.closed_for_room")
         self._closed_for_delay = metrics.counter("connections.closed_for_delay")
 
     def apply(self, settings: Settings) -> None:
@@ -92,13 +96,13 @@ class Server:
             for _, listener, _ in self._listeners:
                 listener.close()
 
-    def add(self, listener: Listener, *, name: str) -> None:
+    def add(self, listener: Listener, *, name: str, security: ListenerSecurity = OPEN) -> None:
         """Accept connections from `listener`, whose name is `name` (PLAINTEXT, ...)."""
         assert self._nursery is not None, "run() must be called first"
         scope = trio.CancelScope()
         self._listeners.append((name, listener, scope))
         self._nursery.start_soon(listener.notice_closed_peers)
-        self._nursery.start_soon(self._accept, listener, scope, name)
+        self._nursery.start_soon(self._accept, listener, scope, name, security)
 
     def connections_by_listener(self) -> dict[str, int]:
         """The number of connections of each listener: for metrics."""
@@ -122,13 +126,13 @@ class Server:
             logger.warning("closing connections that are still busy", connections=len(self.connections))
         self._nursery.cancel_scope.cancel()
 
-    async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str) -> None:
+    async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str, security: ListenerSecurity) -> None:
         with scope:
             while True:
                 while len(self.connections) >= self._settings.server.max_connections:
                     await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
-                self._admit(stream, name)
+                self._admit(stream, name, security)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
@@ -139,7 +143,7 @@ class Server:
         self._accept_errors.add()
         self._warn("cannot accept connections; will retry", "accept", error=error)
 
-    def _admit(self, stream: Stream, listener: str) -> None:
+    def _admit(self, stream: Stream, listener: str, security: ListenerSecurity) -> None:
         host = stream.peer_host
         allowed = self._max_by_host.get(host, self._settings.server.max_connections_per_ip)
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
@@ -163,10 +167,32 @@ class Server:
             memory=self.memory,
             buffers=self._buffers,
             admission=admission,
+            security=security,
+            authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
         self.connections[connection] = Observed(connection, self._env.now_ms())
+        if not connection.is_authenticated:
+            self._bound_newcomers(connection)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
+
+    def _bound_newcomers(self, connection: Connection) -> None:
+        """Close the oldest connections that are not authenticated yet, if there are too many of them.
+
+        An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
+        """
+        self._newcomers[connection] = None
+        limit = self._settings.limits.kbroker_max_unauthenticated_connections
+        if len(self._newcomers) > limit:
+            self._newcomers = {one: None for one in self._newcomers if not one.is_authenticated}
+        while len(self._newcomers) > limit:
+            oldest = next(iter(self._newcomers))
+            del self._newcomers[oldest]
+            oldest.hang_up()
+            self._closed_for_room.add()
+            self._warn(
+                "too many unauthenticated connections; closing the oldest", "newcomers", peer=oldest.stream.peer_host
+            )
 
     async def _serve(self, connection: Connection) -> None:
         stream = connection.stream
@@ -182,11 +208,12 @@ class Server:
         except Exception:
             logger.exception("fault in a connection", peer=stream.peer_host)
         finally:
-            stream.close()
+            connection.stream.close()
             self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
         del self.connections[connection]
+        self._newcomers.pop(connection, None)
         host = connection.stream.peer_host
         self._by_host[host] -= 1
         if not self._by_host[host]:
@@ -241,7 +268,7 @@ class Observed:
         stream, state, of_frame = connection.stream, connection.state, connection.frames.pending_bytes
         moved = stream.received_bytes + stream.sent_bytes
         doing = (state, of_frame > 0, connection.requests)
-        if doing != self._doing or state in (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED):
+        if doing != self._doing or state in _HAS_OWN_LIMIT:
             self._doing = doing
             self._bytes = self._bytes_then = moved
             self._since_ms = self.moved_ms = now_ms

@@ -21,6 +21,7 @@ REPLICATION_OFFSET_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 TEMPORARY_SUFFIX: Final = ".tmp"
+_MOST_DIGITS: Final = 20
 
 TopicPartition = tuple[str, int]
 
@@ -86,9 +87,24 @@ def parse_lines(text: str, width: int) -> list[list[str]]:
         if len(words) != width:
             raise ValueError(f"line {line!r}")
         entries.append(words)
-    if len(entries) != int(lines[1]):
+    if len(entries) != parse_number(lines[1]):
         raise ValueError(f"{lines[1]} entries expected, {len(entries)} found")
     return entries
+
+
+def parse_number(word: str, *, bits: int = 64) -> int:
+    """A decimal number that fits into a signed integer of this size; ValueError if it is none.
+
+    Stricter than int(), which accepts numbers of any size, underscores and other digits: a number that does not fit
+    would stop the broker when it is written or sent.
+    """
+    digits = word.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
+        raise ValueError(f"{word[:_MOST_DIGITS]!r} is not a number")
+    value = int(word)
+    if not -1 << (bits - 1) <= value < 1 << (bits - 1):
+        raise ValueError(f"{word} exceeds {bits} bits")
+    return value
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
@@ -98,7 +114,10 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     """Parse the text of an offset checkpoint; ValueError if malformed."""
-    return {(topic, int(partition)): int(offset) for topic, partition, offset in parse_lines(text, 3)}
+    return {
+        (topic, parse_number(partition, bits=32)): parse_number(offset)
+        for topic, partition, offset in parse_lines(text, 3)
+    }
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kbroker.runtime.ports import Disk, File
-from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.checkpoint import parse_number, read_file, write_atomically
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN, LOCK
 from kbroker.storage.durable import lacks_space, sync_names
 from kbroker.storage.reserve import SpaceReserve
@@ -114,7 +114,9 @@ def parse_identity(text: str) -> DirectoryIdentity:
     try:
         if values["version"] != "1":
             raise ValueError(f"version {values['version']}, expected 1")
-        return DirectoryIdentity(values["cluster.id"], int(values["node.id"]), uuid_from_text(values["directory.id"]))
+        return DirectoryIdentity(
+            values["cluster.id"], parse_number(values["node.id"], bits=32), uuid_from_text(values["directory.id"])
+        )
     except KeyError as error:
         raise ValueError(f"no {error.args[0]}") from error
 
@@ -133,8 +135,9 @@ def parse_partition_metadata(text: str) -> uuid.UUID:
 
 def read_clean_shutdown(disk: Disk, path: str) -> int:
     """The broker epoch in the clean-shutdown marker, -1 if it has none. Errors: OSError."""
-    with suppress(ValueError, KeyError, TypeError):
-        return int(json.loads(read_file(disk, f"{path}/{CLEAN_SHUTDOWN}"))["brokerEpoch"])
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        epoch = json.loads(read_file(disk, f"{path}/{CLEAN_SHUTDOWN}"))["brokerEpoch"]
+        return parse_number(str(epoch))
     return -1
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from kbroker.storage.checkpoint import format_lines, parse_lines
+from kbroker.storage.checkpoint import format_lines, parse_lines, parse_number
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH: Final = -1
@@ -161,8 +161,8 @@ def format_epochs(entries: Iterable[tuple[int, int]]) -> str:
 
 def parse_epochs(text: str) -> list[tuple[int, int]]:
     """Parse the text of a checkpoint; ValueError if it is malformed."""
-    entries = [(int(epoch), int(start_offset)) for epoch, start_offset in parse_lines(text, 2)]
-    for (epoch, start), (next_epoch, next_start) in pairwise(entries):
+    entries = [(parse_number(epoch, bits=32), parse_number(start)) for epoch, start in parse_lines(text, 2)]
+    for (epoch, start), (next_epoch, next_start) in pairwise([(-1, -1), *entries]):
         if next_epoch <= epoch or next_start <= start:
             raise ValueError(f"entry {next_epoch} {next_start} does not follow {epoch} {start}")
     return entries

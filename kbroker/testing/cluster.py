@@ -29,6 +29,8 @@ from kbroker.metadata.names import GROUP_METADATA_TOPIC
 from kbroker.metadata.parts import PartitionImage
 from kbroker.node import Node, NodeFailed
 from kbroker.replication.partition import Partition
+from kbroker.runtime.net_ports import Stream
+from kbroker.security.server_tls import ServerTls
 from kbroker.testing import records
 from kbroker.testing.disk import Crashed, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
@@ -228,6 +230,7 @@ class MemoryCluster:
         self.suspects: dict[int, set[tuple[str, int]]] = {}
         self.events = EventLines()
         self.trace: Callable[..., object] = lambda *_: None
+        self.tls: ServerTls | None = None  # that of this cluster's clients
         self._given = settings
         self._nursery = nursery
         self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
@@ -302,7 +305,10 @@ class MemoryCluster:
     async def connect(self, node: MemoryNode | int, *, host: str = CLIENT, client_id: str = "test") -> Client:
         """Connect to a node from a client's host. Errors: OSError."""
         to = self.nodes[node] if isinstance(node, int) else node
-        return Client(await self.network.connect_from(host, to.host, to.port), client_id=client_id)
+        stream: Stream = await self.network.connect_from(host, to.host, to.port)
+        if self.tls is not None:
+            stream = await self.tls.connect(stream, to.host)
+        return Client(stream, client_id=client_id)
 
     async def ask(self, node: MemoryNode | int, request: object, *, version: int | None = None) -> Any:
         """One request to a node, over a connection of its own."""

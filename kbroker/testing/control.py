@@ -42,15 +42,16 @@ class Controlled(Protocol):
 class Clock:
     """The clocks of brokers that a test has started."""
 
-    def __init__(self, nodes: Sequence[Controlled], disconnect: Callable[[], None]) -> None:
+    def __init__(self, nodes: Sequence[Controlled]) -> None:
         self._nodes = nodes
-        self._disconnect = disconnect
 
     def advance(self, seconds: float) -> None:
-        """Set the clocks of all brokers forward; timers that fall into the skipped time are due at once."""
+        """Set the clocks of all brokers forward; timers that fall into the skipped time are due at once.
+
+        Brokers close idle connections then (connections.max.idle.ms).
+        """
         if seconds < 0:
             raise ValueError("time does not run backwards")
-        self._disconnect()  # the brokers close connections that are idle for ten minutes
         for node in self._nodes:
             node.control({"advance_ms": round(seconds * 1000)})
 

@@ -41,6 +41,7 @@ class MemoryEnv:
         self.latency_ms = latency_ms
         self.wall_jump_ms = 0
         self.wall_drift = 0.0
+        self.ahead_ms = 0
         self._charged_ms = 0.0
 
     def now_ms(self) -> int:

@@ -5,7 +5,7 @@ the checkers on the history.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -56,28 +56,35 @@ _TRUNCATES: Final = "truncating a partition"
 
 
 async def become_healthy(cluster: MemoryCluster, history: History, topics: Sequence[str], within_ms: int) -> None:
-    """Wait until all nodes serve, all ISRs are full and each partition has acknowledged a new record, and give the
-    clients some time then. The checkers find out what did not become healthy in time.
+    """Wait until all nodes serve, all ISRs are full, a client has seen that, and each partition has acknowledged a new
+    record, and give the clients some time then. The checkers find out what did not become healthy in time.
     """
     seen, sent, written = len(history.events), set[str | None](), set[str]()
+    full: dict[str, int | None] = {}
     with trio.move_on_after(within_ms / 1000):
-        while not _is_whole(cluster, topics, written):
+        while not _is_whole(cluster, topics, written, full):
             await trio.sleep(_POLL_S)
             for event in history.events[seen:]:
                 if event.function is Function.SEND and event.type is Type.INVOKE:
                     sent.add(event.value)
                 elif event.function is Function.SEND and event.type is Type.OK and event.value in sent:
                     written.add(event.key)
+                elif event.function is Function.ISR and not event.value:
+                    full[event.key] = event.epoch
             seen = len(history.events)
     await trio.sleep(_WORK_S)
 
 
-def _is_whole(cluster: MemoryCluster, topics: Sequence[str], written: Container[str]) -> bool:
+def _is_whole(
+    cluster: MemoryCluster, topics: Sequence[str], written: Container[str], full: Mapping[str, int | None]
+) -> bool:
     known = cluster.image.topics_by_name
     return all(node.is_serving for node in cluster.nodes.values()) and all(
         name in known
         and all(
-            len(partition.isr) == len(partition.replicas) and f"{name}-{index}" in written
+            len(partition.isr) == len(partition.replicas)
+            and f"{name}-{index}" in written
+            and full.get(f"{name}-{index}") == partition.leader_epoch
             for index, partition in known[name].partitions.items()
         )
         for name in topics
@@ -149,6 +156,7 @@ async def _read_partition(
 ) -> None:
     end = 0
     key = f"{partition[0]}-{partition[1]}"
+    may_hang = history.may_hang(key)
     if history.is_lossy(key):
         history.batches[key].clear()
 
@@ -157,7 +165,7 @@ async def _read_partition(
         logs = [replica.log for node in replicas if (replica := cluster.nodes[node].replica(*partition)) is not None]
         end = max((log.log_end_offset for log in logs), default=0)
         return len(logs) == len(replicas) and all(
-            log.log_end_offset == end and log.producers.first_unstable_offset is None for log in logs
+            log.log_end_offset == end and (may_hang or log.producers.first_unstable_offset is None) for log in logs
         )
 
     with trio.move_on_after(SETTLED_WITHIN_MS / 1000) as scope:
@@ -172,7 +180,7 @@ async def _read_partition(
     for node in replicas:
         try:
             await read_replica(router, partition, node, end, history=history)
-            if history.counts[Function.INIT, Type.OK] and not history.is_lossy(key):
+            if history.counts[Function.INIT, Type.OK] and not may_hang:
                 await read_committed(router, partition, node, end, history=history)
             draws = Draws("reads at random", cluster.seed, *partition, node)
             await read_at_random(router, partition, node, end, draws=draws, history=history)

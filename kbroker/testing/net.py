@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from kbroker.runtime.net_ports import Part
+from kbroker.runtime.net_ports import FileBytes, Part
 from kbroker.runtime.ports import Buffer
 
 PIPE_BYTES = 64 * 1024
@@ -81,7 +81,7 @@ class MemoryStream:
     async def send(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if not isinstance(part, bytes | bytearray | memoryview):
-                part = part.file.pread(part.size, part.position)  # noqa: PLW2901 - its bytes
+                part = await self.read_range(part)  # noqa: PLW2901 - its bytes
             rest = memoryview(part)
             while rest:
                 sent = self.send_nowait(rest)
@@ -95,6 +95,9 @@ class MemoryStream:
         sent = self._outgoing.put(data)
         self.sent_bytes += sent
         return sent
+
+    async def read_range(self, part: FileBytes) -> Buffer:
+        return part.file.pread(part.size, part.position)
 
     def watch(self, on_peer_closed: Callable[[], object]) -> None:
         assert self._incoming.on_end is None

@@ -14,6 +14,7 @@ from select import select
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from kbroker.runtime.clocks import RealClocks
 from kbroker.testing.starting import LOCALHOST, START_S, STOP_S
 
 if TYPE_CHECKING:
@@ -88,12 +89,10 @@ class NodeProcess:
 
     def _answer(self, number: int, seconds: int) -> dict[str, Any] | None:
         """The answer with this number, 0 for the first line; None if the process ends, or after that time."""
-        from kbroker.runtime.env import RealEnv  # noqa: PLC0415  (slow import)
-
         output = self._process.stdout
         assert output is not None
-        env = RealEnv()
-        deadline_ms = env.now_ms() + seconds * 1000
+        clocks = RealClocks()
+        deadline_ms = clocks.now_ms() + seconds * 1000
         while True:
             line, ended, rest = self._received.partition(b"\n")
             if ended:
@@ -101,7 +100,7 @@ class NodeProcess:
                 answer: dict[str, Any] = json.loads(line)
                 if answer.get("number", 0) == number:
                     return answer
-            elif not select([output], [], [], max(0, deadline_ms - env.now_ms()) / 1000)[0]:
+            elif not select([output], [], [], max(0, deadline_ms - clocks.now_ms()) / 1000)[0]:
                 return None
             elif chunk := os.read(output.fileno(), _CHUNK_BYTES):
                 self._received += chunk
@@ -172,14 +171,19 @@ def start_cluster(count: int, settings: Mapping[str, str], directory: Path, *, l
 
     nodes: list[NodeProcess] = []
     directory.mkdir(parents=True, exist_ok=True)
-    for name, values in node_settings(directory, count, host=LOCALHOST, ports=free_ports(count + 1)).items():
-        chosen = {"group.initial.rebalance.delay.ms": "0", **values, **settings}
-        is_broker = name != "controller"
-        if is_broker:
-            chosen["kbroker.http.listener"] = f"{LOCALHOST}:0"
-        file = directory / f"{name}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
-        asked = {"file": str(file), "settings": {}, "log_level": log_level}
-        nodes.append(NodeProcess(name, directory, asked, is_broker=is_broker))
+    try:
+        for name, values in node_settings(directory, count, host=LOCALHOST, ports=free_ports(count + 1)).items():
+            chosen = {"group.initial.rebalance.delay.ms": "0", **values, **settings}
+            is_broker = name != "controller"
+            if is_broker:
+                chosen["kbroker.http.listener"] = f"{LOCALHOST}:0"
+            file = directory / f"{name}.properties"
+            file.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+            asked = {"file": str(file), "settings": {}, "log_level": log_level}
+            nodes.append(NodeProcess(name, directory, asked, is_broker=is_broker))
+    except BaseException:
+        for node in nodes:
+            node.kill()
+        raise
     controller, *brokers = nodes
     return [*brokers, controller]

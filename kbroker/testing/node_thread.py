@@ -113,11 +113,11 @@ class NodeThread:
         done = Event()
         answers: list[dict[str, Any]] = []
 
-        def carry_out() -> None:
-            answers.append(perform(command, self._book, self._clock))
+        async def carry_out() -> None:
+            answers.append(await perform(command, self._book, self._clock))
             done.set()
 
-        self._token.run_sync_soon(carry_out)
+        self._token.run_sync_soon(trio.lowlevel.spawn_system_task, carry_out)
         if not done.wait(STOP_S):
             raise RuntimeError("the broker does not run")
         return answers[0]

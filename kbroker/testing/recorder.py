@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from kbroker.metadata.names import TRANSACTION_STATE_TOPIC
 from kbroker.testing.checkers import Finding
 from kbroker.testing.history import Event, Function, Type
 from wire.record_batch import RecordBatch
@@ -68,6 +69,13 @@ class History:
     def is_lossy(self, key: str) -> bool:
         """Whether a partition may lose records."""
         return key in self.excused or key.rpartition("-")[0] in self.lossy
+
+    def may_hang(self, key: str) -> bool:
+        """Whether a transaction may stay open in a partition: its marker, or the coordinator's record of it, is lost.
+
+        As in Kafka, an operator then has to end it with kafka-transactions.
+        """
+        return self.is_lossy(key) or any(one.startswith(f"{TRANSACTION_STATE_TOPIC}-") for one in self.excused)
 
     def received(self, process: str, key: str, batch: RecordBatch) -> bool:
         """A client has received a batch: its CRC must be valid, and its bytes the same for all readers. Returns whether

@@ -22,6 +22,8 @@ from wire.refusals import refused
 
 _CODE: Final = "error_code"
 _MOST_TRACKED: Final = 10_000
+_SETTLING_ROUNDS: Final = 3
+"""Rounds of the event loop after the clock was set: due timers run, and idle connections are closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +86,7 @@ class RuleBook:
         return None
 
 
-def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any]:
+async def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any]:
     """Carry out a command of kbroker.testing.control in the process of the broker."""
     if "add" in command:
         rule = Rule(**command["add"])
@@ -107,6 +109,8 @@ def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any
         return {"requests": list(book.requests or ())}
     else:
         clock.advance(command["advance_ms"])
+        for _ in range(_SETTLING_ROUNDS):
+            await trio.lowlevel.checkpoint()
     return {}
 
 

@@ -18,7 +18,7 @@ from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.consuming import Consumer, Received
 from kbroker.client.operations import EARLIEST, LATEST, committed_offsets, list_offsets
 from kbroker.metadata.names import is_internal
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.clocks import RealClocks
 from kbroker.testing.control import Clock, Faults, Requests
 from kbroker.testing.starting import Running
 from wire.errors import ErrorCode, KafkaError, check
@@ -70,7 +70,7 @@ class Server:
     @property
     def clock(self) -> Clock:
         """The clocks of the brokers and their controller."""
-        return Clock(self._running(), self.disconnect)
+        return Clock(self._running())
 
     def _running(self) -> list[Running]:
         if not self.nodes:
@@ -254,10 +254,10 @@ class Server:
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
     """Look every few milliseconds until something is so; False after that time."""
-    env, pause = RealEnv(), Event()
-    deadline_ms = env.now_ms() + int(seconds * 1000)
+    clocks, pause = RealClocks(), Event()
+    deadline_ms = clocks.now_ms() + int(seconds * 1000)
     while not is_so():
-        if env.now_ms() >= deadline_ms:
+        if clocks.now_ms() >= deadline_ms:
             return False
         pause.wait(_LOOK_MS / 1000)
     return True

@@ -27,6 +27,7 @@ from kbroker.tiered.tools import Held, TierTools
 
 POLL_MS: Final = 50
 MAX_POLL_MS: Final = 1_000
+LATE_MS: Final = 60_000
 
 logger = get_logger(__name__)
 
@@ -47,8 +48,18 @@ async def complete(tools: TierTools, held: Held) -> bool:
 
     if not end or (log.log_end_offset >= end and _first_open(held, end) is None):
         return True
+    began_ms, is_late = tools.env.now_ms(), False
     while log.log_end_offset < end and (last := _last_segment(tools, held, end)) is None:
         await tools.env.sleep_ms(back_off.next_ms(MAX_POLL_MS))
+        if not is_late and tools.env.now_ms() - began_ms >= LATE_MS:
+            is_late = True
+            logger.warning(
+                "an attached partition waits for the metadata of its last segment; if `kbroker tier attach` was "
+                "interrupted, delete the topic and attach it again",
+                topic=partition.topic,
+                partition=partition.index,
+                end_offset=end,
+            )
         if not is_current():
             return False
     state = None

@@ -278,7 +278,16 @@ class Manifest:
         """
         found = cls.parse(data)
         metadata = found.metadata
-        if not 0 <= metadata.start_offset <= metadata.end_offset or not metadata.segment_leader_epochs:
+        epochs = metadata.segment_leader_epochs
+        wide = (metadata.end_offset, metadata.max_timestamp_ms, metadata.event_timestamp_ms, *(at for _, at in epochs))
+        partition = metadata.remote_log_segment_id.topic_id_partition.partition
+        narrow = (partition, metadata.broker_id, metadata.segment_size_in_bytes, *(epoch for epoch, _ in epochs))
+        if (
+            not 0 <= metadata.start_offset <= metadata.end_offset
+            or not epochs
+            or not all(-1 << 63 <= number < 1 << 63 for number in wide)
+            or not all(-1 << 31 <= number < 1 << 31 for number in narrow)
+        ):
             raise RemoteStorageError("not a manifest: impossible offsets or leader epochs")
         own_name = object_name(metadata, MANIFEST)
         if own_name != name:

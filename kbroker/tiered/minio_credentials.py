@@ -6,6 +6,7 @@ import configparser
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kbroker.config.values import HIDDEN
 from kbroker.runtime.ports import Disk
 from kbroker.tiered.api import StoreMisconfigured
 from kbroker.tiered.minio_settings import KEYS_IN_ENVIRONMENT, MinioConfigError, MinioSettings
@@ -27,7 +28,7 @@ class Keys:
     session_token: str | None = None
 
     def __repr__(self) -> str:
-        return "Keys(hidden)"
+        return f"Keys({HIDDEN})"
 
     def is_sendable(self) -> bool:
         """Whether headers can carry the keys. The secret key is not sent."""
@@ -38,7 +39,7 @@ class Keys:
         """`text` without the keys: a store or a proxy may repeat what it was sent."""
         for secret in (self.secret_key, self.session_token, self.access_key):
             if secret:
-                text = text.replace(secret, "(hidden)")
+                text = text.replace(secret, HIDDEN)
         return text
 
 
@@ -56,7 +57,11 @@ class KeySource:
         self.origin = "rsm.config.credentials.file"
         if settings.access_key:
             self.origin = "rsm.config.access.key and rsm.config.secret.key"
-            self._keys = Keys(settings.access_key, settings.secret_key, settings.session_token or None)
+            self._keys = Keys(
+                settings.access_key,
+                settings.secret_key.reveal(),
+                settings.session_token.reveal() if settings.session_token else None,
+            )
         elif not self._file:
             self.origin = "the environment"
             self._keys = _from_environment(environment)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from kbroker.config.catalogue import unknown
 from kbroker.config.settings import DAY, Long, declarations, setting, settings
-from kbroker.config.values import ConfigError
+from kbroker.config.values import ConfigError, Secret
 from kbroker.tiered.api import RemoteStorageError
 
 PREFIX: Final = "rsm.config."
@@ -61,8 +61,8 @@ class MinioSettings:
     secure: bool = setting(True, doc="Use TLS; the scheme of a URL in `endpoint` sets it too.")
     ca_file: str = setting("", doc="Trusted certificates (PEM), instead of the system's.")
     access_key: str = setting("", doc="The access key.")
-    secret_key: str = setting("", doc="The secret key.")
-    session_token: str = setting("", doc="The token of temporary keys.")
+    secret_key: Secret = setting(Secret(""), doc="The secret key.")
+    session_token: Secret = setting(Secret(""), doc="The token of temporary keys.")
     credentials_file: str = setting("", doc="A file with the keys, read again when it changes.")
     credentials_profile: str = setting("default", doc="The section of that file.")
     sign_payload: bool = setting(

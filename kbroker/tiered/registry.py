@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from kbroker.runtime.ports import Disk
-from kbroker.storage.checkpoint import read_file, write_atomically
+from kbroker.storage.checkpoint import parse_number, read_file, write_atomically
 from kbroker.tiered.api import TopicIdPartition
 from wire.types import uuid_from_text, uuid_to_text
 
@@ -47,10 +47,10 @@ def parse_partitions(text: str) -> tuple[frozenset[TopicIdPartition], frozenset[
         words = line.split(" ")
         if len(words) not in (3, 4) or words[3:] not in ([], [_MARK]):
             raise ValueError(f"line {line!r}")
-        found.append(TopicIdPartition(uuid_from_text(words[0]), words[2], int(words[1])))
+        found.append(TopicIdPartition(uuid_from_text(words[0]), words[2], parse_number(words[1], bits=32)))
         if len(words) == 4:
             removed.add(found[-1].topic_id)
-    if len(found) != int(lines[1]):
+    if len(found) != parse_number(lines[1]):
         raise ValueError(f"{lines[1]} entries announced, {len(found)} found")
     return frozenset(found), frozenset(removed)
 

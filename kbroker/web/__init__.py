@@ -5,6 +5,7 @@ live objects at the time of the request, in short pieces, so that the broker's c
 cannot be read later are counted as they occur: durations and errors of requests, and bytes received and sent.
 
     http.py         HTTP over a listener of the environment, with bounds (A)
+    gate.py         who may read the pages
     pages.py        maps paths to pages
     metrics.py      how a metric is declared; *_metrics.py declare them; exposition.py writes the page
     health.py       whether the node is alive, and ready

@@ -44,6 +44,11 @@ def ready(node: Observed) -> Reply:
     return _reply(_UNAVAILABLE if wrong else _OK, body)
 
 
+def without_details(reply: Reply) -> Reply:
+    """The same reply with only its status: problems and warnings name topics and paths."""
+    return _reply(reply.status, {"status": json.loads(b"".join(reply.pieces))["status"]})
+
+
 def problems(node: Observed) -> list[str]:
     """The reasons why this node is not ready; empty if it is ready."""
     broker = node.broker

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Final
 from urllib.parse import urlsplit
 
 import h11
@@ -30,18 +31,22 @@ import trio
 
 from kbroker.config.server import is_ip
 from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Part, Stream
 from kbroker.runtime.retrying import accept
 from kbroker.runtime.turns import Turns
+from kbroker.security.listener import Acceptor, HandshakeFailed
+from kbroker.web.gate import CHALLENGES, Gate
 
-TEXT = "text/plain; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
 OTHER = "other"
 """The path under which requests for unknown paths are counted."""
 
 _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 16 * 1024
+_LOG_INTERVAL_MS = 10_000
 _PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
 
@@ -53,7 +58,7 @@ class Limits:
     """Limits for clients of the pages, in bytes and milliseconds.
 
     idle_ms     from the end of one request to the first byte of the next
-    request_ms  from the first byte of a request to its last
+    request_ms  from the first byte of a request to its last, and for the TLS handshake
     send_ms     for reading one reply
     stall_ms    for reading the next 16 KiB of a reply
     """
@@ -82,6 +87,9 @@ class Reply:
 Page = Callable[[str], Reply]
 """Makes the reply to a request with this query: the part of its target after the question mark, "" without one."""
 Find = Callable[[str], Page | None]
+_UNAUTHORIZED: Final = (
+    "the token of kbroker.http.token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password"
+)
 
 
 class _Refused(Exception):
@@ -105,7 +113,8 @@ class _Connection:
 class HttpServer:
     """Serves pages on any number of listeners: run `serve` for each.
 
-    Shape  find maps a path to its page or None; names are host names of this server, in lower case
+    Shape  find maps a path to its page or None; names are host names of this server, in lower case; clients without
+           the token of the gate get only the pages that find_public finds
     Bound  max_connections, and for a moment one more while another connection is being closed
     """
 
@@ -118,15 +127,22 @@ class HttpServer:
         metrics: Metrics,
         names: Collection[str] = (),
         limits: Limits | None = None,
+        gate: Gate | None = None,
+        find_public: Find = lambda _path: None,
+        tls: Acceptor | None = None,
     ) -> None:
         self._env = env
         self._find = find
+        self._gate = gate
+        self._find_public = find_public
+        self._tls = tls
         self._turns = turns
         self._names = names
         self._limits = limits or Limits()
         # Ordered by the start of their wait, oldest first.
         self.connections: dict[_Connection, None] = {}
         self._requests = metrics.tally("http.requests")
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
         self._refused = metrics.counter("http.connections.refused")
 
     async def serve(self, listener: Listener) -> None:
@@ -156,6 +172,8 @@ class HttpServer:
     async def _serve(self, connection: _Connection) -> None:
         try:
             with connection.scope:
+                if self._tls is not None and not await self._secure(connection, self._tls):
+                    return
                 while await self._serve_one(connection):
                     connection.machine.start_next_cycle()
                     connection.is_waiting = True
@@ -169,6 +187,17 @@ class HttpServer:
         finally:
             connection.stream.close()
             del self.connections[connection]
+
+    async def _secure(self, connection: _Connection, tls: Acceptor) -> bool:
+        """Do the TLS handshake; False if it fails or takes too long."""
+        with trio.move_on_after(self._limits.request_ms / 1000):
+            try:
+                connection.stream, _ = await tls.accept(connection.stream)
+            except HandshakeFailed as error:
+                logger.debug("TLS handshake failed", peer=connection.stream.peer_host, error=error)
+            else:
+                return True
+        return False
 
     async def _serve_one(self, connection: _Connection) -> bool:
         """Answer one request; return whether the connection can serve another one."""
@@ -188,6 +217,8 @@ class HttpServer:
             reply = _plain(error.error_status_hint, "the request is malformed")
         connection.is_waiting = False
         self._requests.add(path, str(reply.status))
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            self._note_unauthorized(connection.stream.peer_host)
         if connection.machine.our_state not in _UNSENT:
             return False
         with_body = request is None or request.method != b"HEAD"
@@ -231,16 +262,24 @@ class HttpServer:
         if not self._is_own_name(request):
             raise _Refused(421, "unknown host name: use the server's IP address, or add the name to kbroker.http.hosts")
         path, query = _path_and_query(request.target)
-        page = self._find(path)
+        is_admitted = self._gate is None or self._gate.admits(_header(request, b"authorization"))
+        page = (self._find if is_admitted else self._find_public)(path)
+        if page is None and not is_admitted:
+            return OTHER, _plain(401, _UNAUTHORIZED, *CHALLENGES)
         if page is None:
             return OTHER, _plain(404, "no such page; / links to the others")
         if request.method not in _METHODS:
             return path, _plain(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
         return path, page(query)
 
+    def _note_unauthorized(self, peer: str) -> None:
+        left_out = self._log_limit.admit(peer, now_ms=self._env.now_ms())
+        if left_out is not None:
+            logger.warning("a request for the pages without a valid token", peer=peer, left_out=left_out)
+
     def _is_own_name(self, request: h11.Request) -> bool:
         """Whether the Host header names this server. A missing one is accepted: every browser sends it."""
-        host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
+        host = _header(request, b"host").decode("latin-1")
         name = host.rpartition(":")[0] if _PORT.search(host) else host
         name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
         return "." not in name or name.endswith(".localhost") or name in self._names or is_ip(name)
@@ -276,6 +315,11 @@ class HttpServer:
             if self._turns.due() or (isinstance(event, h11.Data) and not event.data):
                 await self._turns.next()
         return True
+
+
+def _header(request: h11.Request, wanted: bytes) -> bytes:
+    """The value of a request's first header of this name, b"" without one."""
+    return next((value for name, value in request.headers if name == wanted), b"")
 
 
 def _events(

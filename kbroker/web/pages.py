@@ -15,6 +15,7 @@ from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Listener
 from kbroker.web import details, exposition, health, state, state_page
 from kbroker.web.broker_metrics import count_isr_changes
+from kbroker.web.gate import gate_of
 from kbroker.web.http import TEXT, HttpServer, Page, Reply
 from kbroker.web.ports import Observed
 from kbroker.web.view import Asked, Views
@@ -39,13 +40,22 @@ async def serving_pages(node: Observed, listen: Listen) -> AsyncIterator[Callabl
         raise OSError(f"cannot listen on {address}: {error.strerror or error}") from error
     bound = listeners[0].host
     node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
-    logger.info("serving pages", url=f"http://{node.pages_address}/")
-    if not is_loopback(bound):
-        logger.warning("other machines can read the pages about this node: the pages have no authentication")
+    gate = gate_of(node.settings.observability, node.env.disk)
+    logger.info("serving pages", url=f"http://{node.pages_address}/", token=gate is not None)
+    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=False)):
+        logger.warning(f"other machines can reach the pages about this node: {lacking}", address=node.pages_address)
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)
     names = frozenset(name.lower() for name in hosts)
-    server = HttpServer(node.env, _pages(node).get, turns=node.turns, metrics=node.metrics, names=names)
+    server = HttpServer(
+        node.env,
+        _pages(node).get,
+        turns=node.turns,
+        metrics=node.metrics,
+        names=names,
+        gate=gate,
+        find_public=_public_pages(node).get,
+    )
     try:
         async with trio.open_nursery() as nursery:
             for listener in listeners:
@@ -70,6 +80,25 @@ def _pages(node: Observed) -> dict[str, Page]:
         "/state/partition": _checked(lambda query: details.partition_reply(node, query)),
         "/state/group": _checked(lambda query: details.group_reply(node, query)),
     }
+
+
+def _public_pages(node: Observed) -> dict[str, Page]:
+    """The pages for clients without the token: load balancers and container platforms ask them."""
+    return {
+        "/health": lambda _: health.without_details(health.ready(node)),
+        "/health/ready": lambda _: health.without_details(health.ready(node)),
+        "/health/live": lambda _: health.without_details(health.live(node)),
+    }
+
+
+def _lacking(*, has_token: bool, has_tls: bool) -> str:
+    """What clients on other machines lack for safety; "" if nothing."""
+    found = []
+    if not has_token:
+        found.append("everybody can read them, because kbroker.http.token is not set")
+    if not has_tls:
+        found.append("everybody on the way can read what is sent, because they have no TLS")
+    return "; ".join(found)
 
 
 def _checked(page: Page) -> Page:

@@ -75,10 +75,11 @@ def _accept_errors(node: Observed) -> float:
 
 @of_node(COUNTER, "kbroker_connections_closed_total", "reason")
 def _closed(node: Observed) -> Samples:
-    """Connections that the broker closed: for malformed requests (fault), because they were idle or stuck (delay), or
-    because memory ran out and their last progress was longest ago (memory).
+    """Connections that the broker closed: for malformed requests (fault), because they were idle or stuck (delay),
+    because too many were not authenticated yet (room), or because memory ran out and their last progress was longest
+    ago (memory).
     """
-    for reason in ("fault", "delay"):
+    for reason in ("fault", "delay", "room"):
         yield (reason,), node.metrics.counter(f"connections.closed_for_{reason}").value
     if node.server is not None:
         yield ("memory",), node.server.memory.evicted

@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 from uuid import UUID
 
+import pytest
+import trio
+
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import TopicIdPartition
 from kbroker.tiered.attachable import AttachablePartition, Until, attachable_partitions, events, stored_topics
@@ -130,6 +133,24 @@ async def test_a_leader_that_dies_early_leaves_the_attachment_to_the_next() -> N
         await record(cluster, partition, topic_id)
         await cluster.until(lambda: is_attached(cluster, 9))
         await read_all(cluster, 9)
+
+
+async def test_an_attachment_without_its_segments_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """`kbroker tier attach` was killed after it had created the topic."""
+    disk = await source()
+    partition = found_in(disk)
+
+    def waits() -> list[object]:
+        found = (vars(each) for each in caplog.records if "waits for the metadata of its last" in each.getMessage())
+        return [each["kbroker_fields"]["end_offset"] for each in found]
+
+    async with other_cluster(disk) as cluster:
+        topic_id = await create(cluster, partition)
+        await cluster.until(lambda: bool(waits()))
+        await trio.sleep(600)
+        assert waits() == [9], "once"
+        await record(cluster, partition, topic_id)
+        await cluster.until(lambda: is_attached(cluster, 9))
 
 
 async def test_expiry_and_deletion_leave_attached_objects() -> None:

@@ -11,6 +11,7 @@ import trio
 
 from kbroker.node import NodeFailed
 from kbroker.testing.disk import Fault, SimulatedDisk
+from kbroker.testing.env import MemoryThreads
 from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.tiered.api import RemoteStorageError, RetriableRemoteStorageError, StoreMisconfigured
 from kbroker.tiered.local import LocalRemoteStorage
@@ -214,6 +215,42 @@ async def test_a_probe_leaves_nothing_in_the_store(monkeypatch: pytest.MonkeyPat
         await until(lambda: len(CHECKS) == 2)
         await trio.sleep(1)
         assert disk.list("/tier") == []
+
+
+async def test_one_probe_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Topics that are made while the store hangs are probed together, once it answers."""
+    disk, hanging, run_blocking = SimulatedDisk(), trio.Event(), MemoryThreads.run_blocking
+    asked: list[str] = []
+
+    async def run(threads: MemoryThreads, function: Any, *words: Any) -> Any:
+        if function.__name__.startswith("check_"):
+            asked.append(function.__name__)
+            await hanging.wait()
+        return await run_blocking(threads, function, *words)
+
+    monkeypatch.setattr(Store, "disk", disk, raising=False)
+    async with memory_broker(disk, settings=NAMED) as broker:
+        monkeypatch.setattr(MemoryThreads, "run_blocking", run)
+        client = await broker.connect()
+        for number in range(5):
+            await create_topic(client, f"t{number}", settings=TIERED)
+            await trio.sleep(60)
+        assert asked == ["check_store"]
+        monkeypatch.setitem(globals(), "ERROR", RetriableRemoteStorageError("down"))
+        hanging.set()
+        await trio.sleep(60)
+        assert asked == ["check_store"] * 2
+    assert [fields["topics"] for _, event, fields in logged(caplog) if event == NEW_TOPICS] == ["t0", "t1, t2, t3, t4"]
+
+
+async def test_a_restart_checks_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = await disk_with_tiered_segments()
+    disk.rename("/data-tier", "/tier")
+    monkeypatch.setattr(Store, "disk", disk, raising=False)
+    async with memory_broker(disk, settings=NAMED) as broker:
+        await read_all(await broker.connect(), "orders", 4)
+        await trio.sleep(60)
+    assert len(CHECKS) == 1
 
 
 async def test_a_store_that_cannot_be_written_is_named(

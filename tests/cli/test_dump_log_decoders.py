@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -63,6 +64,48 @@ def test_the_metadata_log_and_its_snapshots_are_decoded(run: Run, tmp_path: Path
         'SnapshotFooter {"version":0}',
     ]
     assert "Snapshot end offset: 3, epoch: 4" in done.lines
+
+
+def test_metadata_are_dumped_without_secrets(run: Run, tmp_path: Path) -> None:
+    canary = "canary-4711"
+    secret = metadata.ConfigRecord(
+        resource_type=4, resource_name="1", name="listener.name.a.ssl.key.password", value=canary
+    )
+    deleted = metadata.ConfigRecord(resource_type=4, resource_name="1", name="ssl.key.password", value=None)
+    public = metadata.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="5")
+    credential = metadata.UserScramCredentialRecord(
+        name="alice",
+        mechanism=1,
+        salt=canary.encode(),
+        stored_key=canary.encode(),
+        server_key=canary.encode(),
+        iterations=4096,
+    )
+    values = [encode_record(each, 0) for each in (secret, deleted, public, credential)]
+    for words in ((), ("--format", "json")):
+        (tmp_path / LOG).write_bytes(build_batch([Record(-1, 1, None, value) for value in values]))
+        done = run("dump-log", "--cluster-metadata-decoder", *words, "--files", tmp_path / LOG)
+        assert done.code == 0
+        assert canary not in done.out
+        assert b64encode(canary.encode()).decode() not in done.out
+    assert [json.loads(line)["value"]["data"] for line in done.lines if '"kind":"record"' in line] == [
+        {
+            "resourceType": 4,
+            "resourceName": "1",
+            "name": "listener.name.a.ssl.key.password",
+            "value": "(redacted)",
+        },
+        {"resourceType": 4, "resourceName": "1", "name": "ssl.key.password", "value": None},
+        {"resourceType": 2, "resourceName": "orders", "name": "retention.ms", "value": "5"},
+        {
+            "name": "alice",
+            "mechanism": 1,
+            "salt": "(redacted)",
+            "storedKey": "(redacted)",
+            "serverKey": "(redacted)",
+            "iterations": 4096,
+        },
+    ]
 
 
 def test_json_holds_decoded_records_as_objects(run: Run, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_error_for_a_misspelt_key_suggests_the_nearest(key: str, nearest: st
         ("controller.quorum.bootstrap.servers=a:1", "a:1 is not this node's own controller listener"),
         ("zookeeper.connect=localhost", "was removed in Apache Kafka 4.0"),
         ("leader.replication.throttled.rate=1", "can only be set while the broker runs"),
-        ("listener.name.plaintext.max.connections=1", "for one listener are not implemented yet"),
+        ("listener.name.plaintext.max.connections=1", "only those of security are implemented"),
         ("node.id=1\nbroker.id=2", "node.id=1 and broker.id=2 are the same setting"),
         ("max.connections.per.ip=0", "can be zero only if max.connections.per.ip.overrides"),
         ("log.retention.minutes=0", "must be unlimited"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.config.values import InvalidValue, Kind, Value, parse, to_text
+from kbroker.config.values import InvalidValue, Kind, Secret, Value, parse, to_text
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_any_text_gives_a_value_or_an_invalid_value(kind: Kind, text: str) -> No
         value = parse("k", kind, text)
     except InvalidValue:
         return
-    assert isinstance(value, bool | int | float | str | tuple)
+    assert isinstance(value, bool | int | float | str | tuple | Secret)

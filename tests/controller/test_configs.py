@@ -173,31 +173,43 @@ def test_w11_a_request_with_too_many_changes_is_refused() -> None:
     assert [code for code, _ in alter(cluster, *resources, broker)] == [0] * 3
 
 
+def replace(cluster: Cluster, configs: dict[str, str | None]) -> int:
+    """The older request for topic a."""
+    values = [legacy.AlterableConfig(name=key, value=value) for key, value in configs.items()]
+    changed = legacy.AlterConfigsResource(resource_type=TOPIC, resource_name="a", configs=values)
+    (result,) = cluster.ask(legacy.AlterConfigsRequest(resources=[changed], validate_only=False)).responses
+    return result.error_code
+
+
 def test_alter_configs_replaces_all_overrides() -> None:
     cluster = Cluster()
     cluster.create(topic("a", configs={"retention.ms": "5", "cleanup.policy": "compact"}))
-
-    def replace(configs: dict[str, str | None]) -> int:
-        request = legacy.AlterConfigsRequest(
-            resources=[
-                legacy.AlterConfigsResource(
-                    resource_type=TOPIC,
-                    resource_name="a",
-                    configs=[legacy.AlterableConfig(name=key, value=value) for key, value in configs.items()],
-                )
-            ],
-            validate_only=False,
-        )
-        (result,) = cluster.ask(request).responses
-        return result.error_code
-
-    assert replace({"retention.ms": "9"}) == 0
+    assert replace(cluster, {"retention.ms": "9"}) == 0
     assert cluster.image.topic_configs("a") == {"retention.ms": "9"}
-    assert replace({"nonsense": "9"}) == 40
-    assert replace({"retention.ms": None}) == 42
+    assert replace(cluster, {"nonsense": "9"}) == 40
+    assert replace(cluster, {"retention.ms": None}) == 42
     assert cluster.image.topic_configs("a") == {"retention.ms": "9"}
-    assert replace({}) == 0
+    assert replace(cluster, {}) == 0
     assert cluster.image.topic_configs("a") == {}
+
+
+def test_alter_configs_keeps_settings_that_kafka_does_not_have() -> None:
+    """Otherwise stock clients would drop leases, and could not change attached topics."""
+    own = {
+        "kbroker.attached.end.offsets": "0:5",
+        "kbroker.attached.leader.epoch": "3",
+        "kbroker.read.only": "true",
+        "kbroker.retention.leases": "x;1;2;0:0",
+    }
+    cluster = Cluster()
+    cluster.create(topic("a", configs={**own, "retention.ms": "5"}))
+    assert replace(cluster, {"cleanup.policy": "compact"}) == 0
+    assert cluster.image.topic_configs("a") == {**own, "cleanup.policy": "compact"}
+    assert replace(cluster, {"kbroker.read.only": "false", "kbroker.attached.leader.epoch": "4"}) == 40
+    assert replace(cluster, {"kbroker.read.only": "false", "kbroker.retention.leases": ""}) == 0
+    assert cluster.image.topic_configs("a") == {
+        **own, "kbroker.read.only": "false", "kbroker.retention.leases": ""
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "code"), [("1", 0), ("", 0), ("2", 0), ("3", 102), ("x", 42)])

@@ -136,6 +136,17 @@ def test_a_consumer_takes_its_group_from_a_file(run: Run, at: list[str], contain
     assert "from-file" in run("kafka-consumer-groups", *at, "--list").stdout.split()
 
 
+def test_an_explicit_offset_counts_more_than_the_reset(run: Run, at: list[str]) -> None:
+    run("kafka-console-producer", *at, "--topic", "placed", input="0\n1\n2\n")
+    reset = ["--topic", "placed", "--command-property", "auto.offset.reset=earliest"]
+    read = [*at, *reset, "--max-messages", "1", "--timeout-ms", "20000"]
+    assert run("kafka-console-consumer", *read, "--partition", "0", "--offset", "2").stdout == "2\n"
+    assert run("kafka-console-consumer", *read).stdout == "0\n"
+    beginning = [*at, "--topic", "placed", "--from-beginning", "--partition", "0"]
+    refused = run("kafka-console-consumer", *beginning, "--offset", "2", status=1)
+    assert "Can't simultaneously specify --from-beginning" in refused.stderr
+
+
 def test_a_line_without_a_key_fails(run: Run, at: list[str]) -> None:
     words = ["--topic", "keyed", "--property", "parse.key=true", "--property", "key.separator=:"]
     assert "no key" in run("kafka-console-producer", *at, *words, status=1, input="word\n").stderr

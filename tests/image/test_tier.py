@@ -25,7 +25,7 @@ def container(tmp_path: Path) -> Container:
 def test_the_tier_in_the_volume_is_not_taken_for_topics(container: Container) -> None:
     with container.running(container.kafka / "run", **QUICK) as running:
         log = running.wait_for(READY)
-        assert "setting name=rsm.config.dir value=(hidden)" in log
+        assert "setting name=rsm.config.dir value=[hidden]" in log
         with running.client() as client:
             configs = [CreatableTopicConfig(name=key, value=text) for key, text in TIERED.items()]
             topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=configs)
@@ -65,7 +65,7 @@ def test_variables_configure_a_store_and_the_log_hides_its_keys(container: Conta
         log = running.wait_for(READY)
         assert running.stop() == 0
     assert "setting name=remote.log.storage.manager.class.name value=minio" in log
-    assert "setting name=rsm.config.secret.key value=(hidden)" in log
+    assert "setting name=rsm.config.secret.key value=[hidden]" in log
     assert "swordfish" not in log
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import trio
@@ -121,6 +122,7 @@ async def controller_site(
     *,
     max_batch_bytes: int = MAX_BATCH_BYTES,
     network: MemoryNetwork | None = None,
+    authorizer: Any = None,
     **overrides: object,
 ) -> AsyncIterator[Site]:
     """Run a controller that is no broker, with metadata settings, until the block ends; on a new network by default."""
@@ -160,7 +162,8 @@ async def controller_site(
             cluster_id=CLUSTER_ID,
             metrics=metrics,
             turns=turns,
-            authorizer=authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
+            authorizer=authorizer
+            or authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         site = Site(controller, env, disk)
         try:

@@ -288,9 +288,10 @@ async def test_t1_a_wrong_clock_is_named_and_changes_nothing(
     caplog.set_level("INFO")
     member = Member(site.env.network)
     site.env.wall_jump_ms = -days * 24 * 3_600_000
-    async with member.running():
+    async with member.running() as node:
         await trio.sleep(60)
         assert not fenced(site)
+        assert node.broker.env.ahead_ms // 3_600_000 == max(0, days) * 24  # deletion by age counts without it
         (line,) = lines()
         assert "differ" in line
         site.env.wall_jump_ms = 0

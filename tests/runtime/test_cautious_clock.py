@@ -17,6 +17,7 @@ class Clocks:
     def __init__(self) -> None:
         self.elapsed_ms = 0
         self.set_by_ms = 0
+        self.ahead_ms = 0
         self.reports: list[str] = []
         self.cautious = CautiousClock(self, report=self.reports.append)
 
@@ -84,3 +85,12 @@ def test_t2_small_corrections_add_up() -> None:
         clocks.after(5 * MINUTE_MS)
     assert clocks.after(5 * MINUTE_MS) == clocks.elapsed_ms + clocks.set_by_ms
     assert clocks.reports == []
+
+
+def test_t2_a_clock_that_is_wrong_from_the_start_gives_way_to_the_controllers() -> None:
+    clocks = Clocks()
+    clocks.set_by_ms = clocks.ahead_ms = YEAR_MS
+    clocks.cautious = CautiousClock(clocks, report=clocks.reports.append)  # it starts now, and sees no jump
+    assert clocks.after(10 * HOUR_MS) == 10 * HOUR_MS
+    clocks.set_by_ms = clocks.ahead_ms = 0
+    assert clocks.after(HOUR_MS) == 11 * HOUR_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.listener import OPEN, ListenerSecurity
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.testing.disk import SimulatedDisk
@@ -205,6 +206,7 @@ async def serving(
     logged_errors: int = 0,
     handlers: Mapping[int, Handler[Any]] = HANDLERS,
     quotas: ClientQuotas | None = None,
+    security: Callable[[Env, Settings], ListenerSecurity] = lambda env, settings: OPEN,
 ) -> AsyncIterator[Rig]:
     """A server with these settings (`key=value`), which runs until the block ends and logs as many errors as given."""
     env: Env = MemoryEnv(SimulatedDisk()) if in_memory else RealEnv()
@@ -222,7 +224,7 @@ async def serving(
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         listener = await env.listen("127.0.0.1", 0)
-        server.add(listener, name="PLAINTEXT")
+        server.add(listener, name="PLAINTEXT", security=security(env, loaded))
         rig = Rig(env, server, listener, broker, metrics)
         try:
             yield rig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config.leases import Lease, fault, held_from
+from kbroker.config.leases import MAX_AHEAD_MS, Lease, fault, held_from
 from kbroker.storage.log_config import LogConfig
 from tests.storage.test_retention import fill, names, open_log
 
@@ -43,6 +43,13 @@ def test_no_renewal_extends_a_lease_beyond_the_limit() -> None:
     held = entries(Lease("a", 0, 10 * DAY_MS, {0: 7}))
     assert held_from(held, 0, DAY_MS - 1, max_ms=DAY_MS) == 7
     assert held_from(held, 0, DAY_MS, max_ms=DAY_MS) is None
+
+
+def test_a_lease_from_the_future_holds_no_longer() -> None:
+    held = entries(Lease("a", DAY_MS, 10 * DAY_MS, {0: 7}))
+    assert held_from(held, 0, DAY_MS - MAX_AHEAD_MS - 1, max_ms=DAY_MS) is None
+    assert held_from(held, 0, DAY_MS - MAX_AHEAD_MS, max_ms=DAY_MS) == 7, "clocks differ a little"
+    assert held_from(held, 0, 2 * DAY_MS, max_ms=DAY_MS) is None
 
 
 def test_retention_keeps_what_is_leased_and_what_follows(tmp_path: Path) -> None:

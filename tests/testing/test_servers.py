@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -188,6 +191,19 @@ def test_an_advanced_clock_makes_retention_due(server: Server) -> None:
     assert wait_until(lambda: not server.records(topic), 60)
 
 
+def test_an_advanced_clock_leaves_other_threads_their_connections(server: Server) -> None:
+    """The broker closes idle connections; each thread notices it before it asks the next time."""
+    topic = server.create_topic("kept", partitions=2, config={"retention.ms": -1})
+    produce(server, topic, b"a")
+    with ThreadPoolExecutor(1) as other:
+        client = other.submit(lambda: server.client).result()
+        other.submit(server.records, topic).result()
+        server.clock.advance(HOUR_S)
+        assert len(server.records(topic)) == 1
+        assert len(other.submit(server.records, topic).result()) == 1
+        assert other.submit(lambda: server.client).result() is client
+
+
 def test_a_group_is_waited_for(server: Server) -> None:
     with pytest.raises(TimeoutError, match="it is Dead with 0 members"):
         server.wait_for_group("nobody", timeout=0.1)
@@ -271,6 +287,23 @@ def test_a_killed_broker_of_a_cluster_comes_back() -> None:
         cluster.clock.advance(HOUR_S)
         cluster.create_topic("b")
         assert len(cluster.bootstrap_servers.split(",")) == 2
+
+
+def test_a_cluster_that_starts_only_in_part_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third process cannot be started: the machine has no more of them, or no memory."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def third_fails(*words: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if len(started) == 2:
+            raise BlockingIOError(errno.EAGAIN, "no more processes")
+        started.append(start(*words, **named))
+        return started[-1]
+
+    monkeypatch.setattr(node_process.subprocess, "Popen", third_fails)
+    with pytest.raises(BlockingIOError), brokers(3, data_dir=tmp_path):
+        pass
+    assert [each.returncode for each in started] == [-signal.SIGKILL] * 2
 
 
 def test_a_broker_ends_with_the_process_of_its_test() -> None:

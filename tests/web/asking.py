@@ -38,11 +38,13 @@ class Browser:
     async def connect(cls, env: Env) -> Browser:
         return cls(await env.connect(*ADDRESS))
 
-    async def get(self, path: str, *, method: str = "GET", body: bytes = b"") -> Got:
+    async def get(self, path: str, *, method: str = "GET", body: bytes = b"", authorization: str | None = None) -> Got:
         """Send a request and read the reply; the connection can be reused."""
         if self.machine.our_state is not h11.IDLE:
             self.machine.start_next_cycle()
         headers = [("Host", "x"), *([("Content-Length", str(len(body)))] if body else [])]
+        if authorization is not None:
+            headers.append(("Authorization", authorization))
         request = self.machine.send(h11.Request(method=method, target=path, headers=headers))
         ended = self.machine.send(h11.Data(data=body)), self.machine.send(h11.EndOfMessage())
         await self.stream.send([part for part in (request, *ended) if part])
@@ -78,10 +80,10 @@ class Browser:
         return data
 
 
-async def get(env: Env, path: str, *, method: str = "GET") -> Got:
+async def get(env: Env, path: str, *, method: str = "GET", authorization: str | None = None) -> Got:
     """Request a page on a new connection."""
     browser = await Browser.connect(env)
     try:
-        return await browser.get(path, method=method)
+        return await browser.get(path, method=method, authorization=authorization)
     finally:
         browser.stream.close()

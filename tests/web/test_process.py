@@ -7,6 +7,10 @@ import socket
 from http.client import HTTPConnection
 from pathlib import Path
 
+import pytest
+
+from kbroker.cli import CommandFailed
+from kbroker.cli._tier_why import broker_state
 from tests.broker_process import BrokerProcess, serve_and_fail
 
 
@@ -16,11 +20,21 @@ def free_port() -> int:
         return port
 
 
-def test_serve_http_serves_pages_on_loopback_until_the_broker_stops(tmp_path: Path) -> None:
-    port = free_port()
+def test_serve_http_serves_pages_on_loopback_until_the_broker_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, token = free_port(), "a-token-of-the-environment"
+    monkeypatch.setenv("KBROKER_HTTP_TOKEN", token)
     with BrokerProcess(tmp_path / "data", "--http", f":{port}") as broker:
         pages = HTTPConnection("127.0.0.1", port, timeout=20)
         pages.request("GET", "/metrics")
+        response = pages.getresponse()
+        assert (response.status, b"token" in response.read()) == (401, True)
+        assert broker_state(f"http://127.0.0.1:{port}/") == {}
+        monkeypatch.delenv("KBROKER_HTTP_TOKEN")
+        with pytest.raises(CommandFailed, match="the pages need a token: set KBROKER_HTTP_TOKEN"):
+            broker_state(f"127.0.0.1:{port}")
+        pages.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
         assert b"\nprocess_resident_memory_bytes " in pages.getresponse().read()
         pages.request("GET", "/health")
         assert json.load(pages.getresponse())["status"] == "ready"
@@ -30,6 +44,7 @@ def test_serve_http_serves_pages_on_loopback_until_the_broker_stops(tmp_path: Pa
         errors = broker.stop_and_read_errors()
         assert f"serving pages url=http://127.0.0.1:{port}/" in errors
         assert "other machines" not in errors
+        assert token not in errors
         pages.close()
 
 

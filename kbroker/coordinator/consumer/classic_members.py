@@ -80,7 +80,7 @@ def join(context: Context, group: ConsumerGroup, request: JoinGroupRequest, call
         classic=migrating.classic_metadata(request.session_timeout_ms, protocols),
     )
     names_changed = store_member(context, group, old, new)
-    has_changed = regexes.update(context, group, old, new) is not regexes.Status.UNCHANGED or names_changed
+    has_changed = regexes.update(context, group, old, new, caller) is not regexes.Status.UNCHANGED or names_changed
     change = raise_epoch(context, group, old, new, raises=has_changed)
     owned = _owned(subscription, context.image)
     if replaced is not None and migrating.becomes_classic_with(context, group, replaced):

@@ -64,7 +64,7 @@ def consumer_group_heartbeat(
         )
     new = _told(old, request, caller)
     names_changed = store_member(context, group, old, new)
-    regex = regexes.update(context, group, old, new)
+    regex = regexes.update(context, group, old, new, caller)
     change = raise_epoch(context, group, old, new, raises=names_changed or regex is regexes.Status.RESOLVED)
     epoch, target = update_target(context, change)
     has_changed = names_changed or regex is not regexes.Status.UNCHANGED

@@ -2,7 +2,8 @@
 
 The group stores which topics each expression matches. A thread matches all topics against all expressions of a group:
 when an expression is new, when there are new topics, and every `group.consumer.regex.refresh.interval.ms`; at most once
-in ten seconds. Matching releases the interpreter's lock.
+in ten seconds. Matching releases the interpreter's lock. Topics that the member whose heartbeat causes this may not
+describe do not match.
 
 The time to match is linear in the topic's name, but proportional to the size of the compiled expression; and compiling
 holds the lock. Therefore expressions that are long, deep or repetitive are refused as invalid before they are compiled:
@@ -15,7 +16,7 @@ Source: TopicRegexResolver and maybeUpdateRegularExpressions of Apache Kafka 4.3
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -25,7 +26,7 @@ from kbroker.coordinator.consumer.group import UNRESOLVED, ConsumerGroup, Resolv
 from kbroker.coordinator.consumer.member import ConsumerMember
 from kbroker.coordinator.consumer.records import epoch_record, regex_record
 from kbroker.coordinator.consumer.subscribing import metadata_hash, subscriptions_after
-from kbroker.coordinator.context import Context, Write
+from kbroker.coordinator.context import Caller, Context, Write
 from kbroker.coordinator.timers import nothing
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError
@@ -114,7 +115,7 @@ def require_valid(regex: str, name: str = "SubscribedTopicRegex") -> Regex:
     raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
 
 
-def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> Status:
+def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, caller: Caller) -> Status:
     """Note that a member has changed its expression, and have the expressions of the group matched if it is time."""
     before, after = old.subscribed_topic_regex or "", new.subscribed_topic_regex or ""
     status, counts = Status.UNCHANGED, group.subscriptions.regexes
@@ -131,7 +132,7 @@ def update(context: Context, group: ConsumerGroup, old: ConsumerMember, new: Con
     if (is_new or counts) and group.group_id not in context.resolving:
         regexes = subscriptions_after(group, old, new).regexes
         if regexes and (is_new or _is_stale(context, group, len(regexes))) and _is_time(context, group):
-            _resolve(context, group, tuple(regexes))
+            _resolve(context, group, tuple(regexes), caller)
     return status
 
 
@@ -147,10 +148,10 @@ def _is_stale(context: Context, group: ConsumerGroup, count: int) -> bool:
     return context.timestamp_ms > last.timestamp_ms + context.settings.group_consumer_regex_refresh_interval_ms
 
 
-def _resolve(context: Context, group: ConsumerGroup, regexes: tuple[str, ...]) -> None:
+def _resolve(context: Context, group: ConsumerGroup, regexes: tuple[str, ...], caller: Caller) -> None:
     group_id = group.group_id
     context.resolving.add(group_id)
-    finish = partial(_finish, context, group_id, context.timestamp_ms)
+    finish = partial(_finish, context, group_id, context.timestamp_ms, caller.may_describe)
     context.jobs.append((partial(_match, regexes, context.image), finish))
     context.writes.append(Write(nothing, lambda _: context.resolving.discard(group_id)))
 
@@ -168,7 +169,9 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
     return _Found(topics, image.offset)
 
 
-def _finish(context: Context, group_id: str, started_ms: int, found: _Found) -> None:
+def _finish(
+    context: Context, group_id: str, started_ms: int, may_describe: Callable[[str], bool] | None, found: _Found
+) -> None:
     """Store the topics of the expressions; raise the group epoch if they are others than before."""
     context.resolving.discard(group_id)
     group = context.groups.get(group_id)
@@ -176,9 +179,11 @@ def _finish(context: Context, group_id: str, started_ms: int, found: _Found) -> 
         return
     subscriptions = group.subscriptions.copy()
     raises_epoch = False
-    for regex, topics in found.topics.items():
+    for regex, matching in found.topics.items():
         if not subscriptions.regexes[regex]:
             continue
+        # Not in the thread, because ACLs change on the event loop.
+        topics = matching if may_describe is None else frozenset(filter(may_describe, matching))
         before = group.resolved.get(regex, UNRESOLVED).topics
         if before != topics:
             raises_epoch = True

@@ -1,0 +1,50 @@
+"""Slows down clients that guess passwords, by address, without slowing down others at the same address much.
+
+Two means: the answer to a failed login comes late, and later with each further failure; and an address may fail ten
+times in a second, after which its attempts wait before they are checked. A login that succeeds costs nothing, so that
+one client with a wrong password does not lock out the others on its host. Clients on the broker's machine only get
+the first delay: suites of tests make many failures on purpose.
+
+Source  row X1 of the fault list; connection.failed.authentication.delay.ms of Apache Kafka
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.config.listeners import is_loopback
+
+MAX_ADDRESSES: Final = 10_000
+FREE_FAILURES: Final = 5
+FORGOTTEN_AFTER_MS: Final = 60_000
+FAILURE_COSTS_MS: Final = 100
+BURST_MS: Final = 1_000
+
+
+class FailedLogins:
+    """The recent failures of each address. Bound: MAX_ADDRESSES; beyond that the oldest failure is forgotten.
+
+    Units  all times in milliseconds of monotonic time
+    """
+
+    def __init__(self, *, delay_ms: int, max_delay_ms: int) -> None:
+        self._delay_ms = delay_ms
+        self._max_delay_ms = max(delay_ms, max_delay_ms)
+        self._of: dict[str, tuple[int, int, int]] = {}  # failures, time of the last one, time until they are paid
+
+    def pause_ms(self, address: str, now_ms: int) -> int:
+        """How long an attempt waits before it is checked."""
+        found = self._of.get(address)
+        return 0 if found is None else max(0, found[2] - BURST_MS - now_ms)
+
+    def note(self, address: str, now_ms: int) -> int:
+        """Note a failure; return how long its answer waits."""
+        if is_loopback(address):
+            return self._delay_ms
+        failures, last_ms, paid_ms = self._of.pop(address, (0, now_ms, now_ms))
+        failures = 1 if now_ms - last_ms >= FORGOTTEN_AFTER_MS else failures + 1
+        if len(self._of) >= MAX_ADDRESSES:
+            del self._of[next(iter(self._of))]
+        self._of[address] = failures, now_ms, max(paid_ms, now_ms) + FAILURE_COSTS_MS
+        doubled = self._delay_ms << min(max(0, failures - FREE_FAILURES), 20)
+        return min(doubled, self._max_delay_ms)

@@ -1,0 +1,152 @@
+"""The public keys of an issuer of tokens, from a file or a URL that the operator has set.
+
+The keys are read at the first login, again after the refresh time, and at most once in the longest pause because a
+token names an unknown key, so that clients cannot make the broker ask the issuer often. If a read fails, the known keys
+stay in use, and the next read waits for a growing pause. Redirects are not followed, and an answer has a largest size.
+
+Blocking: called in the one thread of the mechanism.
+
+Source  RFC 7517; RefreshingHttpsJwks of Apache Kafka 4.3.1
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from kbroker.config.listeners import is_loopback
+from kbroker.config.sasl import SaslSettings
+from kbroker.config.values import ConfigError
+from kbroker.runtime.event_log import get_logger
+from kbroker.security.sasl import AuthenticationFailed
+
+MAX_BYTES: Final = 1 << 20
+MAX_KEYS: Final = 100
+MAX_CANDIDATES: Final = 8
+"""So many keys are tried for a token without a key's id."""
+TIMEOUT_S: Final = 3.0
+MIN_RSA_BITS: Final = 2048
+
+logger = get_logger(__name__)
+
+
+class UnreadableKeys(Exception):
+    """The keys cannot be read now."""
+
+
+def checked_url(settings: SaslSettings) -> SplitResult | None:
+    """The URL of the keys, None without one. Errors: ConfigError."""
+    text = settings.sasl_oauthbearer_jwks_endpoint_url
+    if text is None:
+        return None
+    url = urlsplit(text)
+    host = url.hostname or ""
+    is_local = host == "localhost" or is_loopback(host)
+    if url.scheme == "http" and not is_local and not settings.kbroker_sasl_oauthbearer_http:
+        raise ConfigError(
+            "sasl.oauthbearer.jwks.endpoint.url: with http everybody in the network can replace the keys; use https, "
+            "or allow it with kbroker.sasl.oauthbearer.http=true"
+        )
+    is_file = url.scheme == "file" and url.path and not host
+    if not is_file and (url.scheme not in ("http", "https") or not host or url.username is not None):
+        raise ConfigError("sasl.oauthbearer.jwks.endpoint.url is not a URL with https or file")
+    return url
+
+
+class IssuerKeys:
+    """See the module docstring. now_ms is monotonic."""
+
+    def __init__(
+        self,
+        settings: SaslSettings,
+        url: SplitResult,
+        read_file: Callable[[str, int], bytes],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._url = url
+        self._read_file = read_file
+        self._now_ms = now_ms
+        self._keys: list[Any] = []
+        self._expires_ms = self._next_ms = now_ms()
+        self._pause_ms = 0
+
+    def find(self, key_id: str | None) -> list[Any]:
+        """The keys with this id, or the first ones without an id. Errors: AuthenticationFailed."""
+        now_ms = self._now_ms()
+        found = self._matching(key_id)
+        if (not found or now_ms >= self._expires_ms) and now_ms >= self._next_ms:
+            self._refresh(now_ms)
+            found = self._matching(key_id)
+        if not found:
+            raise AuthenticationFailed("the issuer has no key with the id that the token names")
+        return found
+
+    def _matching(self, key_id: str | None) -> list[Any]:
+        return [key for key in self._keys if key_id is None or key.key_id == key_id][:MAX_CANDIDATES]
+
+    def _refresh(self, now_ms: int) -> None:
+        given = self._settings
+        longest_ms = given.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms
+        self._next_ms = now_ms + longest_ms
+        try:
+            self._keys = usable_keys(self._read())
+        except (UnreadableKeys, OSError, http.client.HTTPException, ValueError) as error:
+            first_ms = given.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms
+            self._pause_ms = min(longest_ms, max(first_ms, 2 * self._pause_ms))
+            self._next_ms = self._now_ms() + self._pause_ms
+            logger.warning("cannot read the keys of OAUTHBEARER; will retry", url=self._url.geturl(), why=error)
+        else:
+            self._pause_ms = 0
+            self._expires_ms = now_ms + given.sasl_oauthbearer_jwks_endpoint_refresh_ms
+
+    def _read(self) -> bytes:
+        url = self._url
+        if url.scheme == "file":
+            data = self._read_file(unquote(url.path), MAX_BYTES + 1)
+        else:
+            kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+            connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
+            try:
+                connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+                answer = connection.getresponse()
+                if answer.status != http.client.OK:
+                    raise UnreadableKeys(f"the answer has status {answer.status}")
+                data, deadline_ms = b"", self._now_ms() + 1000 * TIMEOUT_S
+                while len(data) <= MAX_BYTES and (more := answer.read1(MAX_BYTES)):
+                    data += more
+                    if self._now_ms() >= deadline_ms:
+                        raise UnreadableKeys("the answer is too slow")
+            finally:
+                connection.close()
+        if len(data) > MAX_BYTES:
+            raise UnreadableKeys(f"there are more than {MAX_BYTES} bytes")
+        return data
+
+
+def usable_keys(data: bytes) -> list[Any]:
+    """The keys of a JWK set that can check signatures; others are left out. Errors: UnreadableKeys, ValueError."""
+    import jwt  # noqa: PLC0415  (an optional dependency)
+
+    contents = json.loads(data)
+    listed = contents.get("keys") if isinstance(contents, dict) else None
+    if not isinstance(listed, list) or len(listed) > MAX_KEYS:
+        raise UnreadableKeys(f"it is not a list of at most {MAX_KEYS} keys")
+    found = []
+    for each in listed:
+        if (
+            isinstance(each, Mapping)
+            and each.get("kty") in ("RSA", "EC")
+            and each.get("use", "sig") == "sig"
+            and "d" not in each
+        ):
+            try:
+                key = jwt.PyJWK(dict(each))
+            except (jwt.PyJWTError, ValueError, TypeError, AttributeError):
+                continue
+            if each["kty"] == "EC" or key.key.key_size >= MIN_RSA_BITS:
+                found.append(key)
+    return found

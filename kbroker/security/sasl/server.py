@@ -1,0 +1,169 @@
+"""The mechanisms of one listener: makes them from the settings, and runs the slow ones in threads.
+
+Hashing and checks of signatures run in threads of their own, at most two for passwords and one for tokens, so that many
+logins delay neither requests nor the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Final
+
+from kbroker.config import Settings
+from kbroker.config.jaas import LoginModule, parse_jaas
+from kbroker.config.sasl import SaslSettings
+from kbroker.config.values import ConfigError
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
+from kbroker.runtime.net_ports import Env
+from kbroker.security.sasl import AuthenticationFailed, Exchange, Step
+from kbroker.security.sasl.failures import FailedLogins
+from kbroker.security.sasl.plain import PlainExchange, PlainUsers
+from kbroker.security.sasl.scram import MECHANISMS as SCRAM
+from kbroker.security.sasl.scram import CredentialStore, ScramExchange, ScramUsers
+
+_HASHING_THREADS: Final = 2
+_LOG_INTERVAL_MS: Final = 10_000
+_USER: Final = "user_"
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+    **dict.fromkeys(SCRAM, "ScramLoginModule"),
+}
+
+logger = get_logger(__name__)
+
+
+class SaslServer:
+    """Authenticates the clients of one listener.
+
+    Shape  mechanisms are those that the listener offers; max_receive_bytes bounds a request before authentication
+    """
+
+    def __init__(self, env: Env, settings: Settings, listener: str, store: CredentialStore) -> None:
+        """Errors: ConfigError."""
+        given = settings.for_listener(SaslSettings, listener)
+        self.listener = listener
+        self.mechanisms = given.sasl_enabled_mechanisms
+        self.max_receive_bytes = given.sasl_server_max_receive_size
+        self.failures = FailedLogins(
+            delay_ms=given.connection_failed_authentication_delay_ms,
+            max_delay_ms=given.kbroker_failed_authentication_max_delay_ms,
+        )
+        self.env = env
+        self._begin: dict[str, Callable[[], Exchange]] = {}
+        self._max_reauth_ms: dict[str, int] = {}
+        self._hashing = env.threads(_HASHING_THREADS)
+        self._tokens = env.threads(1)
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
+        for name in self.mechanisms:
+            if name not in _MODULES:
+                raise ConfigError(
+                    f"sasl.enabled.mechanisms: the listener {listener} would offer {name}, which is not supported; "
+                    f"choose among {', '.join(_MODULES)}"
+                )
+            own = settings.for_listener(SaslSettings, listener, mechanism=name)
+            self._max_reauth_ms[name] = own.connections_max_reauth_ms
+            module = login_module(settings, listener, name)
+            # Clients do not know it, and it is the same on all brokers and after a restart.
+            secret = hashlib.sha256(repr(sorted(module.options.items())).encode()).digest()
+            self._begin[name] = self._beginner(name, own, module, ScramUsers(store, secret))
+        if not self.mechanisms:
+            raise ConfigError(f"sasl.enabled.mechanisms: the listener {listener} needs a mechanism")
+
+    def _beginner(
+        self, name: str, given: SaslSettings, module: LoginModule, users: ScramUsers
+    ) -> Callable[[], Exchange]:
+        if name in SCRAM:
+            return lambda: ScramExchange(SCRAM[name], users, self.env.new_uuid().hex)
+        if name == "PLAIN":
+            passwords = {
+                option.removeprefix(_USER): password
+                for option, password in module.options.items()
+                if option.startswith(_USER)
+            }
+            known = PlainUsers(passwords, users if given.kbroker_sasl_plain_scram_credentials else None)
+            return lambda: PlainExchange(known)
+        return _oauth(self.env, given, self.listener)
+
+    def begin(self, mechanism: str) -> Exchange:
+        """A login with one of the listener's mechanisms."""
+        return self._begin[mechanism]()
+
+    async def respond(self, exchange: Exchange, token: bytes, host: str) -> Step:
+        """Have a mechanism answer a token of the client at an address. Errors: AuthenticationFailed."""
+        while pause_ms := self.failures.pause_ms(host, self.env.now_ms()):
+            await self.env.sleep_ms(pause_ms)
+        if not exchange.is_slow:
+            return exchange.respond(token)
+        threads = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
+        return await threads.run_blocking(exchange.respond, token)
+
+    def on_failure(self, mechanism: str, host: str, why: AuthenticationFailed) -> int:
+        """Note and log a failed login; return how long the answer waits, in milliseconds."""
+        now_ms = self.env.now_ms()
+        left_out = self._log_limit.admit(host, now_ms=now_ms)
+        if left_out is not None:
+            logger.warning(
+                "login failed", listener=self.listener, mechanism=mechanism, peer=host, why=why, left_out=left_out
+            )
+        return self.failures.note(host, now_ms)
+
+    def session_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
+        """How long a session may last, None for ever. Units: expires_ms is wall time."""
+        limits = [] if expires_ms is None else [max(0, expires_ms - self.env.timestamp_ms())]
+        if (longest_ms := self._max_reauth_ms[mechanism]) > 0:
+            limits.append(longest_ms)
+        return min(limits, default=None)
+
+
+def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModule:
+    """The login module of a mechanism on a listener. Errors: ConfigError if PLAIN has none, or it cannot be read."""
+    key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    text = settings.layers.text(key)
+    if text is None:
+        if mechanism == "PLAIN":
+            raise ConfigError(
+                f"{key} is missing: it lists the users of PLAIN on the listener {listener}, as in "
+                'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="password"; '
+                "(a file of java.security.auth.login.config is not read)"
+            )
+        return LoginModule(_MODULES[mechanism], {})
+    found = parse_jaas(text, key=key)
+    if found.name != _MODULES[mechanism]:
+        raise ConfigError(f"{key}: {mechanism} needs {_MODULES[mechanism]}, not {found.name}")
+    return found
+
+
+def _oauth(env: Env, given: SaslSettings, listener: str) -> Callable[[], Exchange]:
+    from kbroker.security.sasl.jwks import IssuerKeys, checked_url  # noqa: PLC0415  (most brokers need neither)
+    from kbroker.security.sasl.oauth import OauthExchange, TokenRules  # noqa: PLC0415
+
+    url = checked_url(given)
+    if url is None and not given.kbroker_sasl_oauthbearer_unsecured:
+        raise ConfigError(
+            f"sasl.oauthbearer.jwks.endpoint.url is missing: OAUTHBEARER on the listener {listener} needs the keys "
+            "that sign tokens; kbroker.sasl.oauthbearer.unsecured=true accepts tokens without a signature, for tests"
+        )
+    if given.kbroker_sasl_oauthbearer_unsecured:
+        logger.warning(
+            "OAUTHBEARER accepts tokens without a signature: every client can be any user", listener=listener
+        )
+    keys = None
+    if url is not None:
+        if find_spec("jwt") is None or find_spec("cryptography") is None:
+            raise ConfigError("OAUTHBEARER needs PyJWT and cryptography: pip install 'kbroker[security]'")
+        keys = IssuerKeys(given, url, partial(_read, env), env.now_ms)
+    rules = TokenRules(given, keys, env.timestamp_ms)
+    return lambda: OauthExchange(rules)
+
+
+def _read(env: Env, path: str, max_bytes: int) -> bytes:
+    file = env.disk.open(path, writable=False)
+    try:
+        return file.pread(min(max_bytes, file.size()), 0)
+    finally:
+        file.close()

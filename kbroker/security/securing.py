@@ -1,0 +1,135 @@
+"""The security of a node: that of each of its listeners, and that of its connections to other nodes.
+
+Certificates are renewed when the dynamic settings of the broker change, on SIGHUP, and when a look at the files every
+kbroker.tls.reload.interval.ms finds a change. A node without TLS does not import `ssl`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.config import Settings
+from kbroker.config.listeners import Listener, is_loopback
+from kbroker.config.sasl import SaslSettings
+from kbroker.config.tls import TlsSettings
+from kbroker.config.values import ConfigError
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.net_ports import Env
+from kbroker.security.connecting import PeerSecurity
+from kbroker.security.listener import ListenerSecurity
+from kbroker.security.sasl.scram import CredentialStore
+
+if TYPE_CHECKING:
+    from kbroker.security.sasl.peer import PeerLogin
+    from kbroker.security.sasl.server import SaslServer
+    from kbroker.security.server_tls import ServerTls
+
+logger = get_logger(__name__)
+
+
+class NodeSecurity:
+    """See the module docstring. The constructor reads files: call it in a thread. Errors: ConfigError.
+
+    Shape   credentials is where the node says, when it has loaded its metadata, which users of SCRAM there are
+            inter_broker and controllers are what the other nodes' listeners of these kinds expect, None without TLS
+            and SASL
+    """
+
+    def __init__(self, env: Env, settings: Settings) -> None:
+        self._env = env
+        self._settings = settings
+        self._wanted = trio.Event()
+        self._tls: dict[str, ServerTls] = {}
+        listeners = settings.listeners
+        own = [one.name for one in (*listeners.bound, *listeners.controllers)]
+        peers = [name for name in (listeners.inter_broker_name, listeners.controller_name) if name is not None]
+        for name in dict.fromkeys([*own, *peers]):
+            if listeners.protocols[name].endswith("SSL"):
+                self._tls[name] = self._server_tls(name, accepts=name in own)
+        self.credentials = CredentialStore()
+        self._sasl = {
+            one.name: self._sasl_server(one)
+            for one in (*listeners.bound, *listeners.controllers)
+            if listeners.protocols[one.name].startswith("SASL_")
+        }
+        self.inter_broker = self._peer(listeners.inter_broker_name, is_controller=False)
+        self.controllers = self._peer(listeners.controller_name, is_controller=True)
+
+    def of(self, name: str) -> ListenerSecurity:
+        """The security of one of this node's listeners."""
+        return ListenerSecurity(self._settings.listeners.protocols[name], self._tls.get(name), self._sasl.get(name))
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether anything here has certificates."""
+        return bool(self._tls)
+
+    def request_renewal(self, settings: Settings | None = None) -> None:
+        """Have `run` look at the files and at new settings, if there are some."""
+        self._settings = settings or self._settings
+        self._wanted.set()
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings whose certificates cannot be used; reads files. Errors: ConfigError."""
+        for name, tls in self._tls.items():
+            wanted = settings.for_listener(TlsSettings, name)
+            if wanted != self._settings.for_listener(TlsSettings, name):
+                try:
+                    tls.check(wanted)
+                except (ConfigError, OSError) as error:
+                    raise ConfigError(f"listener {name}: {error}") from error
+
+    async def run(self) -> None:
+        """Renew certificates, forever; ends at once if there are none."""
+        interval_ms = self._settings.limits.kbroker_tls_reload_interval_ms
+        while self._tls:
+            with trio.move_on_after(interval_ms / 1000):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            for name, tls in self._tls.items():
+                await tls.renew(self._settings.for_listener(TlsSettings, name))
+
+    def _server_tls(self, name: str, *, accepts: bool) -> ServerTls:
+        from kbroker.security.server_tls import ServerTls  # noqa: PLC0415  (imports ssl)
+
+        threads = self._env.threads(self._settings.limits.kbroker_max_tls_handshakes)
+        try:
+            return ServerTls(self._env, name, self._settings.for_listener(TlsSettings, name), threads, accepts=accepts)
+        except (ConfigError, OSError) as error:
+            raise ConfigError(f"listener {name}: {error}") from error
+
+    def _sasl_server(self, listener: Listener) -> SaslServer:
+        from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
+
+        settings = self._settings
+        made = SaslServer(self._env, settings, listener.name, self.credentials)
+        if "PLAIN" in made.mechanisms and settings.listeners.protocols[listener.name] == "SASL_PLAINTEXT":
+            if not settings.for_listener(SaslSettings, listener.name).kbroker_sasl_plain_without_tls:
+                raise ConfigError(
+                    f"listeners: {listener.name} would send the passwords of PLAIN over the network as they are; use "
+                    "SASL_SSL or SCRAM, or allow it with kbroker.sasl.plain.without.tls=true"
+                )
+            if listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host)):
+                logger.warning(
+                    "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS",
+                    listener=listener.name,
+                )
+        return made
+
+    def _peer(self, name: str | None, *, is_controller: bool) -> PeerSecurity | None:
+        if name is None or (protocol := self._settings.listeners.protocols[name]) == "PLAINTEXT":
+            return None
+        login = self._peer_login(name, is_controller=is_controller) if protocol.startswith("SASL_") else None
+        return PeerSecurity(protocol, self._tls.get(name), login)
+
+    def _peer_login(self, name: str, *, is_controller: bool) -> PeerLogin:
+        from kbroker.security.sasl.peer import PeerLogin, peer_login  # noqa: PLC0415
+
+        try:
+            return peer_login(self._settings, name, is_controller=is_controller)
+        except ConfigError as error:
+            if is_controller and not self._settings.server.is_controller:
+                raise
+            return PeerLogin("", {}, str(error))  # a single node never connects to others

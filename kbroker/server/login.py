@@ -1,0 +1,97 @@
+"""Lets a connection of a listener with SASL send requests only after a login, and until its session expires.
+
+Before that it admits ApiVersions, SaslHandshake and SaslAuthenticate, in this order, and tokens without a header after
+version 0 of SaslHandshake. Everything else closes the connection; what comes instead of a token is answered with
+ILLEGAL_SASL_STATE first, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable
+from math import inf
+from typing import Final
+
+import trio
+
+from kbroker.handlers import CloseConnection, Context
+from kbroker.runtime.net_ports import Part
+from kbroker.security.sasl import AuthenticationFailed
+from kbroker.security.sasl.session import SaslSession, State
+from kbroker.server.dispatch import Dispatcher, Unfinished
+from wire.errors import ErrorCode
+
+_API_VERSIONS: Final = 18
+_HANDSHAKE: Final = 17
+_AUTHENTICATE: Final = 36
+_LENGTH: Final = struct.Struct(">i")
+
+Begun = list[Part] | Unfinished | None
+
+
+class Login:
+    """The gate in front of the dispatcher of one connection.
+
+    deadline  ends the first login; None after it
+    """
+
+    def __init__(self, dispatcher: Dispatcher, session: SaslSession, context: Context) -> None:
+        self.session = session
+        self._dispatcher = dispatcher
+        self.deadline: trio.CancelScope | None = None
+        self._has_versions = False
+        context.sasl = session
+
+    def begin(self, frame: memoryview, context: Context) -> Awaitable[Begun]:
+        """As `Dispatcher.begin`, for a client that has logged in or does so."""
+        session = self.session
+        is_handshake = len(frame) > 1 and frame[0] == 0 and frame[1] == _HANDSHAKE
+        if session.is_complete and not is_handshake:
+            if session.is_expired:
+                raise CloseConnection("the session has expired and the client has not logged in again")
+            return self._dispatcher.begin(frame, context)
+        return self._log_in(frame, context)
+
+    async def _log_in(self, frame: memoryview, context: Context) -> Begun:
+        session = self.session
+        if self.session.has_failed:
+            raise CloseConnection("a request after a failed login")
+        if session.state is State.TOKENS and session.takes_raw_tokens:
+            answer: Begun = await self._take_raw_token(frame)
+        else:
+            api_key, version = (int.from_bytes(frame[at : at + 2], "big") for at in (0, 2))
+            if session.state is State.TOKENS and api_key != _AUTHENTICATE:
+                answer = self._dispatcher.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
+                session.fail(ErrorCode.ILLEGAL_SASL_STATE)
+            elif session.state is State.HANDSHAKE and not self._is_expected(api_key, version):
+                raise CloseConnection(f"a request with api key {api_key} before the login")
+            else:
+                answer = await self._dispatcher.begin(frame, context)
+        if session.has_failed:
+            if session.delay_ms:
+                if self.deadline is not None:
+                    self.deadline.deadline = inf  # the client has been in time
+                with trio.CancelScope() as scope, context.waiting(scope):
+                    await session.server.env.sleep_ms(session.delay_ms)
+            if answer is None:
+                raise CloseConnection("the login failed")
+            context.stopping = True  # the connection sends the answer, and closes
+        elif session.is_complete:
+            context.principal = session.principal
+        return answer
+
+    def _is_expected(self, api_key: int, version: int) -> bool:
+        if api_key == _HANDSHAKE:
+            return True
+        if api_key != _API_VERSIONS or self._has_versions:
+            return False
+        # A client whose version is not served asks again with the one that the answer names.
+        self._has_versions = version in self._dispatcher.handlers[_API_VERSIONS].versions
+        return True
+
+    async def _take_raw_token(self, frame: memoryview) -> Begun:
+        try:
+            step, _ = await self.session.authenticate(bytes(frame))
+        except AuthenticationFailed:
+            return None
+        return [_LENGTH.pack(len(step.token)) + step.token]

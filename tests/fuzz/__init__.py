@@ -1,0 +1,16 @@
+"""Coverage-guided fuzzing of everything that reads bytes from a peer or from a disk.
+
+    python -m tests.fuzz                          all targets, 2,000 runs each
+    python -m tests.fuzz requests --runs 100000
+    python -m tests.fuzz --seconds 600            ten minutes, shared between the targets by weight
+    python -m tests.fuzz batches --input FILE     run one input again, without atheris
+    python -m tests.fuzz all --seconds 600 --keep keep what reaches new code, in tests/fuzz/corpus
+
+A target (target.py) is a function of bytes. It returns if the bytes are accepted or refused with a declared error, and
+raises anything else. Each run is also bounded in CPU time and in memory. atheris (libFuzzer) mutates the inputs and
+keeps those that reach new code in `wire` and `kbroker`, including the generated codecs.
+
+tests/fuzz/corpus has one text file for each target, with an input in base64 on each line. More seeds are made at the
+start: frames of real clients (tests/wire/fixtures/captured) and our own encodings of every class and version. The tests
+in this folder run all of these without atheris, with exact bounds: executed lines, and bytes allocated.
+"""

@@ -1,0 +1,31 @@
+"""The seeds and the kept inputs of every fuzz target, with exact bounds on the work and the memory of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.target import Target, allocated_bytes, executed_lines, inputs, kept
+from tests.fuzz.targets import TARGETS
+
+JUDGED = [target for target in TARGETS.values() if target.lines[0]]
+MOST_INPUTS = 250
+"""A bound on the file of a target in the repository."""
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_inputs_meet_no_undeclared_error(target: Target) -> None:
+    found = inputs(target)
+    assert found
+    for data in found:
+        target.run(data)
+    assert len(kept(target.name)) <= MOST_INPUTS
+
+
+@pytest.mark.parametrize("target", JUDGED, ids=[target.name for target in JUDGED])
+def test_work_and_memory_are_in_proportion_to_the_input(target: Target) -> None:
+    """W4, W6, W7: executed lines and allocated bytes, which are the same on every machine."""
+    for data in inputs(target)[:: max(1, len(inputs(target)) // 150)]:
+        target.run(data)  # compiles the codec
+        lines, allocated = executed_lines(target.run, data), allocated_bytes(target.run, data)
+        assert lines <= target.lines[0] + target.lines[1] * len(data), data.hex()
+        assert allocated <= target.allocated[0] + target.allocated[1] * len(data), data.hex()

@@ -1,0 +1,107 @@
+"""What fuzzing found, each with its smallest input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.controller.quorum_state import parse_quorum_state
+from kbroker.handlers.controller import elect_leaders
+from kbroker.handlers.find_coordinator import find_coordinator
+from kbroker.metadata.errors import UnusableMetadata
+from kbroker.storage.checkpoint import parse_number, parse_offsets
+from kbroker.storage.directory_names import CLEAN_SHUTDOWN
+from kbroker.storage.formatting import parse_identity, read_clean_shutdown
+from kbroker.storage.leader_epoch import parse_epochs
+from kbroker.testing.disk import SimulatedDisk
+from kbroker.tiered.api import RemoteStorageError
+from kbroker.tiered.layout import MANIFEST, Manifest, object_name
+from wire.codec import encode
+from wire.errors import ErrorCode
+from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.types import uuid_to_text
+
+DEEP = b"[" * 100_000
+
+
+def test_every_version_of_elect_leaders_can_be_refused() -> None:
+    """Version 0 has no error code at the top: the refusal could not be encoded."""
+    asked = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
+    for version in range(3):
+        refusal = elect_leaders.refusal(asked, ErrorCode.NOT_CONTROLLER, version)
+        assert refusal.error_code == (ErrorCode.NOT_CONTROLLER if version else 0)
+        assert refusal.replica_election_results[0].partition_result[0].error_code == ErrorCode.NOT_CONTROLLER
+        assert encode(refusal, version)
+
+
+def test_a_find_coordinator_without_keys_can_be_refused() -> None:
+    """From version 4 on the refusal could not be encoded."""
+    for version in range(4, 7):
+        refusal = find_coordinator.refusal(FindCoordinatorRequest(), ErrorCode.COORDINATOR_NOT_AVAILABLE, version)
+        assert encode(refusal, version)
+
+
+@pytest.mark.parametrize("word", ["1_0", "+1", " 1", "1e3", "\u0661", "--1", "-", "", str(1 << 63), "9" * 5_000])
+def test_d3_d4_checkpoints_take_plain_numbers_of_64_bits_only(word: str) -> None:
+    with pytest.raises(ValueError, match=r"number|exceeds"):
+        parse_number(word)
+    with pytest.raises(ValueError, match=r"number|exceeds|line"):
+        parse_offsets(f"0\n1\norders 0 {word}\n")
+
+
+@pytest.mark.parametrize("line", ["0 1_000", f"{1 << 31} 5", f"0 {1 << 63}", "-5 7", "0 -7"])
+def test_d4_impossible_leader_epochs_are_malformed(line: str) -> None:
+    with pytest.raises(ValueError, match=r"number|exceeds|follow"):
+        parse_epochs(f"0\n1\n{line}\n")
+
+
+def test_d12_a_node_id_beyond_32_bits_is_malformed() -> None:
+    with pytest.raises(ValueError, match="exceeds"):
+        parse_identity(f"version=1\ncluster.id=c\nnode.id={1 << 40}\ndirectory.id={uuid_to_text(UUID(int=7))}\n")
+
+
+@pytest.mark.parametrize(
+    "content", [DEEP, b"[]", b'{"data_version":0,"leaderId":0,"leaderEpoch":99999999999,"votedId":-1}']
+)
+def test_c4_a_damaged_quorum_state_stops_the_start(content: bytes) -> None:
+    with pytest.raises(UnusableMetadata):
+        parse_quorum_state(content, "quorum-state")
+
+
+@pytest.mark.parametrize(
+    "content", [DEEP, b'{"brokerEpoch":Infinity}', b'{"brokerEpoch":1e300}', b'{"brokerEpoch":"x"}']
+)
+def test_a_damaged_clean_shutdown_marker_counts_as_none(content: bytes) -> None:
+    disk = SimulatedDisk()
+    disk.make_directory("/d")
+    file = disk.open(f"/d/{CLEAN_SHUTDOWN}", create=True)
+    file.pwrite(content, 0)
+    file.close()
+    assert read_clean_shutdown(disk, "/d") == -1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"end_offset": 1 << 63},
+        {"broker_id": 1 << 31},
+        {"segment_leader_epochs": [[1 << 31, 0]]},
+        {"max_timestamp_ms": 1 << 70},
+    ],
+)
+def test_m7_a_manifest_with_numbers_that_no_record_can_hold_is_refused(changed: dict[str, Any]) -> None:
+    document = {
+        "version": 1, "cluster_id": "c", "topic": "t", "topic_id": uuid_to_text(UUID(int=1)), "partition": 0,
+        "segment_id": uuid_to_text(UUID(int=2)), "start_offset": 0, "end_offset": 9, "max_timestamp_ms": 1,
+        "broker_id": 1, "event_timestamp_ms": 1, "segment_leader_epochs": [[0, 0]], "segment_size_in_bytes": 5,
+        "txn_index_empty": True, "files": {},
+    }  # fmt: skip
+    whole = Manifest.parse(json.dumps(document).encode())
+    name = object_name(whole.metadata, MANIFEST)
+    assert Manifest.parse_named(json.dumps(document).encode(), name) == whole
+    with pytest.raises(RemoteStorageError, match="impossible"):
+        Manifest.parse_named(json.dumps(document | changed).encode(), name)

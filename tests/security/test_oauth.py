@@ -1,0 +1,340 @@
+"""OAUTHBEARER: which tokens are accepted, and where their keys come from."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import settings as how
+from hypothesis import strategies as st
+
+from kbroker.config.sasl import SaslSettings
+from kbroker.config.values import ConfigError
+from kbroker.security.sasl import AuthenticationFailed
+from kbroker.security.sasl.jwks import MAX_BYTES, IssuerKeys, UnreadableKeys, checked_url, usable_keys
+from kbroker.security.sasl.oauth import OauthExchange, TokenRules
+
+NOW_S = 1_800_000_000
+CLAIMS: dict[str, Any] = {
+    "sub": "al", "aud": ["kafka", "x"], "iss": "https://issuer", "iat": NOW_S, "exp": NOW_S + 60, "scope": "a b",
+}  # fmt: skip
+SETTINGS = SaslSettings(
+    sasl_oauthbearer_expected_audience=("kafka",), sasl_oauthbearer_expected_issuer="https://issuer"
+)
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+EC = ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(key: Any, key_id: str, **more: str) -> dict[str, Any]:
+    algorithm = (
+        jwt.algorithms.ECAlgorithm if isinstance(key, ec.EllipticCurvePrivateKey) else jwt.algorithms.RSAAlgorithm
+    )
+    return {**json.loads(algorithm.to_jwk(key.public_key())), "kid": key_id, **more}
+
+
+JWKS = json.dumps({"keys": [jwk(RSA, "r"), jwk(EC, "e"), jwk(OTHER_RSA, "o"), jwk(WEAK_RSA, "weak")]}).encode()
+
+
+class FixedKeys:
+    def find(self, key_id: str | None) -> list[Any]:
+        found = [key for key in usable_keys(JWKS) if key_id in (None, key.key_id)]
+        if not found:
+            raise AuthenticationFailed("no key")
+        return found
+
+
+def token(key: Any = RSA, key_id: str | None = "r", algorithm: str = "RS256", **claims: Any) -> str:
+    headers = {} if key_id is None else {"kid": key_id}
+    given = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
+    return jwt.encode(given, key, algorithm=algorithm, headers=headers)
+
+
+def rules(settings: SaslSettings = SETTINGS, now_s: float = NOW_S) -> TokenRules:
+    return TokenRules(settings, FixedKeys(), lambda: int(now_s * 1000))
+
+
+def refused(text: str, settings: SaslSettings = SETTINGS, now_s: float = NOW_S) -> str:
+    with pytest.raises(AuthenticationFailed) as raised:
+        rules(settings, now_s).check(text)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "key_id", "algorithm"),
+    [(RSA, "r", "RS256"), (RSA, "r", "PS256"), (RSA, None, "RS256"), (EC, "e", "ES256"), (EC, None, "ES256")],
+)
+def test_a_valid_token_names_its_user(key: Any, key_id: str | None, algorithm: str) -> None:
+    assert rules().check(token(key, key_id, algorithm)) == ("al", (NOW_S + 60) * 1000)
+
+
+def part(content: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
+
+
+def unsecured(alg: str = "none", **claims: Any) -> str:
+    return f"{part({'alg': alg})}.{part({**CLAIMS, **claims})}."
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (unsecured(), "algorithm"),
+        (unsecured("None"), "algorithm"),
+        (unsecured("nOnE"), "algorithm"),
+        (f"{part({'alg': ['none']})}.{part(CLAIMS)}.", "algorithm"),
+        (token(OTHER_RSA, "r"), "signature"),
+        (token(OTHER_RSA, "unknown"), "no key"),
+        (token(RSA, "e"), "no key fits"),  # another type of key
+        (token(RSA, "r", "RS512"), "algorithm"),  # not in the list
+        (token()[:-3], "signature"),
+        (token().rpartition(".")[0], "not a JWT"),
+        (token() + "." + token(), "not a JWT"),
+        ("a" * 70_000, "not a JWT"),
+        (f"{part([])}.{part(CLAIMS)}.", "cannot be read"),
+        (f"{'x' * 5}.{part(CLAIMS)}.", "cannot be read"),
+        (token(aud="other"), "audience"),
+        (token(aud=None), "audience"),
+        (token(aud=["other", 5]), "audience"),
+        (token(iss="https://evil"), "issuer"),
+        (token(iss=None), "issuer"),
+        (token(sub=None), "no user"),
+        (token(sub=" "), "no user"),
+        (token(exp=None), "exp"),
+        (token(iat=None), "iat"),
+        (token(scope=7), "scope"),
+        (token(exp=NOW_S - 30), "expired"),
+        (token(nbf=NOW_S + 31), "not valid yet"),
+    ],
+)  # fmt: skip
+def test_x8_a_token_is_refused(text: str, reason: str) -> None:
+    assert reason in refused(text)
+
+
+def test_x8_a_key_of_the_set_is_no_secret_of_hmac() -> None:
+    """An attacker signs with HS256, and with the public key as the secret."""
+    public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    import hashlib
+    import hmac
+
+    signed = f"{part({'alg': 'HS256', 'kid': 'r'})}.{part(CLAIMS)}"
+    mac = base64.urlsafe_b64encode(hmac.digest(public, signed.encode(), hashlib.sha256)).rstrip(b"=").decode()
+    assert "algorithm" in refused(f"{signed}.{mac}")
+
+
+def test_x8_a_header_cannot_name_a_key_or_a_place() -> None:
+    evil = {"jwk": jwk(OTHER_RSA, "r"), "jku": "https://evil/keys", "x5u": "https://evil/cert", "kid": "../../r"}
+    assert "no key" in refused(jwt.encode(CLAIMS, OTHER_RSA, algorithm="RS256", headers=evil))
+    assert "signature" in refused(jwt.encode(CLAIMS, OTHER_RSA, algorithm="RS256", headers=evil | {"kid": "r"}))
+    assert "extension" in refused(jwt.encode(CLAIMS, RSA, algorithm="RS256", headers={"kid": "r", "crit": ["x"]}))
+
+
+def test_x8_clocks_may_differ_by_the_skew() -> None:
+    assert rules(now_s=NOW_S + 60 + 29.9).check(token()).user == "al"
+    assert "expired" in refused(token(), now_s=NOW_S + 60 + 30)
+    assert rules().check(token(nbf=NOW_S + 30)).user == "al"
+
+
+def test_claims_with_other_names_are_read() -> None:
+    given = SaslSettings(sasl_oauthbearer_sub_claim_name="azp", sasl_oauthbearer_scope_claim_name="scp")
+    assert rules(given).check(token(azp="service", scp=["a"], sub=None, aud=None, iss=None)).user == "service"
+
+
+def test_tokens_without_a_signature_need_a_setting() -> None:
+    given = SaslSettings(kbroker_sasl_oauthbearer_unsecured=True)
+    check = TokenRules(given, None, lambda: NOW_S * 1000).check
+    assert check(unsecured()).user == "al"
+    for bad in (unsecured() + "AAAA", unsecured(exp=NOW_S - 60), unsecured(sub=""), token()):
+        with pytest.raises(AuthenticationFailed):
+            check(bad)
+
+
+def first(text: str, header: str = "n,,") -> bytes:
+    return f"{header}\x01auth=Bearer {text}\x01\x01".encode()
+
+
+def test_the_exchange_of_rfc_7628() -> None:
+    assert OauthExchange(rules()).respond(first(token())) == (b"", "al", (NOW_S + 60) * 1000)
+    assert OauthExchange(rules()).respond(first(token(), "n,a=al,")).user == "al"
+    exchange = OauthExchange(rules())
+    assert exchange.respond(first("a.b.c")).token == b'{"status":"invalid_token"}'
+    for message in (b"\x01", first(token())):  # a good token after a bad one does not help
+        with pytest.raises(AuthenticationFailed):
+            exchange.respond(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Bearer a.b.c\x01", b"y,,\x01auth=Bearer a.b.c\x01\x01",
+     b"n,,\x01auth=Basic a.b.c\x01\x01", b"n,,\x01auth=Bearer a.b.c\x01auth=Bearer a.b.c\x01\x01",
+     b"n,,\x01auth=Bearer \xff\x01\x01", b"n,,\x01auth=Bearer " + b"a" * 200_000 + b"\x01\x01"],
+)  # fmt: skip
+def test_a_message_of_another_form_is_refused(message: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        OauthExchange(rules()).respond(message)
+
+
+def test_a_token_acts_for_its_user_only() -> None:
+    exchange = OauthExchange(rules())
+    assert exchange.respond(first(token(), "n,a=admin,")).user is None
+
+
+@how(deadline=None, max_examples=60)
+@given(st.data())
+def test_x8_no_changed_token_is_accepted(data: st.DataObject) -> None:
+    text = token()
+    at = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:at] + data.draw(st.sampled_from("Az09-_.")) + text[at + 1 :]
+    # The last characters of a part may have bits that do not count.
+    if (
+        base64.urlsafe_b64decode(changed.rpartition(".")[2] + "==")
+        != base64.urlsafe_b64decode(text.rpartition(".")[2] + "==")
+        or changed.rpartition(".")[0] != text.rpartition(".")[0]
+    ):
+        refused(changed)
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "is_good"),
+    [
+        ("https://issuer/keys?x=1", True), ("file:///etc/keys.json", True), ("http://localhost:8080/keys", True),
+        ("http://127.0.0.1/keys", True), ("http://issuer/keys", False), ("ftp://issuer/keys", False),
+        ("file://host/keys", False), ("keys.json", False), ("https:///keys", False), ("https://al:pw@issuer/", False),
+    ],
+)  # fmt: skip
+def test_x8_keys_come_only_from_places_that_can_be_trusted(url: str, is_good: bool) -> None:
+    given = SaslSettings(sasl_oauthbearer_jwks_endpoint_url=url)
+    if is_good:
+        assert checked_url(given) == urlsplit(url)
+    else:
+        with pytest.raises(ConfigError):
+            checked_url(given)
+    if url == "http://issuer/keys":
+        assert checked_url(SaslSettings(sasl_oauthbearer_jwks_endpoint_url=url, kbroker_sasl_oauthbearer_http=True))
+
+
+class Place:
+    """A file with keys that counts how often it is read."""
+
+    def __init__(self, contents: bytes | Exception = JWKS) -> None:
+        self.contents = contents
+        self.reads = 0
+        self.now_ms = 0
+        url = urlsplit("file:///keys.json")
+        self.keys = IssuerKeys(SaslSettings(), url, self.read, lambda: self.now_ms)
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        assert path == "/keys.json"
+        self.reads += 1
+        if isinstance(self.contents, Exception):
+            raise self.contents
+        return self.contents[:max_bytes]
+
+    def knows(self, key_id: str | None) -> bool:
+        try:
+            return bool(self.keys.find(key_id))
+        except AuthenticationFailed:
+            return False
+
+
+def test_keys_are_read_once_in_the_refresh_time() -> None:
+    place = Place()
+    assert place.knows("r")
+    assert place.knows("e")
+    place.now_ms = 3_599_999
+    assert place.knows("r")
+    assert place.reads == 1
+    place.now_ms = 3_600_000
+    place.contents = json.dumps({"keys": [jwk(EC, "e")]}).encode()
+    assert not place.knows("r")
+    assert place.reads == 2
+
+
+def test_x8_unknown_keys_cannot_make_the_broker_ask_often() -> None:
+    place = Place()
+    for index in range(1_000):
+        place.now_ms += 100
+        assert not place.knows(f"unknown{index}")
+    assert place.reads <= 11  # in 100 s
+    assert place.knows("r")
+
+
+def test_known_keys_stay_if_a_read_fails_and_pauses_grow() -> None:
+    place = Place()
+    assert place.knows("r")
+    place.contents = OSError("gone")
+    place.now_ms = 3_600_000
+    reads = []
+    for _ in range(300):
+        assert place.knows("r")
+        reads.append(place.reads)
+        place.now_ms += 100
+    assert 7 <= place.reads <= 12  # 0.1, 0.2, 0.4 ... 10 s
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"[]", b"{", b'{"keys": 5}', json.dumps({"keys": [{}] * 101}).encode(), b" " * (MAX_BYTES + 1)],
+)
+def test_unusable_keys_are_not_taken(contents: bytes) -> None:
+    place = Place(contents)
+    assert not place.knows(None)
+    if contents.strip():
+        with pytest.raises((UnreadableKeys, ValueError)):
+            usable_keys(contents)
+
+
+def test_keys_for_other_purposes_are_left_out() -> None:
+    secret = {"kty": "oct", "k": "AAAA", "kid": "h"}
+    listed = [secret, {"kty": "RSA"}, 5, jwk(RSA, "enc", use="enc"), jwk(WEAK_RSA, "weak"), jwk(RSA, "r", use="sig")]
+    assert [key.key_id for key in usable_keys(json.dumps({"keys": listed}).encode())] == ["r"]
+
+
+@pytest.fixture
+def issuer() -> Iterator[Callable[[str], IssuerKeys]]:
+    """A server with keys, a redirect to them, and too many bytes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/redirect":
+                self.send_response(302)
+                self.send_header("Location", "/keys")
+                self.end_headers()
+                return
+            data = JWKS if self.path == "/keys" else b" " * (MAX_BYTES + 10)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield lambda path: IssuerKeys(SaslSettings(), urlsplit(url + path), lambda *_: b"", lambda: 0)
+        server.shutdown()
+        thread.join()
+
+
+def test_keys_are_read_over_http_without_redirects(issuer: Callable[[str], IssuerKeys]) -> None:
+    assert issuer("/keys").find("r")
+    for path in ("/redirect", "/large"):
+        with pytest.raises(AuthenticationFailed):
+            issuer(path).find("r")

@@ -1,0 +1,127 @@
+"""Secrets appear in no output of a broker and its commands, and what it writes is private (row K15)."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from kbroker.config.catalogue import BROKER
+from kbroker.config.values import Kind
+from tests.broker_process import BrokerProcess
+from tests.web.test_process import free_port
+from wire.errors import ErrorCode
+from wire.messages.describe_cluster import DescribeClusterRequest
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+CANARY = "canary-8f14e45f"
+TOKEN = f"{CANARY}-token-of-the-pages"
+PASSWORDS = [name for name, one in BROKER.items() if one.kind is Kind.PASSWORD and name != "kbroker.http.token"]
+DYNAMIC = "listener.name.plaintext.ssl.key.password"
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path) -> Path:
+    """A file with a canary in every setting that holds a secret."""
+    lines = [f"{name}={CANARY}-{number}" for number, name in enumerate(PASSWORDS)]
+    jaas = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="{CANARY}-jaas";'
+    lines += [
+        f"rsm.config.secret.key={CANARY}-rsm",
+        f"rlmm.config.sasl.jaas.config={CANARY}-rlmm",
+        f"listener.name.plaintext.scram-sha-256.sasl.jaas.config={jaas}",
+        f"kbroker.http.token={TOKEN}",
+    ]
+    path = tmp_path / "server.properties"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def run(*words: object) -> str:
+    """What a command prints, whether or not it fails."""
+    command = [sys.executable, "-m", "kbroker", *map(str, words)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr
+
+
+def pages(port: int) -> Iterator[str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}):
+        for path in ("/", "/metrics", "/health", "/state", "/state/view", "/state/group?name=x", "/none"):
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            yield f"{response.getheaders()} {response.read().decode()}"
+    connection.close()
+
+
+def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
+    port, data = free_port(), tmp_path / "data"
+    flags = ("--config", str(settings_file), "--http", f":{port}", "--log-level", "debug")
+    shown: list[str] = []
+    with BrokerProcess(data, *flags, module="tests.faulty_broker", start_seconds=120) as broker:
+        process = Path(f"/proc/{broker.process.pid}")
+        shown.append((process / "cmdline").read_text())
+        with broker.client() as client:
+            change = AlterConfigsResource(
+                resource_type=4,
+                resource_name="1",
+                configs=[AlterableConfig(name=DYNAMIC, config_operation=0, value=f"{CANARY}-dynamic")],
+            )
+            changed = client.ask(IncrementalAlterConfigsRequest(resources=[change], validate_only=False), version=1)
+            assert changed.responses[0].error_code == 0, changed
+            wrong = change.configs[0]
+            wrong.name = "ssl.keystore.password"  # refused: only with a listener's prefix
+            refused = client.ask(IncrementalAlterConfigsRequest(resources=[change], validate_only=False), version=1)
+            assert refused.responses[0].error_code != 0
+            for name in ("1", ""):
+                resource = DescribeConfigsResource(resource_type=4, resource_name=name, configuration_keys=None)
+                request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+                described = client.ask(request, version=4)
+                shown.append(repr(described))
+                if name:
+                    entries = {one.name: one for one in described.results[0].configs}
+            for secret in (*PASSWORDS, DYNAMIC, "rsm.config.secret.key"):
+                assert (entries[secret].value, entries[secret].is_sensitive) == (None, True)
+            shown += [repr(changed), repr(refused)]
+            failed = client.ask(DescribeClusterRequest(include_cluster_authorized_operations=False), version=0)
+            assert failed.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            shown.append(repr(failed))
+        shown += pages(port)
+        address = f"{broker.host}:{broker.port}"
+        client_file = tmp_path / "client.properties"
+        client_file.write_text(
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nrequest.timeout.ms=3000\nsasl.jaas.config=x "
+            f'required username="a" password="{CANARY}";'
+        )
+        shown += [
+            run("config", "--describe", "-b", address, "--entity-type", "brokers", "--entity-name", "1", "--all"),
+            run("topic", "--list", "-b", address, "--command-config", client_file),
+            run("serve", "--data-dir", tmp_path / "other", "--config", settings_file, "--override", "num.partitions=x"),
+        ]
+        limits = (process / "limits").read_text()
+        assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
+        assert "Umask:\t0077" in (process / "status").read_text()
+        for path in (data, *data.rglob("*")):
+            assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+        broker.stop()
+        log = broker.stop_and_read_errors()
+    assert "ZeroDivisionError" in log
+    assert "setting changed" in log
+    shown.append(log)
+    metadata = sorted(str(path) for path in data.glob("__cluster_metadata-0/*.log"))
+    dumped = run("dump-log", "--cluster-metadata-decoder", "--files", *metadata)
+    assert f'"name":"{DYNAMIC}","value":"(redacted)"' in dumped
+    assert any(f"{CANARY}-dynamic".encode() in Path(path).read_bytes() for path in metadata), "as in Kafka, see docs"
+    found = [text[max(0, at - 200) : at + 100] for text in (*shown, dumped) if (at := text.find(CANARY)) >= 0]
+    assert not found, found[0]
+    assert all(text.strip() for text in shown)
