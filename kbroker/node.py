@@ -48,7 +48,7 @@ from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
-from kbroker.security.securing import NodeSecurity
+from kbroker.security.securing import NodeSecurity, pages_have_tls
 from kbroker.server.binding import BoundListener, bind, listen
 from kbroker.server.broker_listener import server_of
 from kbroker.server.controller_listener import serve_controller
@@ -118,7 +118,8 @@ def run_node(
 async def _run_until_signal(node: Node, on_ready: OnReady) -> None:
     failure: NodeFailed | None = None
     # Without TLS, SIGHUP ends the process, as when its terminal is closed.
-    has_tls = any(protocol.endswith("SSL") for protocol in node.settings.listeners.protocols.values())
+    protocols = node.settings.listeners.protocols.values()
+    has_tls = pages_have_tls(node.settings) or any(protocol.endswith("SSL") for protocol in protocols)
     caught = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if has_tls else ()))
     with trio.open_signal_receiver(*caught) as signals:
         async with trio.open_nursery() as nursery:
@@ -154,7 +155,7 @@ class Node:
 
     Shape  broker is the domain that the listeners serve; None until the logs are open
     Shape  is_serving: the node has begun to accept connections; handlers serve the clients of its broker, all of
-           kbroker.handlers by default
+           kbroker.handlers by default; with pages_on_demand the HTTP pages are imported when they are first asked for
     """
 
     def __init__(
@@ -164,11 +165,13 @@ class Node:
         *,
         cluster_id: str | None = None,
         handlers: Mapping[int, Handler[Any]] | None = None,
+        pages_on_demand: bool = False,
     ) -> None:
         self.env = env
         self.settings = settings
         self._new_cluster_id = cluster_id
         self._handlers = handlers
+        self._pages_on_demand = pages_on_demand
         self.metrics = Metrics()
         self.turns = Turns(env.now_ns)
         self.security: NodeSecurity | None = None
@@ -261,9 +264,9 @@ class Node:
         """Serve the HTTP pages if the settings ask for them; yields the pages' image listener, or None."""
         if self.settings.observability.kbroker_http_listener is None:
             return nullcontext()
-        from kbroker.web.pages import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
+        from kbroker.web.serving import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
 
-        return serving_pages(self, partial(listen, self.env, self.settings))
+        return serving_pages(self, partial(listen, self.env, self.settings), on_demand=self._pages_on_demand)
 
     async def _run_controller(
         self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady, security: NodeSecurity

@@ -21,6 +21,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
 from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
@@ -162,6 +163,7 @@ async def controller_site(
             cluster_id=CLUSTER_ID,
             metrics=metrics,
             turns=turns,
+            security=NodeSecurity(env, settings),
             authorizer=authorizer
             or authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
