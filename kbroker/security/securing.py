@@ -6,11 +6,13 @@ kbroker.tls.reload.interval.ms finds a change. A node without TLS does not impor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from kbroker.config import Settings
+from kbroker.config.catalogue import LISTENER_PREFIX
 from kbroker.config.listeners import Listener, is_loopback
 from kbroker.config.observability import PAGES
 from kbroker.config.sasl import SaslSettings
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from kbroker.security.server_tls import ServerTls
 
 logger = get_logger(__name__)
+
+
+def tls_of(settings: Settings, name: str) -> TlsSettings:
+    """The TLS settings of a listener. As in Kafka, one with SASL asks for clients' certificates only if
+    ssl.client.auth has the listener's prefix (KIP-684).
+    """
+    tls = settings.for_listener(TlsSettings, name)
+    prefixed = f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth"
+    if settings.listeners.protocols.get(name) == "SASL_SSL" and settings.layers.text(prefixed) is None:
+        return replace(tls, ssl_client_auth="none")
+    return tls
 
 
 def pages_have_tls(settings: Settings) -> bool:
@@ -103,8 +116,8 @@ class NodeSecurity:
             if listener.name in self._sasl:
                 self._sasl_server(listener, settings)
         for name, tls in self._tls.items():
-            wanted = settings.for_listener(TlsSettings, name)
-            if wanted != self._settings.for_listener(TlsSettings, name):
+            wanted = tls_of(settings, name)
+            if wanted != tls_of(self._settings, name):
                 try:
                     tls.check(wanted)
                 except (ConfigError, OSError) as error:
@@ -118,14 +131,14 @@ class NodeSecurity:
                 await self._wanted.wait()
             self._wanted = trio.Event()
             for name, tls in self._tls.items():
-                await tls.renew(self._settings.for_listener(TlsSettings, name))
+                await tls.renew(tls_of(self._settings, name))
 
     def _server_tls(self, name: str, *, accepts: bool) -> ServerTls:
         from kbroker.security.server_tls import ServerTls  # noqa: PLC0415  (imports ssl)
 
         threads = self._env.threads(self._settings.limits.kbroker_max_tls_handshakes)
         try:
-            return ServerTls(self._env, name, self._settings.for_listener(TlsSettings, name), threads, accepts=accepts)
+            return ServerTls(self._env, name, tls_of(self._settings, name), threads, accepts=accepts)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 
