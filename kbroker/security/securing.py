@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def pages_have_tls(settings: Settings) -> bool:
-    """Whether a node with these settings serves HTTP pages, and over TLS."""
-    pages = settings.observability
-    return pages.kbroker_http_listener is not None and pages.kbroker_http_security_protocol == "SSL"
-
-
 def tls_of(settings: Settings, name: str) -> TlsSettings:
     """The TLS settings of a listener. As in Kafka, one with SASL asks for clients' certificates only if
     ssl.client.auth has the listener's prefix (KIP-684).
@@ -47,6 +41,12 @@ def tls_of(settings: Settings, name: str) -> TlsSettings:
     if settings.listeners.protocols.get(name) == "SASL_SSL" and settings.layers.text(prefixed) is None:
         return replace(tls, ssl_client_auth="none")
     return tls
+
+
+def pages_have_tls(settings: Settings) -> bool:
+    """Whether a node with these settings serves HTTP pages, and over TLS."""
+    pages = settings.observability
+    return pages.kbroker_http_listener is not None and pages.kbroker_http_security_protocol == "SSL"
 
 
 class NodeSecurity:
