@@ -20,6 +20,8 @@ from kbroker.controller.records import MAX_BATCH_BYTES
 from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
+from kbroker.security.audit import authorizer_of
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.controller_listener import serve_controller
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
@@ -141,7 +143,7 @@ async def controller_site(
         config=settings.metadata,
         max_batch_bytes=max_batch_bytes,
     )
-    metrics = Metrics()
+    metrics, turns = Metrics(), Turns(env.now_ns)
     async with trio.open_nursery() as nursery:
         await nursery.start(controller.run)
         registered = ControllerRegistrationRequest(
@@ -160,8 +162,10 @@ async def controller_site(
             settings=settings,
             cluster_id=CLUSTER_ID,
             metrics=metrics,
-            turns=Turns(env.now_ns),
-            authorizer=authorizer,
+            turns=turns,
+            security=NodeSecurity(env, settings),
+            authorizer=authorizer
+            or authorizer_of(settings.authorizer, controller.publisher, now_ms=env.now_ms, turns=turns),
         )
         site = Site(controller, env, disk)
         try:

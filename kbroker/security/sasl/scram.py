@@ -215,7 +215,8 @@ class ScramExchange:
         match = _FINAL.fullmatch(text)
         if match is None:
             raise AuthenticationFailed("the final message cannot be read")
-        if match["header"] != self._header or not hmac.compare_digest(match["nonce"], self._nonce):
+        # librdkafka before 2.6.1 repeats its own nonce in front, which Apache Kafka accepts too.
+        if match["header"] != self._header or not match["nonce"].endswith(self._nonce):
             raise AuthenticationFailed("the final message does not belong to the first one")
         try:
             proof = base64.b64decode(match["proof"], validate=True)
