@@ -154,7 +154,9 @@ class KbrokerProcess:
         Errors: StartFailed with the end of its log.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [self._python, "-m", "kbroker", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        command = [self._python, "-m", "kbroker", "serve"]
+        if not any(override.startswith("listeners=") for override in self._overrides):
+            command += ["--listen", f"127.0.0.1:{self.port}"]
         command += ["--data-dir", str(self.log_directory), *self._overrides]
         began = time.monotonic()
         with self._log.open("ab") as log:

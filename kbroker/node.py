@@ -48,7 +48,7 @@ from kbroker.runtime.memory import keep_freed_memory, spare_lasting_objects
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
-from kbroker.security.securing import NodeSecurity
+from kbroker.security.securing import NodeSecurity, pages_have_tls
 from kbroker.server.binding import BoundListener, bind, listen
 from kbroker.server.broker_listener import server_of
 from kbroker.server.controller_listener import serve_controller
@@ -118,7 +118,8 @@ def run_node(
 async def _run_until_signal(node: Node, on_ready: OnReady) -> None:
     failure: NodeFailed | None = None
     # Without TLS, SIGHUP ends the process, as when its terminal is closed.
-    has_tls = any(protocol.endswith("SSL") for protocol in node.settings.listeners.protocols.values())
+    protocols = node.settings.listeners.protocols.values()
+    has_tls = pages_have_tls(node.settings) or any(protocol.endswith("SSL") for protocol in protocols)
     caught = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if has_tls else ()))
     with trio.open_signal_receiver(*caught) as signals:
         async with trio.open_nursery() as nursery:

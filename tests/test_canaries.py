@@ -41,6 +41,11 @@ def settings_file(tmp_path: Path) -> Path:
         f"rlmm.config.sasl.jaas.config={CANARY}-rlmm",
         f"listener.name.plaintext.scram-sha-256.sasl.jaas.config={jaas}",
         f"kbroker.http.token={TOKEN}",
+        "listener.name.users.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256",
+        f'listener.name.users.plain.sasl.jaas.config=x.PlainLoginModule required user_alice="{CANARY}-alice";',
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "inter.broker.listener.name=PLAINTEXT",
+        f"listeners=PLAINTEXT://127.0.0.1:{free_port()},USERS://127.0.0.1:{free_port()}",
     ]
     path = tmp_path / "server.properties"
     path.write_text("\n".join(lines))
@@ -68,7 +73,7 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
     port, data = free_port(), tmp_path / "data"
     flags = ("--config", str(settings_file), "--http", f":{port}", "--log-level", "debug")
     shown: list[str] = []
-    with BrokerProcess(data, *flags, module="tests.faulty_broker", start_seconds=120) as broker:
+    with BrokerProcess(data, *flags, module="tests.faulty_broker", listen=None, start_seconds=120) as broker:
         process = Path(f"/proc/{broker.process.pid}")
         shown.append((process / "cmdline").read_text())
         with broker.client() as client:
@@ -98,14 +103,22 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
             shown.append(repr(failed))
         shown += pages(port)
         address = f"{broker.host}:{broker.port}"
-        client_file = tmp_path / "client.properties"
-        client_file.write_text(
-            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nrequest.timeout.ms=3000\nsasl.jaas.config=x "
-            f'required username="a" password="{CANARY}";'
-        )
+        users = re.findall(r"USERS://(\S+?),?$", settings_file.read_text(), re.MULTILINE)[0]
+        client_files = []
+        for name, password in (("alice", f"{CANARY}-alice"), ("alice", f"{CANARY}-wrong")):
+            client_files.append(tmp_path / f"client-{len(client_files)}.properties")
+            client_files[-1].write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nrequest.timeout.ms=3000\n"
+                f'sasl.jaas.config=x.PlainLoginModule required username="{name}" password="{password}";'
+            )
+        about_broker = ("config", "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+        logged_in = [run(*about_broker, "-b", users, "--command-config", each) for each in client_files]
+        assert "num.partitions" in logged_in[0]
+        assert "num.partitions" not in logged_in[1]
         shown += [
-            run("config", "--describe", "-b", address, "--entity-type", "brokers", "--entity-name", "1", "--all"),
-            run("topic", "--list", "-b", address, "--command-config", client_file),
+            *logged_in,
+            run(*about_broker, "-b", address),
+            run(*about_broker, "-b", address, "--command-config", client_files[0]),  # no SASL there
             run("serve", "--data-dir", tmp_path / "other", "--config", settings_file, "--override", "num.partitions=x"),
         ]
         limits = (process / "limits").read_text()

@@ -103,7 +103,6 @@ class Broker:
         self.env = env
         self.settings = settings
         self.security = security
-        self.peer_security = None if security is None else security.inter_broker
         self.cluster_id = cluster_id
         self.node_id = settings.server.node_id
         self.replicas = replicas

@@ -150,10 +150,10 @@ class ConfigChanges:
                 self._security.check(self._settings.with_dynamic(cluster, values))
 
     def _may_renew(self, resource: Any) -> bool:
-        """Whether a change may be one of certificates, whose files this broker reads before it accepts it."""
-        if resource.resource_type != BROKER_RESOURCE or self._security is None or not self._security.has_tls:
+        """Whether a change may be one of certificates or logins, which this broker tries before it accepts it."""
+        if resource.resource_type != BROKER_RESOURCE or self._security is None or not self._security.is_dynamic:
             return False
-        return any(one.name.startswith(LISTENER_PREFIX) for one in resource.configs)
+        return any(one.name.startswith((LISTENER_PREFIX, "sasl.")) for one in resource.configs)
 
 
 def _in_order(

@@ -24,6 +24,8 @@ async def connect_to_peer(
     if endpoint is None:
         raise ConnectionError(f"broker {peer_id} is not registered with a listener {name}")
     with trio.move_on_after(timeout_ms / 1000):
-        stream = await open_stream(broker.env, endpoint.host, endpoint.port, broker.peer_security)
+        stream = await open_stream(
+            broker.env, endpoint.host, endpoint.port, None if broker.security is None else broker.security.inter_broker
+        )
         return Connection(stream, client_id=client_id, max_response_bytes=max_response_bytes)
     raise TimeoutError(f"no connection to {endpoint.host}:{endpoint.port} in time")

@@ -214,11 +214,12 @@ _TRY_CONTROLLER: Final = """\
 def first_screen(address: str, settings: Settings) -> list[str]:
     """What a person wants to know about a broker that has just started."""
     pages = settings.observability.kbroker_http_listener
+    scheme = "https" if settings.observability.kbroker_http_security_protocol == "SSL" else "http"
     return [
         "",
         f"  version  {__version__} ({build()})",
         f"  data     {settings.data_directory}",
-        f"  pages    http://{pages}/"
+        f"  pages    {scheme}://{pages}/"
         if pages
         else "  pages    off; --http 127.0.0.1:9644 serves a state page, /metrics and /health",
         *(_TRY_BROKER if settings.server.is_broker else _TRY_CONTROLLER).format(address).splitlines(),

@@ -42,6 +42,10 @@ def token_fault(token: Secret | None) -> str | None:
     return None
 
 
+PAGES = "http"
+"""The name of the listener of the pages in settings of TLS."""
+
+
 @settings
 class ObservabilitySettings:
     """The HTTP pages of a running node."""
@@ -50,6 +54,12 @@ class ObservabilitySettings:
         check=_is_http_address,
         doc="Address of the state page, /metrics, /health and /state, as host:port. The default host is loopback. If "
         "unset, the pages are off.",
+    )
+    kbroker_http_security_protocol: str = setting(
+        default="PLAINTEXT",
+        one_of=("PLAINTEXT", "SSL"),
+        doc="SSL serves the pages over TLS (https), with the settings of TLS of a listener called http: those below "
+        "listener.name.http., and for the rest those without a prefix.",
     )
     kbroker_http_hosts: tuple[str, ...] = setting(
         default=(),

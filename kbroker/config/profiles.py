@@ -52,6 +52,7 @@ _HARDENED: Final = {
     "group.max.size": "5000",
     "group.consumer.max.size": "5000",
     "remote.log.reader.threads": "4",
+    "kbroker.sasl.plain.without.tls": "false",
 }
 
 NOT_BESIDE_A_FILE: Final = ("remote.log.storage.system.enable",)

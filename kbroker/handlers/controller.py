@@ -19,7 +19,11 @@ from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
 from wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
 from wire.messages.create_partitions import CreatePartitionsRequest
 from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
@@ -38,6 +42,13 @@ async def decided(request: Any, response: type, broker: Broker, context: Context
     context.throttle_ms = getattr(answer, "throttle_time_ms", 0)
     await context.log_changes(broker.change_log, request, answer)
     return answer
+
+
+def _refused_users(request: AlterUserScramCredentialsRequest, code: ErrorCode) -> AlterUserScramCredentialsResponse:
+    """The same error for each user of the request."""
+    users = dict.fromkeys(change.name for changes in (request.deletions, request.upsertions) for change in changes)
+    results = [AlterUserScramCredentialsResult(user=user, error_code=code, error_message=None) for user in users]
+    return AlterUserScramCredentialsResponse(results=results)
 
 
 def forwards(
@@ -74,7 +85,9 @@ def forwards(
 
 
 alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1", needs=Operation.ALTER)
-alter_user_scram_credentials = forwards(AlterUserScramCredentialsRequest, versions="0", needs=Operation.ALTER)
+alter_user_scram_credentials = forwards(
+    AlterUserScramCredentialsRequest, versions="0", needs=Operation.ALTER, on_error=_refused_users
+)
 create_partitions = forwards(CreatePartitionsRequest, versions="0-3", permits=permit_partitions)
 describe_quorum = forwards(DescribeQuorumRequest, versions="0-2", needs=Operation.DESCRIBE)
 elect_leaders = forwards(ElectLeadersRequest, versions="0-2", needs=Operation.ALTER)

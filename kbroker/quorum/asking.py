@@ -27,6 +27,7 @@ from kbroker.handlers.delete_topics import delete_topics
 from kbroker.handlers.describe_configs import describe_configs
 from kbroker.handlers.list_partition_reassignments import list_partition_reassignments
 from kbroker.handlers.permits import permit_settings
+from kbroker.handlers.sasl import sasl_authenticate, sasl_handshake
 from kbroker.security.authorizing import Operation
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from wire.messages.alter_configs import AlterConfigsRequest
@@ -60,6 +61,8 @@ __all__ = [
     "elect_leaders",
     "incremental_alter_configs",
     "list_partition_reassignments",
+    "sasl_authenticate",
+    "sasl_handshake",
     "unregister_broker",
     "update_features",
 ]

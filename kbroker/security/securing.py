@@ -6,19 +6,22 @@ kbroker.tls.reload.interval.ms finds a change. A node without TLS does not impor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from kbroker.config import Settings
+from kbroker.config.catalogue import LISTENER_PREFIX
 from kbroker.config.listeners import Listener, is_loopback
+from kbroker.config.observability import PAGES
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.security.connecting import PeerSecurity
-from kbroker.security.listener import ListenerSecurity
+from kbroker.security.listener import Acceptor, ListenerSecurity
 from kbroker.security.sasl.scram import CredentialStore
 
 if TYPE_CHECKING:
@@ -27,6 +30,23 @@ if TYPE_CHECKING:
     from kbroker.security.server_tls import ServerTls
 
 logger = get_logger(__name__)
+
+
+def tls_of(settings: Settings, name: str) -> TlsSettings:
+    """The TLS settings of a listener. As in Kafka, one with SASL asks for clients' certificates only if
+    ssl.client.auth has the listener's prefix (KIP-684).
+    """
+    tls = settings.for_listener(TlsSettings, name)
+    prefixed = f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth"
+    if settings.listeners.protocols.get(name) == "SASL_SSL" and settings.layers.text(prefixed) is None:
+        return replace(tls, ssl_client_auth="none")
+    return tls
+
+
+def pages_have_tls(settings: Settings) -> bool:
+    """Whether a node with these settings serves HTTP pages, and over TLS."""
+    pages = settings.observability
+    return pages.kbroker_http_listener is not None and pages.kbroker_http_security_protocol == "SSL"
 
 
 class NodeSecurity:
@@ -48,9 +68,11 @@ class NodeSecurity:
         for name in dict.fromkeys([*own, *peers]):
             if listeners.protocols[name].endswith("SSL"):
                 self._tls[name] = self._server_tls(name, accepts=name in own)
+        if pages_have_tls(settings):
+            self._tls[PAGES] = self._server_tls(PAGES, accepts=True)
         self.credentials = CredentialStore()
         self._sasl = {
-            one.name: self._sasl_server(one)
+            one.name: self._sasl_server(one, settings)
             for one in (*listeners.bound, *listeners.controllers)
             if listeners.protocols[one.name].startswith("SASL_")
         }
@@ -62,20 +84,40 @@ class NodeSecurity:
         return ListenerSecurity(self._settings.listeners.protocols[name], self._tls.get(name), self._sasl.get(name))
 
     @property
+    def pages(self) -> Acceptor | None:
+        """The TLS of the HTTP pages; None without it."""
+        return self._tls.get(PAGES)
+
+    @property
     def has_tls(self) -> bool:
         """Whether anything here has certificates."""
         return bool(self._tls)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether dynamic settings can change something here."""
+        return bool(self._tls or self._sasl)
 
     def request_renewal(self, settings: Settings | None = None) -> None:
         """Have `run` look at the files and at new settings, if there are some."""
         self._settings = settings or self._settings
         self._wanted.set()
+        for name, server in self._sasl.items():
+            try:
+                server.apply(self._settings)
+            except ConfigError as error:
+                logger.warning("keeping the previous settings of SASL", listener=name, why=error)
+        if self._sasl:
+            self.inter_broker = self._peer(self._settings.listeners.inter_broker_name, is_controller=False)
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings whose certificates cannot be used; reads files. Errors: ConfigError."""
+        """Refuse settings whose certificates or logins cannot be used; reads files. Errors: ConfigError."""
+        for listener in (*settings.listeners.bound, *settings.listeners.controllers):
+            if listener.name in self._sasl:
+                self._sasl_server(listener, settings)
         for name, tls in self._tls.items():
-            wanted = settings.for_listener(TlsSettings, name)
-            if wanted != self._settings.for_listener(TlsSettings, name):
+            wanted = tls_of(settings, name)
+            if wanted != tls_of(self._settings, name):
                 try:
                     tls.check(wanted)
                 except (ConfigError, OSError) as error:
@@ -89,21 +131,20 @@ class NodeSecurity:
                 await self._wanted.wait()
             self._wanted = trio.Event()
             for name, tls in self._tls.items():
-                await tls.renew(self._settings.for_listener(TlsSettings, name))
+                await tls.renew(tls_of(self._settings, name))
 
     def _server_tls(self, name: str, *, accepts: bool) -> ServerTls:
         from kbroker.security.server_tls import ServerTls  # noqa: PLC0415  (imports ssl)
 
         threads = self._env.threads(self._settings.limits.kbroker_max_tls_handshakes)
         try:
-            return ServerTls(self._env, name, self._settings.for_listener(TlsSettings, name), threads, accepts=accepts)
+            return ServerTls(self._env, name, tls_of(self._settings, name), threads, accepts=accepts)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 
-    def _sasl_server(self, listener: Listener) -> SaslServer:
+    def _sasl_server(self, listener: Listener, settings: Settings) -> SaslServer:
         from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
 
-        settings = self._settings
         made = SaslServer(self._env, settings, listener.name, self.credentials)
         if "PLAIN" in made.mechanisms and settings.listeners.protocols[listener.name] == "SASL_PLAINTEXT":
             if not settings.for_listener(SaslSettings, listener.name).kbroker_sasl_plain_without_tls:

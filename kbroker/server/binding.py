@@ -51,15 +51,27 @@ async def bind(
         protocol = settings.listeners.protocols[one.name]
         number = PROTOCOLS.index(protocol)
         bound.append((Endpoint(name=one.name, host=host, port=port, security_protocol=number), listeners))
-        if not is_loopback(listeners[0].host) and (protocol == "PLAINTEXT" or _admits_anybody(settings, one.name)):
-            logger.warning("clients on other machines can connect without authentication", listener=one.name)
+    exposed = [
+        f"{endpoint.name} has no {lacking}"
+        for endpoint, listeners in bound
+        if not is_loopback(listeners[0].host) and (lacking := _lacking(settings, endpoint.name))
+    ]
+    if exposed:
+        logger.warning(f"clients on other machines can connect, but {'; '.join(exposed)}")
     return bound
 
 
-def _admits_anybody(settings: Settings, name: str) -> bool:
-    if settings.listeners.protocols[name] != "SSL":
-        return False
-    return settings.for_listener(TlsSettings, name).ssl_client_auth != "required"
+def _lacking(settings: Settings, name: str) -> str:
+    """The protection that a listener does not have; "" if it has TLS and authenticates all clients."""
+    protocol = settings.listeners.protocols[name]
+    found = []
+    if not protocol.startswith("SASL_") and (
+        protocol == "PLAINTEXT" or settings.for_listener(TlsSettings, name).ssl_client_auth != "required"
+    ):
+        found.append("authentication")
+    if not protocol.endswith("SSL"):
+        found.append("encryption")
+    return " and no ".join(found)
 
 
 async def listen(env: Env, settings: Settings, host: str | None, port: int, *, accepts: bool = True) -> list[Listener]:

@@ -200,7 +200,8 @@ class Server:
             await connection.serve()
         except CloseConnection as reason:
             self._closed_for_fault.add()
-            self._warn("connection closed", stream.peer_host, peer=stream.peer_host, reason=reason)
+            peer, name = stream.peer_host, connection.listener
+            self._warn("connection closed", f"{name} {peer}", listener=name, peer=peer, reason=reason)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
         except OSError as error:

@@ -30,6 +30,7 @@ from kbroker.metadata.parts import PartitionImage
 from kbroker.node import Node, NodeFailed
 from kbroker.replication.partition import Partition
 from kbroker.runtime.net_ports import Stream
+from kbroker.security.sasl.peer import PeerLogin, log_in
 from kbroker.security.server_tls import ServerTls
 from kbroker.testing import records
 from kbroker.testing.disk import Crashed, SimulatedDisk
@@ -231,6 +232,7 @@ class MemoryCluster:
         self.events = EventLines()
         self.trace: Callable[..., object] = lambda *_: None
         self.tls: ServerTls | None = None  # that of this cluster's clients
+        self.login: PeerLogin | None = None  # theirs too
         self._given = settings
         self._nursery = nursery
         self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
@@ -308,6 +310,8 @@ class MemoryCluster:
         stream: Stream = await self.network.connect_from(host, to.host, to.port)
         if self.tls is not None:
             stream = await self.tls.connect(stream, to.host)
+        if self.login is not None:
+            await log_in(self.nodes[1].env, stream, self.login, host=to.host)
         return Client(stream, client_id=client_id)
 
     async def ask(self, node: MemoryNode | int, request: object, *, version: int | None = None) -> Any:

@@ -21,6 +21,7 @@ def pages_server(node: Observed, names: Collection[str], gate: Gate | None) -> H
         names=names,
         gate=gate,
         find_public=_public_pages(node).get,
+        tls=None if node.security is None else node.security.pages,
     )
 
 

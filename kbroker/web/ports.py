@@ -11,6 +11,7 @@ from kbroker.metadata.image import Image
 from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.turns import Turns
+from kbroker.security.securing import NodeSecurity
 from kbroker.server.tcp import Server
 from kbroker.storage.log_directory import LogDirectory
 
@@ -33,6 +34,7 @@ class Observed(Protocol):
     recovery: RecoveryProgress
     directory: LogDirectory | None
     pages_address: str | None
+    security: NodeSecurity | None
     is_serving: bool
 
     @property

@@ -49,8 +49,10 @@ async def serving_pages(
     bound = listeners[0].host
     node.pages_address = f"{f'[{bound}]' if ':' in bound else bound}:{listeners[0].port}"
     gate = gate_of(node.settings.observability, node.env.disk)
-    logger.info("serving pages", url=f"http://{node.pages_address}/", token=gate is not None)
-    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=False)):
+    has_tls = node.security is not None and node.security.pages is not None
+    scheme = "https" if has_tls else "http"
+    logger.info("serving pages", url=f"{scheme}://{node.pages_address}/", token=gate is not None)
+    if not is_loopback(bound) and (lacking := _lacking(has_token=gate is not None, has_tls=has_tls)):
         logger.warning(f"other machines can reach the pages about this node: {lacking}", address=node.pages_address)
     advertised = (one.host or "" for one in node.settings.listeners.advertised)
     hosts = (host, bound, *advertised, *node.settings.observability.kbroker_http_hosts)

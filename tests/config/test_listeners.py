@@ -69,7 +69,6 @@ def test_two_listeners_may_share_a_port_on_different_hosts() -> None:
         (["listeners=PLAINTEXT://localhost:-1"], "outside 0 to 65535"),
         (["listeners="], "at least one"),
         (["listeners=PLAINTEXT://:1,PLAINTEXT://:2"], "PLAINTEXT occurs twice"),
-        (["listeners=SASL_SSL://:9093"], "uses SASL_SSL; SASL is not implemented yet"),
         (["listeners=MINE://:9093"], "the listener MINE has no protocol"),
         (["listeners=PLAINTEXT://:1,C://:1", "controller.listener.names=C"], "are on the same port"),
         (

@@ -94,10 +94,6 @@ def test_a_broker_of_several_has_kafkas_defaults_for_internal_topics() -> None:
         ((*BROKER, "controller.quorum.voters=1@a:70000"), "is not of the form id@host:port"),
         ((*BROKER, "controller.quorum.bootstrap.servers=1@a:1"), "'1@a:1' is not of the form host:port"),
         (
-            (*BROKER, "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT"),
-            "CONTROLLER uses SASL_SSL; SASL is not implemented yet",
-        ),
-        (
             (*CONTROLLER, "listeners=CONTROLLER://:9093,PLAINTEXT://:9092"),
             "add PLAINTEXT to controller.listener.names, or remove it from listeners",
         ),

@@ -10,7 +10,8 @@ import trio
 
 from kbroker.config.catalogue import BROKER as BROKER_KEYS
 from kbroker.config.catalogue import TOPIC as TOPIC_KEYS
-from kbroker.config.settings import Dynamic, Effect
+from kbroker.config.settings import Dynamic, Effect, declarations
+from kbroker.config.tls import TlsSettings
 from kbroker.replication.partition import Partition
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
@@ -229,6 +230,13 @@ SEEN_ELSEWHERE = {
     "max.connections": "tests/handlers/test_dynamic_limits.py",
     "transaction.partition.verification.enable": "tests/handlers/test_transactional_produce.py",
     "group.consumer.assignment.interval.ms": "tests/handlers/test_consumer_group_heartbeat.py",
+    **dict.fromkeys(
+        (one.name for one in declarations(TlsSettings) if one.dynamic is not Dynamic.READ_ONLY),
+        "tests/security/test_secured_process.py: only for one listener, all by one function",
+    ),
+    "sasl.enabled.mechanisms": "tests/handlers/test_sasl.py",
+    "sasl.jaas.config": "tests/handlers/test_sasl.py",
+    "sasl.mechanism.inter.broker.protocol": "tests/handlers/test_sasl.py",
     "max.connections.per.ip": "tests/handlers/test_dynamic_limits.py",
     "max.connections.per.ip.overrides": "tests/handlers/test_dynamic_limits.py",
     "max.connection.creation.rate": "tests/handlers/test_dynamic_limits.py",

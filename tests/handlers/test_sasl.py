@@ -14,12 +14,18 @@ from kbroker.storage.checkpoint import write_atomically
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
+from wire.errors import ErrorCode
 from wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
+from wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from wire.messages.metadata import MetadataRequest
 
 SECURED = {
@@ -136,3 +142,30 @@ def test_a_node_logs_in_with_the_user_of_its_login_module() -> None:
     assert login == ("PLAIN", {"sasl_plain_username": "admin", "sasl_plain_password": 'a="b;'}, "")
     with pytest.raises(ConfigError, match=r"sasl.mechanism.controller.protocol=GSSAPI is not supported"):
         peer_login(settings, "EXTERNAL", is_controller=True)
+
+
+async def test_users_and_mechanisms_change_while_the_broker_runs() -> None:
+    key = "listener.name.external.plain.sasl.jaas.config"
+
+    async def change(admin: Client, name: str, value: str) -> int:
+        configs = [AlterableConfig(name=name, config_operation=0, value=value)]
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        code: int = (await admin.ask(request)).responses[0].error_code
+        return code
+
+    async with memory_broker(settings=SECURED) as broker:
+        admin = await logged_in(broker, "PLAIN", "admin", "admin-secret")
+        assert await change(admin, key, "PlainLoginModule required") == ErrorCode.INVALID_REQUEST
+        assert await change(admin, key, 'PlainLoginModule required user_bo="x" username="bo" password="x";') == 0
+        await logged_in(broker, "PLAIN", "bo", "x")
+        with pytest.raises(ConnectionError, match="Authentication failed"):
+            await logged_in(broker, "PLAIN", "admin", "admin-secret")
+        assert await change(admin, "sasl.mechanism.inter.broker.protocol", "PLAIN") == 0
+        assert broker.node.security is not None
+        peer = broker.node.security.inter_broker
+        assert peer is not None
+        assert peer.sasl == ("PLAIN", {"sasl_plain_username": "bo", "sasl_plain_password": "x"}, "")
+        assert await change(admin, "listener.name.external.sasl.enabled.mechanisms", "SCRAM-SHA-256") == 0
+        with pytest.raises(ConnectionError, match="offers SASL SCRAM-SHA-256, not PLAIN"):
+            await logged_in(broker, "PLAIN", "bo", "x")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import Secret
 from kbroker.runtime.env import RealEnv
+from kbroker.security.sasl.peer import PeerLogin
 from kbroker.security.server_tls import ServerTls
 from kbroker.testing.cluster import memory_cluster
 from tests.security.certificates import Authority, Signed
@@ -66,3 +68,31 @@ async def test_three_brokers_replicate_over_tls(autojump_clock: MockClock) -> No
         await cluster.leader("orders").kill()
         assert await cluster.produce("orders", b"c") == [2]
         assert [record.value for record in await cluster.records("orders")] == [b"a", b"b", b"c"]
+
+
+async def test_three_brokers_log_in_over_tls_at_each_other_and_at_the_controller(autojump_clock: MockClock) -> None:
+    module = 'required username="node" password="p" user_node="p" user_al="q";'
+    given = settings() | {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL",
+        "ssl.client.auth": "none",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": f"PlainLoginModule {module}",
+        "listener.name.controller.plain.sasl.jaas.config": f"PlainLoginModule {module}",
+        "connections.max.reauth.ms": "60000",
+    }
+    async with memory_cluster(brokers=3, settings=given, has_tier=False) as cluster:
+        cluster.tls = client_tls()
+        with pytest.raises(ConnectionClosed):
+            await (await cluster.connect(1)).ask(MetadataRequest(topics=[]))
+        cluster.login = PeerLogin("PLAIN", {"sasl_plain_username": "al", "sasl_plain_password": "q"})
+        await cluster.create_topic("orders", replicas=3)
+        assert await cluster.produce("orders", b"a", b"b") == [0, 1]
+        await cluster.until(lambda: not cluster.problems())
+        await trio.sleep(100)  # sessions end, and the nodes connect again
+        assert await cluster.produce("orders", b"c") == [2]
+        await cluster.until(lambda: not cluster.problems())
+        await cluster.leader("orders").kill()
+        assert await cluster.produce("orders", b"d") == [3]
+        assert [record.value for record in await cluster.records("orders")] == [b"a", b"b", b"c", b"d"]

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from trio.testing import wait_all_tasks_blocked
 
+from kbroker.config import Settings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError, Secret
 from kbroker.metadata.principal import ANONYMOUS, Principal
@@ -20,6 +21,7 @@ from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.env import RealEnv
 from kbroker.security.contexts import load, openssl_name
 from kbroker.security.listener import HandshakeFailed
+from kbroker.security.securing import tls_of
 from kbroker.security.server_tls import ServerTls
 from kbroker.security.tls_stream import Range, TlsStream
 from kbroker.testing.net import MemoryStream, stream_pair
@@ -150,7 +152,7 @@ async def test_a_certificate_gives_the_principal_its_name() -> None:
         ),
     ],
 )
-async def test_handshakes_that_must_fail_do(
+async def test_x6_handshakes_that_must_fail_do(
     server: dict[str, Any], client: dict[str, Any], host: str, reason: str
 ) -> None:
     with pytest.raises((HandshakeFailed, ExceptionGroup)) as caught:
@@ -323,3 +325,16 @@ async def test_new_certificates_are_used_without_a_restart(tmp_path: Path) -> No
     AUTHORITY.sign(names=("localhost",)).write(path)
     with pytest.raises(ConfigError, match="SubjectAltNames do not match"):
         accepting.check(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((), "none"),
+        (("ssl.client.auth=required",), "none"),
+        (("listener.name.sasl_ssl.ssl.client.auth=required",), "required"),
+    ],
+)
+def test_sasl_asks_for_certificates_only_by_the_listeners_own_setting(given: tuple[str, ...], wanted: str) -> None:
+    loaded = Settings.load(overrides=("listeners=SASL_SSL://localhost:0,SSL://localhost:0", *given))
+    assert tls_of(loaded, "SASL_SSL").ssl_client_auth == wanted

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ssl
 from base64 import b64encode
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from kbroker.config import Settings
 from kbroker.config.values import ConfigError, Secret
 from kbroker.node import NodeFailed
+from kbroker.security.tls_stream import TlsStream
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.memory_node import memory_broker
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
 from kbroker.web.gate import Gate
+from tests.security.certificates import Authority
 from tests.web.asking import ADDRESS, Browser, get
 
 TOKEN = "canary-0123456789"
@@ -130,3 +135,81 @@ async def test_pages_that_others_can_reach_cause_one_warning(caplog: pytest.LogC
         assert "no TLS" in line
     async with memory_broker(settings={**HTTP, "kbroker.http.listener": "127.0.0.1:9644"}):
         assert warned() == []
+
+
+AUTHORITY = Authority()
+SIGNED = AUTHORITY.sign(names=(ADDRESS[0],))
+HTTPS = {
+    **HTTP,
+    "kbroker.http.security.protocol": "SSL",
+    "listener.name.http.ssl.keystore.type": "PEM",
+    "listener.name.http.ssl.keystore.key": SIGNED.key_pem(),
+    "listener.name.http.ssl.keystore.certificate.chain": SIGNED.chain,
+}
+
+
+async def secured(broker: MemoryBroker) -> Browser:
+    context = ssl.create_default_context(cadata=AUTHORITY.chain)
+    stream = TlsStream(await broker.env.connect(*ADDRESS), context, server_side=False, server_hostname=ADDRESS[0])
+    await stream.handshake()
+    return Browser(stream)
+
+
+async def test_pages_over_tls_need_the_token_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_broker(settings=HTTPS) as broker:
+        browser = await secured(broker)
+        assert (await browser.get("/metrics")).status == 401
+        got = await browser.get("/metrics", authorization=f"Bearer {TOKEN}")
+        assert (got.status, b"kbroker_" in got.body) == (200, True)
+        assert (await browser.get("/health")).json == {"status": "ready"}
+    assert "other machines can reach the pages" not in caplog.text
+    assert TOKEN not in caplog.text
+    assert "BEGIN" not in caplog.text
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02"])
+async def test_clients_without_tls_are_disconnected_and_hinder_nobody(sent: bytes, autojump_clock: MockClock) -> None:
+    async with memory_broker(settings=HTTPS) as broker:
+        plain = await Browser.connect(broker.env)
+        if sent:
+            await plain.send(sent)
+        assert (await (await secured(broker)).get("/health")).status == 200
+        before = trio.current_time()
+        assert b"HTTP" not in await plain.rest()
+        assert trio.current_time() - before <= 10
+
+
+async def test_a_broker_does_not_start_if_its_pages_have_no_certificate() -> None:
+    settings = {**HTTP, "kbroker.http.security.protocol": "SSL"}
+    with pytest.RaisesGroup(pytest.RaisesExc(NodeFailed, match="listener http: TLS requires"), flatten_subgroups=True):
+        async with memory_broker(settings=settings):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacking"),
+    [
+        ({}, "PLAINTEXT has no authentication and no encryption"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9092"}, None),
+        ({"listeners": "SSL://broker.example:9092"}, "SSL has no authentication"),
+        ({"listeners": "SSL://broker.example:9092", "ssl.client.auth": "required"}, None),
+        ({"listeners": "SASL_PLAINTEXT://broker.example:9092"}, "SASL_PLAINTEXT has no encryption"),
+        ({"listeners": "SASL_SSL://broker.example:9092"}, None),
+    ],
+)
+async def test_a_listener_that_others_can_reach_is_reported_with_what_it_lacks(
+    settings: dict[str, str], lacking: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    pem = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": SIGNED.key_pem(),
+        "ssl.keystore.certificate.chain": SIGNED.chain,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": AUTHORITY.chain,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+    inter_broker = settings.get("listeners", "PLAINTEXT").partition(":")[0]
+    async with memory_broker(settings={**pem, "inter.broker.listener.name": inter_broker, **settings}):
+        pass
+    found = [line.message for line in caplog.records if line.message.startswith("clients on other machines")]
+    assert found == ([f"clients on other machines can connect, but {lacking}"] if lacking else [])

@@ -45,34 +45,41 @@ class SaslServer:
 
     def __init__(self, env: Env, settings: Settings, listener: str, store: CredentialStore) -> None:
         """Errors: ConfigError."""
-        given = settings.for_listener(SaslSettings, listener)
-        self.listener = listener
-        self.mechanisms = given.sasl_enabled_mechanisms
-        self.max_receive_bytes = given.sasl_server_max_receive_size
-        self.failures = FailedLogins(
-            delay_ms=given.connection_failed_authentication_delay_ms,
-            max_delay_ms=given.kbroker_failed_authentication_max_delay_ms,
-        )
         self.env = env
-        self._begin: dict[str, Callable[[], Exchange]] = {}
-        self._max_reauth_ms: dict[str, int] = {}
+        self.listener = listener
+        self._store = store
         self._hashing = env.threads(_HASHING_THREADS)
         self._tokens = env.threads(1)
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
-        for name in self.mechanisms:
+        self.apply(settings)
+
+    def apply(self, settings: Settings) -> None:
+        """Use these settings for logins that begin from now on. Errors: ConfigError; nothing has changed then."""
+        listener = self.listener
+        given = settings.for_listener(SaslSettings, listener)
+        begin: dict[str, Callable[[], Exchange]] = {}
+        max_reauth_ms: dict[str, int] = {}
+        for name in given.sasl_enabled_mechanisms:
             if name not in _MODULES:
                 raise ConfigError(
                     f"sasl.enabled.mechanisms: the listener {listener} would offer {name}, which is not supported; "
                     f"choose among {', '.join(_MODULES)}"
                 )
             own = settings.for_listener(SaslSettings, listener, mechanism=name)
-            self._max_reauth_ms[name] = own.connections_max_reauth_ms
+            max_reauth_ms[name] = own.connections_max_reauth_ms
             module = login_module(settings, listener, name)
             # Clients do not know it, and it is the same on all brokers and after a restart.
             secret = hashlib.sha256(repr(sorted(module.options.items())).encode()).digest()
-            self._begin[name] = self._beginner(name, own, module, ScramUsers(store, secret))
-        if not self.mechanisms:
+            begin[name] = self._beginner(name, own, module, ScramUsers(self._store, secret))
+        if not begin:
             raise ConfigError(f"sasl.enabled.mechanisms: the listener {listener} needs a mechanism")
+        self.mechanisms = given.sasl_enabled_mechanisms
+        self.max_receive_bytes = given.sasl_server_max_receive_size
+        self.failures = FailedLogins(
+            delay_ms=given.connection_failed_authentication_delay_ms,
+            max_delay_ms=given.kbroker_failed_authentication_max_delay_ms,
+        )
+        self._begin, self._max_reauth_ms = begin, max_reauth_ms
 
     def _beginner(
         self, name: str, given: SaslSettings, module: LoginModule, users: ScramUsers
@@ -115,7 +122,7 @@ class SaslServer:
     def session_ms(self, mechanism: str, expires_ms: int | None) -> int | None:
         """How long a session may last, None for ever. Units: expires_ms is wall time."""
         limits = [] if expires_ms is None else [max(0, expires_ms - self.env.timestamp_ms())]
-        if (longest_ms := self._max_reauth_ms[mechanism]) > 0:
+        if (longest_ms := self._max_reauth_ms.get(mechanism, 0)) > 0:
             limits.append(longest_ms)
         return min(limits, default=None)
 
