@@ -105,7 +105,7 @@ def report(result: Result) -> None:
     if result.is_failed:
         print(result.output[-6000:], flush=True)
     if result.found is not None:
-        file = Path(f"fuzz-{result.found.name}")
+        file = Path(tempfile.gettempdir(), f"fuzz-{result.found.name}")
         file.write_bytes(result.found.read_bytes())
         print(f"again: python -m tests.fuzz {result.target.name} --input {file}", flush=True)
 
