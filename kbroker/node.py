@@ -155,7 +155,7 @@ class Node:
 
     Shape  broker is the domain that the listeners serve; None until the logs are open
     Shape  is_serving: the node has begun to accept connections; handlers serve the clients of its broker, all of
-           kbroker.handlers by default
+           kbroker.handlers by default; with pages_on_demand the HTTP pages are imported when they are first asked for
     """
 
     def __init__(
@@ -165,11 +165,13 @@ class Node:
         *,
         cluster_id: str | None = None,
         handlers: Mapping[int, Handler[Any]] | None = None,
+        pages_on_demand: bool = False,
     ) -> None:
         self.env = env
         self.settings = settings
         self._new_cluster_id = cluster_id
         self._handlers = handlers
+        self._pages_on_demand = pages_on_demand
         self.metrics = Metrics()
         self.turns = Turns(env.now_ns)
         self.security: NodeSecurity | None = None
@@ -262,9 +264,9 @@ class Node:
         """Serve the HTTP pages if the settings ask for them; yields the pages' image listener, or None."""
         if self.settings.observability.kbroker_http_listener is None:
             return nullcontext()
-        from kbroker.web.pages import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
+        from kbroker.web.serving import serving_pages  # noqa: PLC0415  (not imported by a broker without pages)
 
-        return serving_pages(self, partial(listen, self.env, self.settings))
+        return serving_pages(self, partial(listen, self.env, self.settings), on_demand=self._pages_on_demand)
 
     async def _run_controller(
         self, directory: LogDirectory, listeners: list[BoundListener], on_ready: OnReady, security: NodeSecurity

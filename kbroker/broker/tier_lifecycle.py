@@ -221,7 +221,6 @@ class Tier:
         """
         assert self._storage is not None
         assert self._nursery is not None
-        self._is_probing = True
         while self._unprobed:
             topics = sorted(self._unprobed)
             self._unprobed.clear()

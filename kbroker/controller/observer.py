@@ -107,12 +107,23 @@ async def cluster_id_of(env: Env, addresses: QuorumView, config: MetadataSetting
                     connection.close()
             if not answer.error_code:
                 return answer.cluster_id
+            check_rights(code_of(answer.error_code), address)
             reason: object = code_of(answer.error_code).name
         except NO_ANSWER as error:
             reason = describe(error)
         if env.now_ms() >= deadline_ms:
             raise no_controller(address, reason, config.initial_broker_registration_timeout_ms)
         await env.sleep_ms(backoff.next_ms(MAX_BACKOFF_MS))
+
+
+def check_rights(code: ErrorCode, address: Address) -> None:
+    """Raise KafkaError with the remedy if a controller does not let this node do what nodes do."""
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise KafkaError(
+            code,
+            f"the controller at {address} denies what this broker asks: add the principal of its connection "
+            "(User:ANONYMOUS on a listener without authentication) to super.users of the controllers",
+        )
 
 
 def no_controller(address: Address, reason: object, waited_ms: int) -> KafkaError:
@@ -313,6 +324,7 @@ class MetadataObserver:
             if self._followed == (-1, -1):
                 raise UnusableMetadata(text)
             raise KafkaError(code, text)
+        check_rights(code, address)
         if code:
             raise KafkaError(code)
         partitions = [partition for topic in response.responses for partition in topic.partitions]

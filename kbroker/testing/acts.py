@@ -23,6 +23,7 @@ from kbroker.testing.composed_acts import (
     ask,
     elect_preferred,
     may_lose_power,
+    nothing,
     revive,
     stop,
 )
@@ -113,13 +114,9 @@ async def _slow_link(cluster: MemoryCluster, act: Act) -> End | None:
     return end
 
 
-async def _nothing() -> None:
-    """An act that is over at once."""
-
-
 async def _reset(cluster: MemoryCluster, act: Act) -> End | None:
     cluster.network.reset(cluster.nodes[act.nodes[0]].host)
-    return _nothing
+    return nothing
 
 
 async def _frame(cluster: MemoryCluster, act: Act) -> End | None:
@@ -197,7 +194,7 @@ async def _slow_store(cluster: MemoryCluster, act: Act) -> End | None:
 
 
 async def _elect(cluster: MemoryCluster, _act: Act) -> End | None:
-    return _nothing if await elect_preferred(cluster) else None
+    return nothing if await elect_preferred(cluster) else None
 
 
 async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
@@ -217,13 +214,13 @@ async def _reassign(cluster: MemoryCluster, act: Act) -> End | None:
         ]
         topics.append(ReassignableTopic(name=name, partitions=moved))
     asked = await ask(cluster, AlterPartitionReassignmentsRequest(timeout_ms=ASK_MS, topics=topics))
-    return _nothing if asked else None
+    return nothing if asked else None
 
 
 async def _raise_version(cluster: MemoryCluster, _act: Act) -> End | None:
     """Raise transaction.version while clients work."""
     update = FeatureUpdateKey(feature=TRANSACTION_VERSION_FEATURE, max_version_level=2)
-    return _nothing if await ask(cluster, UpdateFeaturesRequest(feature_updates=[update])) else None
+    return nothing if await ask(cluster, UpdateFeaturesRequest(feature_updates=[update])) else None
 
 
 ACTS: Final[dict[str, Begin]] = {

@@ -73,6 +73,10 @@ def syncs_all(cluster: MemoryCluster) -> bool:
     return cluster.settings_of(cluster.controller).log.log_flush_interval_messages == 1
 
 
+async def nothing() -> None:
+    """The end of an act that is over at once."""
+
+
 async def stop(node: MemoryNode) -> None:
     """Stop a node cleanly, or end it after the deadline of a service manager."""
     with trio.move_on_after(30):

@@ -16,7 +16,6 @@ not taken for that of a later one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, Protocol
 
 from wire.errors import ErrorCode
@@ -161,6 +160,8 @@ class Requests:
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """The end of a complaint about an unknown name."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only for a mistake)
+
     found = get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""
 

@@ -133,6 +133,11 @@ def _with_acts(plan: Plan, work: Workload, version: int) -> tuple[Act, ...]:
             at_ms = composed.below(plan.duration_ms * 3 // 4)
             values = _late_produce(composed, work) if kind == "frame" else {}
             found.append(Act(kind=kind, at_ms=at_ms, for_ms=4_000 if kind == "frame" else 100, values=values))
+    elif version >= 2:
+        for _ in range(composed.between(2, 4)):
+            values = {"request": composed.choice(["end_txn", "write_txn_markers"]), "turns": composed.between(1, 2)}
+            at_ms = composed.below(plan.duration_ms * 3 // 4)
+            found.append(Act(kind="late-repetition", at_ms=at_ms, for_ms=100, values=values))
     if upgrades:
         at_ms = Draws("time of the upgrade", plan.seed).below(plan.duration_ms // 2)
         found.append(Act(kind="raise-transaction-version", at_ms=at_ms, for_ms=100))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kbroker.runtime.ports import Buffer
 from kbroker.testing.hosts import NODE
@@ -16,7 +17,8 @@ class FrameFault:
     Shape  kind is "delay" (by delay_ms, with everything behind it), "repeat" (the request arrives again after delay_ms,
            on another connection, whose answer is ignored) or "drop-reply" (the request is served, and the connection
            ends instead of the reply); api_key -1 matches every request; sender and receiver are hosts, "" any;
-           is_from_node: only requests of nodes, or only those of clients
+           is_from_node: only requests of nodes, or only those of clients; copies is a list that gets each struck
+           request and its connection, for `SimulatedNetwork.serve_again`
     """
 
     kind: str
@@ -27,6 +29,7 @@ class FrameFault:
     skip: int = 0
     times: int = 1
     is_from_node: bool | None = None
+    copies: list[tuple[Any, bytes]] | None = None
 
     def matches(self, api_key: int, sender: str, receiver: str) -> bool:
         """Whether this request is one that it strikes."""

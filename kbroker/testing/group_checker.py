@@ -14,7 +14,8 @@ Reads must be of stable offsets, so a commit counts as soon as the outcome of th
 for it that overlap may have taken effect in either order. A deletion is a commit of -1, which each register also
 contains before the first commit. A generation is in force once the first member knows its assignment. In groups of
 KIP-848 the members have epochs of their own, so a newer epoch ends an older one only for the partitions that its member
-owns.
+owns. A group without offsets goes with its last member, and generations begin again; so there two members may own a
+partition in one generation, if the session of the first can have ended meanwhile.
 
 These histories do not cover expired offsets and deleted groups: leave out a group whose offsets may go by themselves.
 """
@@ -24,12 +25,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kbroker.testing.checkers import NOTHING_ALLOWED, Allowances, Finding
 from kbroker.testing.history import BadHistory, Event, Function, Type
 from kbroker.testing.transaction_checker import Transactions, sort_transactions
 
 NONE_COMMITTED = -1
+SESSION_MS: Final = 6_000
+"""The session time-out of members."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,8 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     transactions = sort_transactions(history, allowances)
     registers: dict[tuple[str, str], Register] = {}
     open_accesses: dict[tuple[Function, str, str, str], Access] = {}
-    owners: dict[tuple[str, str, int], str] = {}
+    owners: dict[tuple[str, str, int], Event] = {}
+    with_offsets: set[str] = set()
     in_force: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
     def scope(group: str, key: str) -> tuple[str, str]:
@@ -74,7 +79,7 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     findings: list[Finding] = []
     for place, event in enumerate(history):
         if event.function is Function.OWN:
-            findings.extend(_own(event, owners))
+            findings.extend(_own(event, owners, lasts=_group(event) in with_offsets))
             generations = in_force[scope(_group(event), event.key)]
             if not generations or _epoch(event) > generations[-1][1]:
                 generations.append((place, _epoch(event)))
@@ -83,6 +88,9 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
                 (_group(event), event.key), Register(_group(event), event.key, commits=[], reads=[])
             )
             _access(event, place, register, open_accesses)
+            if event.function is Function.COMMIT and event.type is Type.OK:
+                of = event.transaction
+                with_offsets |= {register.group} if of is None or not transactions[of].is_aborted else set()
     for register in registers.values():
         _take_outcomes(register, transactions)
         findings.extend(_judge(register))
@@ -119,11 +127,15 @@ def _epoch(event: Event) -> int:
     return event.epoch
 
 
-def _own(event: Event, owners: dict[tuple[str, str, int], str]) -> Iterator[Finding]:
+def _own(event: Event, owners: dict[tuple[str, str, int], Event], *, lasts: bool) -> Iterator[Finding]:
+    """`lasts`: the group has offsets, so it is not removed when it has no members."""
     group, epoch = _group(event), _epoch(event)
-    owner = owners.setdefault((group, event.key, epoch), event.process)
-    if owner != event.process:
-        text = f"{owner} and {event.process} of {group} both own it in generation {epoch}"
+    place = group, event.key, epoch
+    before = owners.setdefault(place, event)
+    if before.process == event.process or (not lasts and event.at_ms >= before.at_ms + SESSION_MS):
+        owners[place] = event
+    else:
+        text = f"{before.process} and {event.process} of {group} both own it in generation {epoch}"
         yield Finding("K10", "two-owners", event.key, -1, text)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from kbroker.testing.draws import Draws
-from kbroker.testing.group_checker import NONE_COMMITTED
+from kbroker.testing.group_checker import NONE_COMMITTED, SESSION_MS
 from kbroker.testing.history import Function, Type
 from kbroker.testing.model_router import BACKOFF_MS, Router, Unreachable, pause
 from kbroker.testing.recorder import History
@@ -39,7 +39,6 @@ from wire.messages.offset_delete import (
 from wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-SESSION_MS: Final = 6_000
 REBALANCE_MS: Final = 3_000
 JOIN_ANSWER_MS: Final = 12_000
 WATCH_MS: Final = 20

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -82,6 +82,7 @@ class _WirePipe(Pipe):
         self._network = network
         self._asks = asks
         self._frames = Frames(_REQUEST_HEAD if asks else _RESPONSE_HEAD)
+        self._copies: list[tuple[Any, bytes]] | None = None
 
     def put(self, data: Buffer) -> int:
         if self.is_broken:
@@ -92,10 +93,12 @@ class _WirePipe(Pipe):
         if taken:
             chunk = bytes(memoryview(data)[:taken])
             self.in_flight += taken
-            repeated = self._frames.feed(chunk, self._on_head)
+            whole = self._frames.feed(chunk, self._on_head)
             self._network.send(self, chunk)  # without effect if a fault of this frame has ended the connection
-            if repeated is not None:
-                self._network.serve_again(self.connection, bytes(repeated))
+            if whole is not None and self._copies is not None:
+                self._copies.append((self.connection, bytes(whole)))
+            elif whole is not None:
+                self._network.serve_again(self.connection, bytes(whole))
         return taken
 
     def end(self) -> None:
@@ -129,8 +132,12 @@ class _WirePipe(Pipe):
         fault = self._network.fault_of(int.from_bytes(head[4:6], "big"), self.link)
         if fault is None:
             return
+        self._copies = fault.copies
+        if fault.copies is not None:
+            self._frames.collect(head)
         if fault.kind == "delay":
-            self.due = trio.current_time() + fault.delay_ms / 1000
+            if fault.delay_ms:
+                self.due = trio.current_time() + fault.delay_ms / 1000
         elif fault.kind == "repeat":
             connection.repeat_after_ms = fault.delay_ms
             self._frames.collect(head)

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 def main() -> int:
-    """Run the broker of the command line's JSON object; return the exit code."""
+    """Run the broker of the command line's JSON object; return the exit code. The garbage collector is off."""
     asked = json.loads(sys.argv[1])
     event_log.configure(level=asked["log_level"].upper())
     try:
@@ -42,7 +42,10 @@ def main() -> int:
     clock, book = NodeClock(), RuleBook()
     env = ClockedEnv(clock)
     spare_lasting_objects(env.now_ns)
-    node = Node(env, settings, handlers=applied(book, discover()))
+    node = Node(env, settings, handlers=applied(book, discover()), pages_on_demand=True)
+    # As `kbroker serve`: what is imported and made by now lives as long as the process.
+    gc.freeze()
+    gc.enable()
     failure = trio.run(_serve, node, book, clock, clock=clock)
     if failure is not None:
         sys.stderr.write(f"{failure}\n")
@@ -96,9 +99,3 @@ async def _obey(node: Node, book: RuleBook, clock: NodeClock) -> None:
 def _say(answer: Mapping[str, Any]) -> None:
     sys.stdout.write(f"{json.dumps(answer)}\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    # As `kbroker serve`: what is imported lives as long as the process.
-    gc.freeze()
-    sys.exit(main())

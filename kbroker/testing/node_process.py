@@ -44,7 +44,7 @@ class NodeProcess:
 
     def _begin(self) -> None:
         # -P: a folder of the project under test must not hide a package.
-        command = [sys.executable, "-P", "-m", "kbroker.testing.node_child", json.dumps(self._asked)]
+        command = [sys.executable, "-P", "-m", "kbroker.testing.node_start", json.dumps(self._asked)]
         with self.log.open("ab") as errors:
             # A process group of its own, so that Ctrl-C reaches only the test, which then stops its brokers in order.
             self._process = subprocess.Popen(  # noqa: S603  (this program itself)

@@ -68,7 +68,8 @@ class NodeThread:
         self.log = log
         self.address = ""
         self._clock, self._book = NodeClock(), RuleBook()
-        self._node = Node(ClockedEnv(self._clock), settings, handlers=applied(self._book, discover()))
+        handlers = applied(self._book, discover())
+        self._node = Node(ClockedEnv(self._clock), settings, handlers=handlers, pages_on_demand=True)
         self._failure: Exception | None = None
         self._ready = Event()
         self._token: trio.lowlevel.TrioToken | None = None

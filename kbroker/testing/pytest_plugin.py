@@ -142,17 +142,16 @@ def kbroker_server(
 def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
     """The session's broker, for one test: topics and groups that appear during the test are deleted after it."""
     view = Kbroker(kbroker_server)
-    is_ours = bool(kbroker_server.nodes)
-    before = set(kbroker_server.topics())
-    old = set(kbroker_server.groups()) if is_ours else set()
+    if not kbroker_server.nodes:  # other programs may use it
+        yield view
+        kbroker_server.delete_topics([name for name in kbroker_server.topics() if name.startswith(view.prefix)])
+        return
+    old_topics, old_groups = map(set, kbroker_server.contents())
     yield view
-    if is_ours:
-        kbroker_server.faults.clear()
-    # Other programs may use a broker that is not ours.
-    names = [name for name in kbroker_server.topics() if name not in before]
-    kbroker_server.delete_topics([name for name in names if is_ours or name.startswith(view.prefix)])
-    if is_ours:
-        kbroker_server.delete_groups([group for group in kbroker_server.groups() if group not in old])
+    kbroker_server.clear_faults()
+    topics, groups = kbroker_server.contents()
+    kbroker_server.delete_topics([name for name in topics if name not in old_topics])
+    kbroker_server.delete_groups([group for group in groups if group not in old_groups])
 
 
 @pytest.fixture(scope="session")

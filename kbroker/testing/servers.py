@@ -43,6 +43,7 @@ class Server:
         self.data_dir = data_dir
         self.nodes = nodes
         self._clients: dict[int, Cluster] = {}  # by thread
+        self._may_have_rules = False
 
     def __repr__(self) -> str:
         return f"<kbroker at {self.bootstrap_servers}>"
@@ -60,7 +61,14 @@ class Server:
     @property
     def faults(self) -> Faults:
         """Rules that make the brokers answer wrongly."""
+        self._may_have_rules = True
         return Faults([node for node in self._running() if node.address], wait_until)
+
+    def clear_faults(self) -> None:
+        """Remove all rules, if there may be any."""
+        if self._may_have_rules:
+            self.faults.clear()
+            self._may_have_rules = False
 
     @property
     def requests(self) -> Requests:
@@ -122,8 +130,9 @@ class Server:
             configs={key: str(value) for key, value in (config or {}).items()},
             if_not_exists=False,
         )
-        # In a cluster the controller answers before the brokers know the topic.
-        self._wait(lambda: self._has_leaders(name, partitions), WAIT_S, lambda: f"the leaders of {name}")
+        # A controller of its own answers after its broker knows the topic, other controllers before.
+        if len(self.nodes) != 1:
+            self._wait(lambda: self._has_leaders(name, partitions), WAIT_S, lambda: f"the leaders of {name}")
         return name
 
     def _has_leaders(self, name: str, count: int) -> bool:
@@ -201,6 +210,11 @@ class Server:
         """The offset that a group has committed for a partition, None if it has committed none."""
         found = committed_offsets(self.client, group).get((topic, partition))
         return None if found is None or found.offset < 0 else found.offset
+
+    def contents(self) -> tuple[list[str], list[str]]:
+        """`topics` and `groups`."""
+        topics = self.topics()  # looks up the brokers too
+        return topics, [group.group for group in list_groups(self.client, knows_brokers=True)]
 
     def wait_for_group(
         self, group: str, *, state: str = "Stable", members: int | None = None, timeout: float = WAIT_S

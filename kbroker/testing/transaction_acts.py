@@ -8,9 +8,11 @@ lose-decision           a coordinator is killed before its followers have a deci
                         successor so late that the transaction has timed out
 restart-in-transaction  the preferred leader of a partition with an open transaction stops cleanly, starts again, and
                         leads again
+late-repetition         EndTxn or WriteTxnMarkers arrives once more when a later transaction of its producer is open;
+                        only with `transaction.version` 2, where each transaction has an epoch of its own
 
-Producers are slow in some of them, so that transactions stay open. They wait for each answer, so a late request never
-meets a later one of its producer, which only `transaction.version` 2 would survive.
+Producers are slow in some of them, so that transactions stay open. They wait for each answer, so in the others a late
+request never meets a later one of its producer, which only `transaction.version` 2 would survive.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
-from kbroker.coordinator.transactions.state import PREPARED, Transaction, TransactionState
+from kbroker.coordinator.transactions.state import MAX_EPOCH, PREPARED, Transaction, TransactionState
 from kbroker.coordinator.transactions.transaction_coordinator import Led
 from kbroker.testing.cluster import MemoryCluster, MemoryNode
 from kbroker.testing.composed_acts import (
@@ -32,6 +34,7 @@ from kbroker.testing.composed_acts import (
     Begin,
     End,
     elect_preferred,
+    nothing,
     poll,
     revive,
     stop,
@@ -39,6 +42,10 @@ from kbroker.testing.composed_acts import (
 from kbroker.testing.frames import FrameFault
 from kbroker.testing.model_router import REQUEST_MS
 from kbroker.testing.plan import REQUESTS, TRANSACTION_REQUESTS, Act
+from wire.codec import decode
+from wire.framing import decode_request_header
+from wire.messages.end_txn import EndTxnRequest
+from wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 T = TypeVar("T")
 
@@ -50,6 +57,9 @@ _SENT_S: Final = 0.2
 _LATE_MS: Final = 5_000
 _SLOW_SEND_MS: Final = 1_500
 _LATE_END_MS: Final = 700
+_LATEST: Final = 12
+"""Requests that may arrive again; those before them are too old to look at each time."""
+_SIZE_BYTES: Final = 4
 _SLOW_FETCH_MS: Final = 1_000
 """Less than the time after which a follower leaves the ISR."""
 
@@ -65,8 +75,10 @@ def _struck(cluster: MemoryCluster, *faults: FrameFault) -> Iterator[None]:
         known[:] = [fault for fault in known if not any(fault is one for one in faults)]
 
 
-def _late(api_key: int, ms: int, sender: str = "", receiver: str = "", **fields: bool) -> FrameFault:
-    return FrameFault("delay", api_key, sender, receiver, delay_ms=ms, times=-1, **fields)
+def _late(
+    api_key: int, ms: int, sender: str = "", receiver: str = "", *, is_from_node: bool | None = None
+) -> FrameFault:
+    return FrameFault("delay", api_key, sender, receiver, delay_ms=ms, times=-1, is_from_node=is_from_node)
 
 
 def _led(node: MemoryNode) -> list[Led]:
@@ -203,6 +215,68 @@ def _open_transaction(cluster: MemoryCluster) -> tuple[int, tuple[str, int], int
     return None
 
 
+async def _repeat_late(cluster: MemoryCluster, act: Act) -> End | None:
+    turns, is_end = act.values["turns"], act.values["request"] == "end_txn"
+    first = turns if is_end else turns - 1  # a marker has the epoch of the next transaction
+    ahead = range(first, first + 1 if turns == 1 else MAX_EPOCH)
+    slow = partial(_late, ms=_LATE_END_MS, is_from_node=False)
+    kept = slow(_END) if is_end else _late(_MARKERS, 0)
+    copies: list[tuple[Any, bytes]] = []
+    kept.copies = copies
+    is_overtaken = _is_end_overtaken if is_end else _is_marker_overtaken
+    found: list[tuple[Any, bytes]] = []
+
+    def look() -> bool:
+        found.extend((to, frame) for to, frame in copies[-_LATEST:] if is_overtaken(cluster, to, frame, ahead))
+        return bool(found)
+
+    # So the later transaction stays open until readers have seen the effect.
+    with _struck(cluster, kept, slow(_END), slow(REQUESTS["produce"])):
+        await poll(look, each_s=LOOK_S)
+        if not found:
+            return None
+        cluster.network.serve_again(*found[0])
+        await trio.sleep(SLOW_MS / 1000)
+    return nothing
+
+
+def _is_end_overtaken(cluster: MemoryCluster, _connection: Any, frame: bytes, ahead: range) -> bool:
+    """Whether the producer of an EndTxn that commits has written to a transaction so many epochs later."""
+    request = _decoded(frame, EndTxnRequest)
+    return request.committed and any(
+        _is_open(node, partition, request, ahead)
+        for node in cluster.brokers
+        for partition in (node.broker.replicas.partitions if node.is_serving else ())
+    )
+
+
+def _is_marker_overtaken(cluster: MemoryCluster, connection: Any, frame: bytes, ahead: range) -> bool:
+    """Whether a transaction so many epochs later is open in a partition that gets one of these markers."""
+    node = next(node for node in cluster.brokers if node.host == connection.server)
+    return node.is_serving and any(
+        _is_open(node, (topic.name, index), marker, ahead)
+        for marker in _decoded(frame, WriteTxnMarkersRequest).markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    )
+
+
+def _is_open(node: MemoryNode, partition: tuple[str, int], request: Any, ahead: range) -> bool:
+    """Whether a node leads a partition with an open transaction of a request's producer, so many epochs later."""
+    replica = node.replica(*partition)
+    if replica is None or not replica.is_leader:
+        return False
+    entry = replica.log.producers.producers.get(request.producer_id)
+    if entry is None or entry.current_txn_first_offset < 0:
+        return False
+    return entry.producer_epoch - request.producer_epoch in ahead
+
+
+def _decoded(frame: bytes, request: type[T]) -> T:
+    header, body = decode_request_header(memoryview(frame)[_SIZE_BYTES:])
+    return decode(request, header.api_version, body)
+
+
 async def _lasting(look: Callable[[], T | None], *, within_s: float = STEP_S) -> T | None:
     """The first thing that is still there a moment later; None if there is none in a time."""
     with trio.move_on_after(within_s):
@@ -220,4 +294,5 @@ TRANSACTION_ACTS: Final[dict[str, Begin]] = {
     "late-markers": _late_markers,
     "lose-decision": _lose_decision,
     "restart-in-transaction": _restart_in_transaction,
+    "late-repetition": _repeat_late,
 }

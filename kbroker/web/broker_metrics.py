@@ -6,33 +6,16 @@ from collections.abc import Callable
 
 from kbroker.broker import Broker
 from kbroker.coordinator.common.led import State
-from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_state import Traffic
-from kbroker.runtime.metrics import Metrics
 from kbroker.storage.log import Log
 from kbroker.web.groups import committed, count, groups, shards
+from kbroker.web.isr_changes import EXPANDS, SHRINKS, UNCLEAN
 from kbroker.web.metrics import COUNTER, GAUGE, Samples, by_topic, of_broker, of_controller, of_image, of_node
 from kbroker.web.ports import Observed
 
-_SHRINKS, _EXPANDS, _UNCLEAN = "isr.shrinks", "isr.expands", "unclean.elections"
 _RUNNING, _STARTING, _STOPPING = 3, 1, 6  # Kafka's BrokerState
-
-
-def count_isr_changes(metrics: Metrics, broker_id: int) -> Callable[[Image, Delta], None]:
-    """An image listener that counts ISR changes and unclean elections of the partitions that this broker leads."""
-    shrinks, expands, unclean = metrics.counter(_SHRINKS), metrics.counter(_EXPANDS), metrics.counter(_UNCLEAN)
-
-    def on_image(_image: Image, delta: Delta) -> None:
-        for change in delta.changed_partitions:
-            before, after = change.before, change.after
-            if before is not None and after is not None and after.leader == broker_id:
-                shrinks.add(len(after.isr) < len(before.isr))
-                expands.add(len(after.isr) > len(before.isr))
-                unclean.add(change.is_unclean_election)
-
-    return on_image
 
 
 def _held(broker: Broker) -> tuple[Partition, ...]:
@@ -159,19 +142,19 @@ def _offline_replicas(broker: Broker) -> float:
 @of_node(COUNTER, "kafka_server_replicamanager_isrshrinks_total")
 def _isr_shrinks(node: Observed) -> float:
     """Times that a partition led by this broker lost an in-sync replica."""
-    return node.metrics.counter(_SHRINKS).value
+    return node.metrics.counter(SHRINKS).value
 
 
 @of_node(COUNTER, "kafka_server_replicamanager_isrexpands_total")
 def _isr_expands(node: Observed) -> float:
     """Times that a partition led by this broker gained an in-sync replica."""
-    return node.metrics.counter(_EXPANDS).value
+    return node.metrics.counter(EXPANDS).value
 
 
 @of_node(COUNTER, "kafka_controller_controllerstats_uncleanleaderelections_total")
 def _unclean_elections(node: Observed) -> float:
     """Elections of this broker although it may lack committed records; Kafka's controller counts all brokers."""
-    return node.metrics.counter(_UNCLEAN).value
+    return node.metrics.counter(UNCLEAN).value
 
 
 @of_broker(COUNTER, "kafka_server_replicamanager_failedisrupdates_total")

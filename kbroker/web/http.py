@@ -145,11 +145,11 @@ class HttpServer:
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
         self._refused = metrics.counter("http.connections.refused")
 
-    async def serve(self, listener: Listener) -> None:
-        """Accept and answer until cancelled."""
+    async def serve(self, listener: Listener, *, first: Stream | None = None) -> None:
+        """Accept and answer until cancelled; `first` is a connection that was accepted before."""
         async with trio.open_nursery() as nursery:
             while True:
-                stream = await accept(listener, self._env, _cannot_accept)
+                stream, first = first or await accept(listener, self._env, _cannot_accept), None
                 self._make_room()
                 machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
                 connection = _Connection(stream, machine)

@@ -2,7 +2,9 @@
 
 Theory of operation: each refresh reads the metadata image and the live objects once, in steps of well below a
 millisecond (see sorting.py). The JSON is then kept for a hundred times as long as it took to make, at least a second
-and at most five: so many open pages cost little more than one.
+and at most five, so pages that show the same cost no more than one. All views together may take 1% of the time, and
+two seconds at once. When they have taken more, a view that was made before is shown again, for up to a
+minute, and a request for another one gets status 503.
 
 A broker knows the offsets of its own replicas only. For other partitions the offsets are null; what a leader knows
 about its followers is in the details (details.py). A controller knows no offsets.
@@ -31,7 +33,9 @@ from kbroker.coordinator.transactions.state import IDLE
 from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
 from kbroker.replication.partition import Partition
 from kbroker.web import health, state
-from kbroker.web.groups import groups
+from kbroker.web.groups import committed, groups
+from kbroker.web.health import JSON
+from kbroker.web.http import TEXT, Reply
 from kbroker.web.ports import Observed
 from kbroker.web.sorting import STEP, Order, Page, Sorted, Steps
 from kbroker.web.transaction_metrics import describe, transactions
@@ -47,8 +51,13 @@ ROWS: Final = {"partitions": 50, "topics": 25, "groups": 25, "transactions": 25}
 MIN_LIFE_NS: Final = 1_000_000_000
 MAX_LIFE_NS: Final = 5_000_000_000
 LIFE_FACTOR: Final = 100
-"""Making a view takes at most 1% of the time unless it takes more than 50 ms, so it hardly shows in the 99th percentile
-of requests."""
+"""Making views takes at most 1% of the time, so it hardly shows in the 99th percentile of requests."""
+BURST_NS: Final = 2_000_000_000
+MAX_AGE_NS: Final = 60_000_000_000
+"""An older view is made again even if the views have taken too much time: at most MAX_KEPT of them in this time."""
+STEP_NS: Final = 2_000_000
+"""A step that seems to take longer was interrupted: on a busy machine the time includes that of other processes."""
+BUSY: Final = "this node makes no more views at the moment: they have taken more than 1% of its time; try again soon"
 MAX_KEPT: Final = 16
 MAX_QUERY: Final = 2_000
 NAMED: Final = 5
@@ -92,33 +101,49 @@ class Asked:
         return Sorted(self.order(name), ROWS[name])
 
 
+class _Kept(NamedTuple):
+    made_ns: int
+    until_ns: int
+    text: bytes
+
+
 class Views:
     """Makes the data, and keeps it for a while."""
 
     def __init__(self, node: Observed) -> None:
         self._node = node
-        self._kept: dict[Asked, tuple[int, bytes]] = {}
+        self._kept: dict[Asked, _Kept] = {}
+        self._paid_ns = 0
+        """When the time that views have taken is paid for, at 1% of the time that passes."""
 
-    def render(self, asked: Asked) -> Iterator[bytes]:
-        """The JSON, in pieces."""
+    def reply(self, asked: Asked) -> Reply:
+        """The JSON, in pieces; or status 503."""
+        now_ns, kept = self._node.env.now_ns(), self._kept.get(asked)
+        is_affordable = self._paid_ns < now_ns + LIFE_FACTOR * BURST_NS
+        if kept is not None:
+            if now_ns < kept.until_ns or (not is_affordable and now_ns - kept.made_ns < MAX_AGE_NS):
+                return Reply(200, JSON, (kept.text,))
+        elif not is_affordable:
+            return Reply(503, TEXT, (f"{BUSY}\n".encode(),), (("Retry-After", "5"),))
+        return Reply(200, JSON, self._make(asked))
+
+    def _make(self, asked: Asked) -> Iterator[bytes]:
         now_ns = self._node.env.now_ns
-        until_ns, text = self._kept.get(asked, (0, b""))
-        if now_ns() < until_ns:
-            yield text
-            return
         pieces: list[bytes] = []
         spent_ns, began_ns = 0, now_ns()
         for piece in _view(self._node, asked):
             pieces.append(piece)
-            spent_ns += now_ns() - began_ns
+            took_ns = now_ns() - began_ns
+            spent_ns += took_ns
+            self._paid_ns = max(self._paid_ns, began_ns) + LIFE_FACTOR * min(took_ns, STEP_NS)
             yield piece
             began_ns = now_ns()
         last = b'"made_in_ms": %.1f}\n' % (spent_ns / 1_000_000)
-        while len(self._kept) >= MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        # On a busy machine the time includes that of other processes.
         life_ns = min(max(MIN_LIFE_NS, LIFE_FACTOR * spent_ns), MAX_LIFE_NS)
-        self._kept[asked] = now_ns() + life_ns, b"".join((*pieces, last))
+        self._kept.pop(asked, None)
+        self._kept[asked] = _Kept(now_ns(), now_ns() + life_ns, b"".join((*pieces, last)))
+        while len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]  # the oldest
         yield last
 
 
@@ -426,16 +451,12 @@ def lag_of(shard: GroupShard, group: AnyGroup, broker: Broker) -> Steps[tuple[in
     partition.
     """
     lag = count = unknown = 0
-    for topic, stored in list(shard.offsets_of(group.group_id).items()):
-        for index, one in list(stored.items()):
-            held = broker.replicas.partitions.get((topic, index))
-            if held is None or held.progress is None:
-                unknown += 1
-            else:
-                lag += max(0, held.progress.high_watermark - one.offset)
-            count += 1
-            if count % STEP == 0:
-                yield b""
+    for one in committed(shard, group, broker):
+        unknown += one.lag is None
+        lag += one.lag or 0
+        count += 1
+        if count % STEP == 0:
+            yield b""
     return lag, count, unknown
 
 

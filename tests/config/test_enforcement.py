@@ -21,6 +21,10 @@ AREAS = {Path(str(area.__file__)) for area in (*BROKER_AREAS, topic)}
 PASSED_ON = ROOT / "storage" / "log_config.py"
 
 
+CONSTANTS = {name: text for name, text in vars(topic).items() if isinstance(text, str)}
+"""Names of keys that code reads by a constant of the declarations."""
+
+
 def used_names() -> set[str]:
     """Every attribute that is read, and every text, in kbroker but for the declarations and what is for tests."""
     found: set[str] = set()
@@ -33,6 +37,8 @@ def used_names() -> set[str]:
                 found.add(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found.add(CONSTANTS.get(node.id, ""))
     return found
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import tests.fuzz
 from tests.fuzz.target import Target, Watch, covered_lines, inputs, keep, kept
-from tests.fuzz.targets import TARGETS, find
+from tests.fuzz.targets import MODULES, find
 
-RUNS = 2_000
+RUNS, MANY_RUNS, LONG_SECONDS = 1_500, 100_000, 120
 KEPT, KEPT_BYTES = 120, 600
 _UNITS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 
@@ -55,9 +55,12 @@ def fuzz(target: Target, scratch: Path, *, runs: int, seconds: float, seed: int,
     for data in inputs(target):
         (corpus / hashlib.sha256(data).hexdigest()[:20]).write_bytes(data)
     seeds = {file.name for file in corpus.iterdir()}
-    bound = [f"-max_total_time={max(1, int(seconds))}"] if seconds else [f"-runs={runs + len(seeds)}"]
+    bound = (
+        [f"-max_total_time={max(1, int(seconds))}"] if seconds else [f"-runs={round(runs * target.ratio) + len(seeds)}"]
+    )
+    kind = "all-code" if seconds >= LONG_SECONDS or runs >= MANY_RUNS else "modules"
     command = [
-        sys.executable, "-m", "tests.fuzz.worker", target.name, str(corpus), *bound, f"-seed={seed or 1}",
+        sys.executable, "-m", "tests.fuzz.worker", target.name, kind, str(corpus), *bound, f"-seed={seed or 1}",
         f"-max_len={target.max_bytes}", "-len_control=0", "-timeout=60", "-rss_limit_mb=2048",
         "-print_final_stats=1", f"-artifact_prefix={scratch}/{target.name}-found-",
     ]  # fmt: skip
@@ -102,7 +105,7 @@ def report(result: Result) -> None:
     if result.is_failed:
         print(result.output[-6000:], flush=True)
     if result.found is not None:
-        file = Path(f"fuzz-{result.found.name}")
+        file = Path(tempfile.gettempdir(), f"fuzz-{result.found.name}")
         file.write_bytes(result.found.read_bytes())
         print(f"again: python -m tests.fuzz {result.target.name} --input {file}", flush=True)
 
@@ -114,7 +117,7 @@ def main() -> int:
         description=tests.fuzz.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", nargs="*", default=["all"], help=f"all, or some of {', '.join(TARGETS)}")
+    parser.add_argument("target", nargs="*", default=["all"], help=f"all, or some of {', '.join(MODULES)}")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each target, besides its seeds (default {RUNS})")
     parser.add_argument("--seconds", type=float, default=0, help="for all targets together, instead of runs")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
@@ -122,7 +125,7 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="run this input only")
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach new code in the repository")
     options = parser.parse_args()
-    targets = list(TARGETS.values()) if "all" in options.target else [find(name) for name in options.target]
+    targets = [find(name) for name in (MODULES if "all" in options.target else options.target)]
     if options.input is not None:
         Watch(targets[0])(options.input.read_bytes())
         return 0

@@ -66,14 +66,15 @@ def message_versions(is_request: bool) -> Iterator[tuple[type, int, int]]:
 
 
 def cut_frames(data: bytes) -> None:
-    """Cut a stream into frames: byte 0 is the size of a receive in steps of 16 KiB (0: all at once), byte 1 repeats the
-    rest, so that large frames become complete.
+    """Cut a stream into frames: byte 0 is the size of a receive, in bytes below 16 and then in KiB; byte 1 repeats the
+    rest if receives are large, so that large frames become complete.
     """
     if len(data) < 2:
         return
-    stream = data[2:] * (1 + data[1] % 65)
+    is_small = data[0] < 16
+    stream = data[2:] * (1 if is_small else 1 + data[1] % 65)
     frames = _cut(stream, len(stream) or 1)
-    size = data[0] * (RECEIVE_BYTES // 64) if data[0] > 15 else data[0] + 1
+    size = data[0] + 1 if is_small else data[0] * (RECEIVE_BYTES // 64)
     assert _cut(stream, size) == frames, "the frames depend on how the bytes arrive"
     for frame in frames:
         if frame is not None:

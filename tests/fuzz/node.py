@@ -201,6 +201,6 @@ def _requests_of_browsers() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("broker", talk, _frames_of_clients, cpu_ms=200.0, lines=(0, 0), allocated=(0, 0), weight=3.0),
-    Target("pages", browse, _requests_of_browsers, cpu_ms=200.0, lines=(0, 0), allocated=(0, 0)),
+    Target("broker", talk, _frames_of_clients, cpu_ms=200.0, lines=(0, 0), allocated=(0, 0), weight=3.0, ratio=0.2),
+    Target("pages", browse, _requests_of_browsers, cpu_ms=200.0, lines=(0, 0), allocated=(0, 0), ratio=0.2),
 )

@@ -26,7 +26,7 @@ class Target:
            begin with
     Units  max_bytes bounds an input; cpu_ms a run, in the process of atheris; lines and allocated a run of the tests:
            (constant, for each byte of input), executed lines of Python and bytes, zeros if they are not judged because
-           the work is done in another thread; weight is its share of the time
+           the work is done in another thread; weight is its share of the time, ratio its share of the given runs
     """
 
     name: str
@@ -37,6 +37,7 @@ class Target:
     lines: tuple[int, int] = (5_000, 40)
     allocated: tuple[int, int] = (256 * 1024, 1024)
     weight: float = 1.0
+    ratio: float = 1.0
 
 
 class TooSlow(AssertionError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.target import Target, allocated_bytes, executed_lines, inputs, kept
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import MODULES, find
 
+TARGETS = {name: find(name) for name in MODULES}
 JUDGED = [target for target in TARGETS.values() if target.lines[0]]
 MOST_INPUTS = 250
 """A bound on the file of a target in the repository."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from kbroker.config import Settings
+from kbroker.config.sasl import SaslSettings
 from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.handlers.controller import elect_leaders
 from kbroker.handlers.find_coordinator import find_coordinator
 from kbroker.metadata.errors import UnusableMetadata
+from kbroker.security.sasl.jwks import UnreadableKeys, usable_keys
+from kbroker.security.sasl.oauth import OauthExchange, TokenRules
 from kbroker.storage.checkpoint import parse_number, parse_offsets
 from kbroker.storage.directory_names import CLEAN_SHUTDOWN
 from kbroker.storage.formatting import parse_identity, read_clean_shutdown
@@ -105,3 +110,23 @@ def test_m7_a_manifest_with_numbers_that_no_record_can_hold_is_refused(changed: 
     assert Manifest.parse_named(json.dumps(document).encode(), name) == whole
     with pytest.raises(RemoteStorageError, match="impossible"):
         Manifest.parse_named(json.dumps(document | changed).encode(), name)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"exp": 10**400}, {"nbf": -(10**400)}, {"iat": float("nan")}, {"exp": float("inf")}, {"sub": "\ud800"}]
+)
+def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, Any]) -> None:
+    """Python compares such numbers only with some care, and half a character has no encoding."""
+    settings = Settings.load(
+        overrides=["kbroker.sasl.oauthbearer.unsecured=true"], defaults={"log.dirs": "/none"}
+    ).for_listener(SaslSettings, "SASL")
+    exchange = OauthExchange(TokenRules(settings, None, lambda: 1_000_000))
+    claims = {"sub": "alice", "exp": 2_000, "iat": 1_000} | changed
+    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "none"}, claims)]
+    step = exchange.respond(b"n,,\x01auth=Bearer %b.%b.\x01\x01" % tuple(parts))
+    assert step == (b'{"status":"invalid_token"}', None, None)
+
+
+def test_x8_keys_that_are_nested_too_deeply_are_unreadable() -> None:
+    with pytest.raises(UnreadableKeys):
+        usable_keys(DEEP)

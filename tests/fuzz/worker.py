@@ -1,7 +1,7 @@
-"""The process in which atheris runs one target: `python -m tests.fuzz.worker TARGET CORPUS -runs=1000 ...`.
+"""The process in which atheris runs one target: `python -m tests.fuzz.worker TARGET all-code CORPUS -runs=1000 ...`.
 
 libFuzzer ends the process itself, so each target has its own. The modules of the broker are instrumented when they are
-imported, the generated codecs when they are compiled.
+imported; with "all-code" also the generated codecs, when they are compiled.
 """
 
 from __future__ import annotations
@@ -12,14 +12,27 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["kbroker", "wire", "h11"]):
-    import wire.structs
-    from tests.fuzz.target import Watch
-    from tests.fuzz.targets import find
+import tests.fuzz.targets
+from tests.fuzz.target import Watch
 
 
 def main() -> None:
     """Fuzz; does not return."""
+    name, instruments_codecs = sys.argv.pop(1), sys.argv.pop(1) == "all-code"
+    logging.disable(logging.WARNING)
+    include = tests.fuzz.targets.INSTRUMENTED[tests.fuzz.targets.MODULES[name]]
+    with atheris.instrument_imports(include=include):
+        target = tests.fuzz.targets.find(name)
+    if instruments_codecs:
+        _instrument_codecs()
+    atheris.Setup(sys.argv, Watch(target))
+    atheris.Fuzz()
+
+
+def _instrument_codecs() -> None:
+    """Instrument generated codecs too, which takes 20 ms for each: too long for short runs."""
+    import wire.structs
+
     compile_function = wire.structs.compile_function
 
     def instrumented(*arguments: Any) -> Any:
@@ -29,10 +42,6 @@ def main() -> None:
         return found
 
     wire.structs.compile_function = instrumented
-    logging.disable(logging.WARNING)
-    name = sys.argv.pop(1)
-    atheris.Setup(sys.argv, Watch(find(name)))
-    atheris.Fuzz()
 
 
 if __name__ == "__main__":

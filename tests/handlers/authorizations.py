@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from kbroker import quorum
+from kbroker.handlers import discover
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
 from tests.handlers.asking import batch
 from wire.errors import ErrorCode
-from wire.schema import MISSING, request_class, schema_of
-from wire.types import Primitive
+from wire.schema import MISSING, schema_of
+from wire.types import ZERO_UUID, Primitive
 
 ORDERS, GROUP, TXN = "orders", "grp", "txn"
 """A topic that exists, a group and a transactional id."""
@@ -33,6 +35,10 @@ Right = tuple[Operation, ResourceType, str]
 
 class OrdersId:
     """Stands for the id of the topic ORDERS in a request."""
+
+
+class SecretId:
+    """Stands for the id of another topic in a request."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +57,9 @@ class Row:
     version: int | None = None
     codes: tuple[ErrorCode, ...] = ()
 
-    def request(self, orders_id: UUID) -> Any:
+    def request(self, orders_id: UUID, secret_id: UUID = ZERO_UUID) -> Any:
         """The request as a wire message."""
-        return build(request_of(self.api), self.fields, orders_id)
+        return build(request_of(self.api), self.fields, {OrdersId: orders_id, SecretId: secret_id})
 
     def rights(self) -> list[list[Right]]:
         """The alternatives of each need."""
@@ -73,16 +79,15 @@ def right_of(text: str) -> Right:
     return Operation[operation], ResourceType[kind], name[0] if name else CLUSTER_NAME
 
 
+_SERVED = {handler.name: handler.request_class for handler in (*discover().values(), *quorum.discover().values())}
+
+
 def request_of(api: str) -> type:
     """The request class of an API."""
-    for key in range(100):
-        found = request_class(key)
-        if found is not None and found.__name__ == f"{api}Request":
-            return found
-    raise LookupError(api)
+    return _SERVED[api]
 
 
-def build(kind: Any, values: Mapping[str, Any], orders_id: UUID) -> Any:
+def build(kind: Any, values: Mapping[str, Any], ids: Mapping[type, UUID]) -> Any:
     """A message or struct from nested values; what is left out is the default of its type."""
     made: dict[str, Any] = {}
     for field in schema_of(kind).fields:
@@ -94,13 +99,11 @@ def build(kind: Any, values: Mapping[str, Any], orders_id: UUID) -> Any:
             value = []
         else:
             value = field.kind.default if isinstance(field.kind, Primitive) else {}
-        if value is OrdersId:
-            value = orders_id
+        if isinstance(value, type):
+            value = ids[value]
         elif hasattr(field.kind, "__schema__") and value is not None:
-            if field.is_array:
-                value = [build(field.kind, one, orders_id) for one in value]
-            else:
-                value = build(field.kind, value, orders_id)
+            made_of = [build(field.kind, one, ids) for one in (value if field.is_array else [value])]
+            value = made_of if field.is_array else made_of[0]
         made[field.name] = value
     return kind(**made)
 
@@ -134,7 +137,7 @@ _COMMITTED = {"partition_index": 0, "committed_offset": 1, "committed_metadata":
 _FETCHED = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
 _PROTOCOLS = [{"name": "range", "metadata": b""}]
 _MEMBER = {"group_id": GROUP, "generation_id": 1, "member_id": "m"}
-_PRODUCER = {"transactional_id": TXN, "producer_id": 1, "producer_epoch": 0}
+_PRODUCER = {"transactional_id": TXN, "producer_id": 9_999, "producer_epoch": 0}
 _ADDED = [{"name": ORDERS, "partitions": [0]}]
 _READ_TOPIC, _WRITE_TOPIC, _DESCRIBE_TOPIC = (f"{one} TOPIC {ORDERS}" for one in ("READ", "WRITE", "DESCRIBE"))
 _READ_GROUP, _DESCRIBE_GROUP, _DELETE_GROUP = (f"{one} GROUP {GROUP}" for one in ("READ", "DESCRIBE", "DELETE"))
@@ -234,7 +237,7 @@ BROKER = (
     Row("InitProducerId", {"transactional_id": TXN, "transaction_timeout_ms": 1_000}, (_WRITE_TXN,), TXN_DENIED),
     Row("OffsetForLeaderEpoch", {"topics": [{"topic": ORDERS, "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
         (f"CLUSTER_ACTION CLUSTER | {_DESCRIBE_TOPIC}",), TOPIC_DENIED),
-    Row("AddPartitionsToTxn", {"v3_and_below_transactional_id": TXN, "v3_and_below_producer_id": 1,
+    Row("AddPartitionsToTxn", {"v3_and_below_transactional_id": TXN, "v3_and_below_producer_id": 9_999,
                                "v3_and_below_topics": _ADDED},
         (_WRITE_TXN, _WRITE_TOPIC), None, version=3, codes=(TXN_DENIED, TOPIC_DENIED)),
     cluster("AddPartitionsToTxn", "CLUSTER_ACTION", {"transactions": [

@@ -139,8 +139,8 @@ STORAGE: Final = (
         (
             Patch(
                 "kbroker.runtime.cautious_clock",
-                "        return min(self._clock.now_ms() + self._trusted, self._clock.timestamp_ms())\n",
-                "        return self._clock.timestamp_ms()\n",
+                "        return min(clock.now_ms() + self._trusted, wall_ms - clock.ahead_ms)\n",
+                "        return wall_ms - clock.ahead_ms\n",
             ),
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.testing.checkers import Allowances
-from kbroker.testing.group_checker import check_groups
+from kbroker.testing.group_checker import SESSION_MS, check_groups
 from kbroker.testing.history import BadHistory, Event, Function, Type
 
 COMMIT, READ, OWN = Function.COMMIT, Function.COMMITTED, Function.OWN
@@ -46,6 +46,10 @@ def own(process: str, generation: int) -> Line:
     return process, OWN, OK, None, generation
 
 
+A_SESSION = [line for _ in range(SESSION_MS // 2) for line in read(-1)]
+"""Each line takes a millisecond."""
+
+
 PLANTED: dict[str, tuple[str, list[Line]]] = {
     "an acknowledged commit is gone": ("lost-commit", [*commit("a", 5), *read(-1)]),
     "an older offset is back": ("lost-commit", [*commit("a", 5), *commit("a", 9), *read(5)]),
@@ -84,6 +88,11 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
         [own("a", 1), own("a", 2), *commit("a", 5, generation=2), *commit("a", 6, generation=1), *read(6)],
     ),
     "two members own it": ("two-owners", [own("a", 1), own("b", 1)]),
+    "a group without offsets begins again within a session": (
+        "two-owners",
+        [own("a", 1), *A_SESSION[2:], own("b", 1)],
+    ),
+    "a group with offsets begins again": ("two-owners", [own("a", 1), *commit("a", -1), *A_SESSION, own("b", 1)]),
     "a member of an older generation commits": ("stale-commit", [own("a", 1), own("b", 2), *commit("a", 5)]),
 }
 
@@ -145,6 +154,7 @@ ALLOWED: dict[str, list[Line]] = {
         *read(5),
     ],
     "members own it in successive generations": [own("a", 1), own("b", 2), own("a", 3), own("a", 3)],
+    "a group without offsets has lost its members, and begins again": [own("a", 1), *A_SESSION, own("b", 1)],
     "a commit of the previous generation in flight": [
         own("a", 1),
         ("a", COMMIT, GO, 5, 1),

@@ -13,6 +13,7 @@ import trio
 from kbroker.testing.cluster import CLIENT, MemoryCluster, memory_cluster
 from kbroker.testing.determinism import run
 from kbroker.testing.disk_nodes import Loss
+from kbroker.testing.frames import FrameFault
 from kbroker.testing.memory_node import Client
 from kbroker.testing.model_reader import fetch_request
 from kbroker.testing.network import Pace
@@ -160,6 +161,18 @@ async def test_a_repeated_request_is_served_twice(cluster: MemoryCluster, client
     assert await produce(client) == 1
     await cluster.until(lambda: cluster.leader("t").broker.replicas.partitions["t", 0].log.log_end_offset == 3)
     assert trio.current_time() > DELAY_MS / 1000
+
+
+@in_cluster
+async def test_a_kept_request_is_served_again_at_any_time(cluster: MemoryCluster, client: Client) -> None:
+    copies: list[Any] = []
+    cluster.network.frame_faults.append(FrameFault("delay", 0, CLIENT, times=2, copies=copies))
+    assert [await produce(client) for _ in range(3)] == [0, 1, 2]
+    assert len(copies) == 2
+    log = cluster.leader("t").broker.replicas.partitions["t", 0].log
+    assert log.log_end_offset == 3, "nothing arrives by itself"
+    cluster.network.serve_again(*copies[1])
+    await cluster.until(lambda: log.log_end_offset == 4)
 
 
 @in_cluster

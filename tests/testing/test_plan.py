@@ -71,6 +71,14 @@ def test_requests_of_one_epoch_arrive_neither_twice_nor_late() -> None:
     assert not [values for values in frames if values["fault"] == "repeat" or values["delay_ms"] > 1_000]
 
 
+def test_a_request_meets_a_later_transaction_only_if_each_one_has_an_epoch() -> None:
+    plans = [plan for seed in SEEDS if (plan := drawn_plan(seed)) and "late-repetition" in {a.kind for a in plan.acts}]
+    assert len(plans) > 10
+    assert {plan.transaction_version for plan in plans} == {2}
+    drawn = {(a.values["request"], a.values["turns"]) for p in plans for a in p.acts if a.kind == "late-repetition"}
+    assert len(drawn) == 4, "each request, one and two transactions late"
+
+
 def test_the_clocks_of_some_runs_drift() -> None:
     drifting = sum(bool(drawn_plan(seed).drift) for seed in SEEDS)
     assert len(SEEDS) / 8 < drifting < len(SEEDS) / 2

@@ -59,6 +59,32 @@ def test_same_broker(kbroker, kbroker_server):
     done.assert_outcomes(passed=3)
 
 
+def test_a_test_costs_few_requests(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+def test_before(kbroker_server):
+    kbroker_server.topics()
+    kbroker_server.requests.start_request_tracking()
+
+def test_a_topic(kbroker):
+    kbroker.topic()
+
+def test_after(kbroker_server):
+    assert [each.api for each in kbroker_server.requests.received()] == [
+        "Metadata", "ListGroups", "CreateTopics", "Metadata", "ListGroups", "DeleteTopics"
+    ]
+
+def test_with_rules(kbroker):
+    kbroker.faults.fail("Produce", "INVALID_RECORD", times=None)
+
+def test_without_rules(kbroker):
+    produce(kbroker, kbroker.topic(), 1)
+""",
+    )
+    done.assert_outcomes(passed=5)
+
+
 def test_a_failure_shows_the_log_and_the_state(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,

@@ -306,6 +306,16 @@ def test_a_cluster_that_starts_only_in_part_is_stopped(tmp_path: Path, monkeypat
     assert [each.returncode for each in started] == [-signal.SIGKILL] * 2
 
 
+def test_pages_are_imported_when_they_are_asked_for() -> None:
+    program = (
+        "from kbroker.testing import broker; import sys\n"
+        "with broker(in_process=True) as b:\n"
+        "    b.create_topic('a'); assert 'h11' not in sys.modules and 'prometheus_client' not in sys.modules\n"
+        "    assert 'a' in b.state() and 'h11' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_a_broker_ends_with_the_process_of_its_test() -> None:
     program = (
         "from kbroker.testing import broker; import sys, time\n"

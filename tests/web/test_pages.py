@@ -26,8 +26,8 @@ from kbroker.runtime.net_ports import Env
 from kbroker.testing.disk import Fault, SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
-from kbroker.web.broker_metrics import count_isr_changes
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
+from kbroker.web.isr_changes import count_isr_changes
 from kbroker.web.metrics import DECLARED, HISTOGRAM
 from kbroker.web.state import render as render_state
 from tests.handlers.transactions import add_partitions, end, init, settled

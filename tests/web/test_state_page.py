@@ -21,9 +21,9 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Listener
 from kbroker.runtime.turns import Turns
 from kbroker.testing.servers import Server
-from kbroker.web.pages import serving_pages
+from kbroker.web.serving import serving_pages
 from kbroker.web.sorting import STEP
-from kbroker.web.view import Asked, Views
+from kbroker.web.view import BURST_NS, MAX_AGE_NS, Asked, Views
 from tests.web.chromium import Chromium
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -302,6 +302,8 @@ def test_the_page_is_dark_where_the_system_is_and_stops_while_hidden(browser: Ch
 class ManyPartitions:
     """A node as a controller knows it, whose metadata have ten thousand partitions, two of them in trouble."""
 
+    security = None
+
     settings: Settings
     env: RealEnv = field(default_factory=RealEnv)
     metrics: Metrics = field(default_factory=Metrics)
@@ -326,8 +328,8 @@ class ManyPartitions:
         self.image = Image(topics_by_id=topics, topics_by_name={topic.name: topic for topic in topics.values()})
 
 
-async def test_ten_thousand_partitions_are_readable(browser: Chromium) -> None:
-    settings = Settings.load(
+def controller_settings() -> Settings:
+    return Settings.load(
         overrides=["kbroker.http.listener=127.0.0.1:0"],
         defaults={
             "process.roles": "controller",
@@ -337,7 +339,10 @@ async def test_ten_thousand_partitions_are_readable(browser: Chromium) -> None:
             "controller.listener.names": "CONTROLLER",
         },
     )
-    node = ManyPartitions(settings)
+
+
+async def test_ten_thousand_partitions_are_readable(browser: Chromium) -> None:
+    node = ManyPartitions(controller_settings())
     listeners: list[Listener] = []
 
     async def listen(host: str, port: int) -> list[Listener]:
@@ -367,5 +372,49 @@ async def test_ten_thousand_partitions_are_readable(browser: Chromium) -> None:
 
     async with serving_pages(node, listen):
         await trio.to_thread.run_sync(drive)
-    steps = list(Views(node).render(Asked.parse("")))
+    steps = list(Views(node).reply(Asked.parse("")).pieces)
     assert len(steps) > 10_000 / STEP, "no step reads more than a few partitions"
+
+
+class SlowEnv(RealEnv):
+    """A clock that moves by a millisecond whenever it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_ns = 1
+
+    def now_ns(self) -> int:  # type: ignore[override]
+        self.time_ns += 1_000_000
+        return self.time_ns
+
+
+def test_all_views_together_take_one_percent_of_the_time() -> None:
+    env = SlowEnv()
+    views = Views(ManyPartitions(controller_settings(), env))
+
+    def ask(search: str) -> tuple[int, bytes]:
+        reply = views.reply(Asked.parse(f"search={search}"))
+        return reply.status, b"".join(reply.pieces)
+
+    def made_after(seconds: int, *searches: str) -> int:
+        env.time_ns += seconds * 1_000_000_000
+        return sum(ask(each)[0] == 200 for each in searches)
+
+    began_ns = env.time_ns
+    count = made_after(0, *(f"{number}" for number in range(100)))
+    took_ns = (env.time_ns - began_ns) // 2  # the other half passes between the steps
+    assert 0 < count < 100
+    one_ns = took_ns // count
+    assert took_ns < BURST_NS + 2 * one_ns, "without a pause they may take two seconds"
+    env.time_ns += 60_000_000_000
+    at_once = [views.reply(Asked.parse(f"search=at once {number}")) for number in range(5)]
+    last, old = "at once 4", [(each.status, b"".join(each.pieces)) for each in at_once][-1]
+    assert old[0] == 200
+    env.time_ns += 10_000_000_000
+    assert ask(last) == old, "a view that was made before is shown again"
+    assert ask("new")[0] == 503
+    env.time_ns += MAX_AGE_NS
+    assert ask(last) != old
+    begun_ns = env.time_ns
+    count = sum(made_after(10, f"{number}") for number in range(1_000, 1_200))
+    assert 0 < count * one_ns <= (env.time_ns - begun_ns) // 100 + BURST_NS + one_ns

@@ -160,7 +160,7 @@ async def test_a_view_is_kept_for_a_second_and_only_so_many(autojump_clock: Mock
 
         views = Views(broker.node)
         for number in range(3 * MAX_KEPT):
-            list(views.render(Asked.parse(f"search={number}")))
+            list(views.reply(Asked.parse(f"search={number}")).pieces)
         assert len(views._kept) == MAX_KEPT
 
 

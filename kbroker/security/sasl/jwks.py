@@ -131,7 +131,10 @@ def usable_keys(data: bytes) -> list[Any]:
     """The keys of a JWK set that can check signatures; others are left out. Errors: UnreadableKeys, ValueError."""
     import jwt  # noqa: PLC0415  (an optional dependency)
 
-    contents = json.loads(data)
+    try:
+        contents = json.loads(data)
+    except RecursionError as error:
+        raise UnreadableKeys("it is nested too deeply") from error
     listed = contents.get("keys") if isinstance(contents, dict) else None
     if not isinstance(listed, list) or len(listed) > MAX_KEYS:
         raise UnreadableKeys(f"it is not a list of at most {MAX_KEYS} keys")

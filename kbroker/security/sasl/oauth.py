@@ -15,7 +15,6 @@ import json
 import re
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import Any, Final, NamedTuple, Protocol
 
 from kbroker.config.sasl import SaslSettings
@@ -27,6 +26,7 @@ _INVALID: Final = b'{"status":"invalid_token"}'
 _FIRST: Final = re.compile(
     rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
 )
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a character, which has no encoding
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]*", re.ASCII)
 
 
@@ -115,7 +115,7 @@ class TokenRules:
         if not isinstance(scope, str) and not (isinstance(scope, list) and all(isinstance(one, str) for one in scope)):
             raise AuthenticationFailed("the claim with the scope is neither a text nor a list of texts")
         user = claims.get(given.sasl_oauthbearer_sub_claim_name)
-        if not isinstance(user, str) or not user.strip():
+        if not isinstance(user, str) or not user.strip() or _SURROGATE.search(user):
             raise AuthenticationFailed("the token names no user")
         return Identity(user.strip(), int(expires_s * 1000))
 
@@ -166,6 +166,6 @@ def _json(part: str) -> Mapping[str, Any]:
 
 def _time(claims: Mapping[str, Any], name: str) -> float:
     found = claims.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or abs(found) > 1e12:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= 1e12:  # nor NaN
         raise AuthenticationFailed(f"the claim {name} is missing, or is not a time")
     return found

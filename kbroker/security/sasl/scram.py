@@ -215,6 +215,7 @@ class ScramExchange:
         match = _FINAL.fullmatch(text)
         if match is None:
             raise AuthenticationFailed("the final message cannot be read")
+        # Apache Kafka 4 compares the whole nonce too (CVE-2024-56128); librdkafka before 2.6.1 sends a wrong one.
         if match["header"] != self._header or not hmac.compare_digest(match["nonce"], self._nonce):
             raise AuthenticationFailed("the final message does not belong to the first one")
         try:
