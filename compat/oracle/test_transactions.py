@@ -175,6 +175,11 @@ def test_the_log_of_a_transactional_id_has_kafkas_records(
             for name in ("ProducerId", "PreviousProducerId", "NextProducerId"):
                 if name in value:
                     value[name] = ids[side][value[name]]
+            # Tagged fields 0 and 1 are the previous and the next producer id.
+            value["?tags"] = {
+                tag: ids[side][int.from_bytes(data, signed=True)] if tag in (0, 1) else data
+                for tag, data in value.get("?tags", {}).items()
+            }
             for name in ("TransactionLastUpdateTimestampMs", "TransactionStartTimestampMs"):
                 value[name] = min(value[name], 1)
             for one in value["TransactionPartitions"] or ():

@@ -16,7 +16,7 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 def _unsupported(mechanisms: Any) -> str | None:
     # GSSAPI alone is Kafka's default, which a file may state although no listener uses SASL.
     unknown = [one for one in mechanisms if one not in MECHANISMS and mechanisms != ("GSSAPI",)]
-    return f"{unknown[0]} is not supported; {', '.join(MECHANISMS)} are" if unknown else None
+    return f"{unknown[0][:100]} is not supported; {', '.join(MECHANISMS)} are" if unknown else None
 
 
 @settings

@@ -72,11 +72,17 @@ class ConfigError(ValueError):
     """An unusable setting. The message is for the user who wrote it."""
 
 
+_MAX_SHOWN: Final = 10_000
+
+
 class InvalidValue(ConfigError):
     """A value that its key does not allow, with Kafka's message."""
 
     def __init__(self, name: str, value: object, why: str) -> None:
-        super().__init__(f"Invalid value {value} for configuration {name}: {why}")
+        shown = str(value)
+        if len(shown) > _MAX_SHOWN:  # a client may have sent it, and an answer has room for 32 KiB
+            shown = f"{shown[:_MAX_SHOWN]}..."
+        super().__init__(f"Invalid value {shown} for configuration {name}: {why}")
 
 
 _BITS = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}

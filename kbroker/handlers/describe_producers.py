@@ -36,6 +36,8 @@ async def describe_producers(
         asked.setdefault(topic.name, []).extend(topic.partition_indexes)
     topics = []
     for name, indexes in asked.items():
+        if broker.turns.due():
+            await broker.turns.next()
         may_read = context.may(Operation.READ, ResourceType.TOPIC, name)
         partitions = [await _describe(broker, name, index, may_read=may_read) for index in dict.fromkeys(indexes)]
         topics.append(TopicResponse(name=name, partitions=partitions))

@@ -39,4 +39,4 @@ async def sasl_authenticate(
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=session.failure_text, auth_bytes=b""
         )
-    return SaslAuthenticateResponse(error_message=None, auth_bytes=step.token, session_lifetime_ms=session_ms)
+    return SaslAuthenticateResponse(error_message="", auth_bytes=step.token, session_lifetime_ms=session_ms)

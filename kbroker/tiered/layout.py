@@ -288,7 +288,7 @@ class Manifest:
             or not all(-1 << 63 <= number < 1 << 63 for number in wide)
             or not all(-1 << 31 <= number < 1 << 31 for number in narrow)
         ):
-            raise RemoteStorageError("not a manifest: impossible offsets or leader epochs")
+            raise RemoteStorageError("not a manifest: impossible values")
         own_name = object_name(metadata, MANIFEST)
         if own_name != name:
             raise RemoteStorageError(f"the manifest of another segment, {own_name}")

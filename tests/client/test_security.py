@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,3 +50,19 @@ def test_plain_sends_user_and_password_at_once() -> None:
 def test_a_mechanism_requires_its_credentials() -> None:
     with pytest.raises(KafkaError, match="requires a username"):
         exchange("PLAIN", {}, host="h", nonce=NONCE)
+
+
+def test_oauthbearer_sends_the_token_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("a.b.c\n")
+    settings = {"sasl_oauthbearer_token_file": str(path)}
+    tokens = exchange("OAUTHBEARER", settings, host="h", nonce=NONCE)
+    assert next(tokens) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
+    assert tokens.send(b'{"status":"invalid_token"}') == b"\x01"
+    tokens = exchange("OAUTHBEARER", settings, host="h", nonce=NONCE)
+    next(tokens)
+    with pytest.raises(StopIteration):
+        tokens.send(b"")
+    path.unlink()
+    with pytest.raises(KafkaError, match="cannot be read"):
+        next(exchange("OAUTHBEARER", settings, host="h", nonce=NONCE))

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import jwt
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from kbroker.client.streaming import ConnectionClosed
 from kbroker.config import Settings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.net_ports import Stream
@@ -12,7 +19,7 @@ from kbroker.security.sasl.scram import MECHANISMS, salted_password
 from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.env import MemoryEnv
+from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from wire.errors import ErrorCode
 from wire.messages.alter_user_scram_credentials import (
@@ -169,3 +176,36 @@ async def test_users_and_mechanisms_change_while_the_broker_runs() -> None:
         assert await change(admin, "listener.name.external.sasl.enabled.mechanisms", "SCRAM-SHA-256") == 0
         with pytest.raises(ConnectionError, match="offers SASL SCRAM-SHA-256, not PLAIN"):
             await logged_in(broker, "PLAIN", "bo", "x")
+
+
+async def test_a_signed_token_logs_in_until_it_expires(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    keys = {"keys": [{**jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "k"}]}
+    disk = SimulatedDisk()
+    write_atomically(disk, "/keys.json", json.dumps(keys).encode())
+    settings = SECURED | {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.external.sasl.oauthbearer.jwks.endpoint.url": "file:///keys.json",
+        "sasl.oauthbearer.expected.audience": "kafka",
+    }
+    now_s = WALL_START_MS // 1000
+
+    async def log_in_with(broker: MemoryBroker, **claims: object) -> Client:
+        given = {"sub": "al", "aud": "kafka", "iat": now_s, "exp": now_s + 60, **claims}
+        path = tmp_path / "token"
+        path.write_text(jwt.encode(given, key, algorithm="ES256", headers={"kid": "k"}))
+        stream: Stream = await broker.env.connect(*broker.address)
+        await log_in(
+            broker.env, stream, PeerLogin("OAUTHBEARER", {"sasl_oauthbearer_token_file": str(path)}), host="broker"
+        )
+        broker._clients.append(client := Client(stream))
+        return client
+
+    async with memory_broker(disk, settings=settings) as broker:
+        client = await log_in_with(broker)
+        assert (await client.ask(MetadataRequest(topics=[]))).brokers
+        with pytest.raises(ConnectionError, match="Authentication failed"):
+            await log_in_with(broker, aud="other")
+        await trio.sleep(61)
+        with pytest.raises(ConnectionClosed):
+            await client.ask(MetadataRequest(topics=[]))

@@ -44,9 +44,10 @@ from wire.stored.frame import encode_value
 from wire.stored.principal import DefaultPrincipalData
 
 KAFKAS = {
-    1: (4, 18), 18: (0, 4), 19: (2, 7), 20: (1, 6), 29: (1, 3), 30: (1, 3), 31: (1, 3), 32: (1, 4), 33: (0, 2),
-    37: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 49: (0, 1), 55: (0, 2), 56: (2, 3), 57: (0, 2),
-    58: (0, 0), 59: (0, 1), 60: (0, 2), 62: (0, 4), 63: (0, 2), 64: (0, 0), 67: (0, 0), 70: (0, 0), 73: (0, 0),
+    1: (4, 18), 17: (0, 1), 18: (0, 4), 19: (2, 7), 20: (1, 6), 29: (1, 3), 30: (1, 3), 31: (1, 3), 32: (1, 4),
+    33: (0, 2), 36: (0, 2), 37: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 49: (0, 1), 51: (0, 0),
+    55: (0, 2), 56: (2, 3), 57: (0, 2), 58: (0, 0), 59: (0, 1), 60: (0, 2), 62: (0, 4), 63: (0, 2), 64: (0, 0),
+    67: (0, 0), 70: (0, 0), 73: (0, 0),
 }  # fmt: skip
 """The versions of these APIs on a controller of Apache Kafka 4.3.1 (protocol.md 4.8)."""
 
@@ -54,7 +55,8 @@ KAFKAS = {
 async def test_the_listener_advertises_kafkas_versions(client: Connection) -> None:
     answer = await client.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     found = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-    assert found == {**KAFKAS, 63: (0, 1)}  # cordoned directories need metadata.version 30
+    # Cordoned directories need metadata.version 30.
+    assert found == {**KAFKAS, 17: (0, 1), 36: (0, 2), 51: (0, 0), 63: (0, 1)}
     assert sorted(found) == sorted(quorum.discover())
 
 

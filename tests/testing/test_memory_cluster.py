@@ -116,7 +116,9 @@ async def test_records_survive_the_death_of_their_leader(cluster: MemoryCluster,
     await dead.kill()
     assert await ended(client)
     await cluster.until(lambda: cluster.partition("t").leader not in (-1, dead.id))
-    assert await produce(await cluster.connect(cluster.leader("t"))) == 3
+    successor = cluster.leader("t")  # a moment later it learns of it itself
+    await cluster.until(lambda: successor.broker.replicas.partitions["t", 0].is_leader)
+    assert await produce(await cluster.connect(successor)) == 3
 
 
 @in_cluster

@@ -302,6 +302,8 @@ def test_the_page_is_dark_where_the_system_is_and_stops_while_hidden(browser: Ch
 class ManyPartitions:
     """A node as a controller knows it, whose metadata have ten thousand partitions, two of them in trouble."""
 
+    security = None
+
     settings: Settings
     env: RealEnv = field(default_factory=RealEnv)
     metrics: Metrics = field(default_factory=Metrics)

@@ -27,9 +27,9 @@ class FailedLogins:
     Units  all times in milliseconds of monotonic time
     """
 
-    def __init__(self, *, delay_ms: int, max_delay_ms: int) -> None:
-        self._delay_ms = delay_ms
-        self._max_delay_ms = max(delay_ms, max_delay_ms)
+    def __init__(self, *, delay_ms: int = 100, max_delay_ms: int = 10_000) -> None:
+        self.delay_ms = delay_ms
+        self.max_delay_ms = max_delay_ms
         self._of: dict[str, tuple[int, int, int]] = {}  # failures, time of the last one, time until they are paid
 
     def pause_ms(self, address: str, now_ms: int) -> int:
@@ -40,11 +40,11 @@ class FailedLogins:
     def note(self, address: str, now_ms: int) -> int:
         """Note a failure; return how long its answer waits."""
         if is_loopback(address):
-            return self._delay_ms
+            return self.delay_ms
         failures, last_ms, paid_ms = self._of.pop(address, (0, now_ms, now_ms))
         failures = 1 if now_ms - last_ms >= FORGOTTEN_AFTER_MS else failures + 1
         if len(self._of) >= MAX_ADDRESSES:
             del self._of[next(iter(self._of))]
         self._of[address] = failures, now_ms, max(paid_ms, now_ms) + FAILURE_COSTS_MS
-        doubled = self._delay_ms << min(max(0, failures - FREE_FAILURES), 20)
-        return min(doubled, self._max_delay_ms)
+        doubled = self.delay_ms << min(max(0, failures - FREE_FAILURES), 20)
+        return min(doubled, max(self.delay_ms, self.max_delay_ms))

@@ -47,6 +47,7 @@ class SaslServer:
         """Errors: ConfigError."""
         self.env = env
         self.listener = listener
+        self.failures = FailedLogins()
         self._store = store
         self._hashing = env.threads(_HASHING_THREADS)
         self._tokens = env.threads(1)
@@ -75,10 +76,8 @@ class SaslServer:
             raise ConfigError(f"sasl.enabled.mechanisms: the listener {listener} needs a mechanism")
         self.mechanisms = given.sasl_enabled_mechanisms
         self.max_receive_bytes = given.sasl_server_max_receive_size
-        self.failures = FailedLogins(
-            delay_ms=given.connection_failed_authentication_delay_ms,
-            max_delay_ms=given.kbroker_failed_authentication_max_delay_ms,
-        )
+        self.failures.delay_ms = given.connection_failed_authentication_delay_ms
+        self.failures.max_delay_ms = given.kbroker_failed_authentication_max_delay_ms
         self._begin, self._max_reauth_ms = begin, max_reauth_ms
 
     def _beginner(

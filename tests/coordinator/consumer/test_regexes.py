@@ -41,6 +41,18 @@ def test_a_regular_expression_subscribes_to_all_its_topics() -> None:
     assert {name for name, _ in one.partitions} == {"orders", "orders-eu"}
 
 
+def test_a_topic_that_the_member_may_not_describe_does_not_match() -> None:
+    world = ConsumerWorld()
+    world.create("orders-eu", 2)
+    world.may_describe = lambda topic: topic != "orders-eu"
+    one = by_regex(world, "one", "orders.*")
+    settle(one)
+    assert {name for name, _ in one.partitions} == {"orders"}
+    world.reload()
+    settle(one)
+    assert {name for name, _ in one.partitions} == {"orders"}
+
+
 def test_new_topics_are_found_after_ten_seconds() -> None:
     world = ConsumerWorld()
     one = by_regex(world, "one", "orders.*")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -24,10 +24,14 @@ REBALANCE_MS = 30_000
 
 
 class ConsumerWorld(World):
-    """Groups of KIP-848. The assignment interval is 0 unless given."""
+    """Groups of KIP-848. The assignment interval is 0 unless given.
+
+    may_describe  tells which topics the members may know of; None means all
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"group_consumer_assignment_interval_ms": 0, **settings})
+        self.may_describe: Callable[[str], bool] | None = None
         self.create("orders", 4)
 
     def create(self, name: str, partitions: int, *, topic_id: UUID | None = None) -> UUID:
@@ -104,7 +108,9 @@ class ConsumerWorld(World):
             ],
             **more,
         )
-        response: ConsumerGroupHeartbeatResponse = self.decide(request, Caller("client", "/127.0.0.1", version))
+        response: ConsumerGroupHeartbeatResponse = self.decide(
+            request, Caller("client", "/127.0.0.1", version, may_describe=self.may_describe)
+        )
         return response
 
     def member(self, member_id: str, *topics: str, **more: Any) -> Member:
