@@ -71,8 +71,8 @@ STEPS = (
     Step("crash-sweep", "tests.sweep.crash_sweep", ("--workloads", "4"), 0.5, 4),
     Step("deep-sweep", "tests.sweep.crash_sweep", ("--workloads", "1", "--deep", "1", "--losses", "3"), 0.2),
     Step("simulation", "kbroker.testing.simulate", ("--runs", "60", "--jobs", "2"), 0.5, 60),
-    # 20 minutes of it on two cores are more than ten million runs: --only fuzz --minutes 20.
-    Step("fuzz", "tests.fuzz", ("all", "--seconds", "120"), 0.3),
+    # 20 minutes of it on two idle cores are more than ten million runs: --only fuzz --minutes 20.
+    Step("fuzz", "tests.fuzz", ("all", "--seconds", "300"), 0.3),
     Step("mutants", "tests.mutants", ("--jobs", "2"), 0.2),
     Step("kill-9", "compat.torture.kill9", ("--kills", "5", "--segment-bytes", "200000"), 0.2),
     Step("copier", "compat.torture.copier", ("--records", "100000", "--kills", "3"), 0.1),

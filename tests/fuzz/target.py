@@ -146,7 +146,8 @@ def keep(name: str, inputs: Iterable[bytes]) -> None:
     lines = [
         base64.b64encode(data).decode() for data in sorted(set(inputs), key=lambda data: (len(data), data)) if data
     ]
-    (CORPUS / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    if lines:
+        (CORPUS / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def inputs(target: Target) -> list[bytes]:
