@@ -73,7 +73,7 @@ _MAKERS: tuple[Callable[[], Exchange], ...] = (
     lambda: OauthExchange(_rules(is_unsecured=True)),
     lambda: OauthExchange(_rules(is_unsecured=False)),
 )
-_UNSECURED = 3
+_UNSECURED, _WITHOUT_KEYS = 3, 4
 
 
 def log_in(data: bytes) -> None:
@@ -92,6 +92,7 @@ def log_in(data: bytes) -> None:
             continue  # what comes then must fail too
         if step.user is not None:
             assert step.user.encode(), "a user without a name, or with half a character"
+            assert kind != _WITHOUT_KEYS, "a login with a token that no key has signed"
             assert kind == _UNSECURED or (step.user == USER and (kind != 2 or PASSWORD.encode() in data))
             if kind < 2:
                 assert token in _PROVED, f"a login without a proof: {token!r}"

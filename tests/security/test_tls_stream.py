@@ -178,7 +178,7 @@ async def test_without_host_name_verification_any_name_is_accepted() -> None:
 async def test_bytes_that_are_no_handshake_are_refused_at_once(first: bytes, reason: str) -> None:
     near, far = stream_pair()
     await near.send([first])
-    with trio.fail_after(5), pytest.raises(HandshakeFailed, match=reason):
+    with trio.fail_after(30), pytest.raises(HandshakeFailed, match=reason):
         await side(settings(), accepts=True).accept(far)
 
 
@@ -189,7 +189,7 @@ async def test_a_handshake_that_stops_half_way_waits_and_then_ends_with_its_clie
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     await near.send([hello.read()[:60]])
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
 
             async def accept() -> None:
@@ -212,7 +212,7 @@ async def test_a_handshake_without_end_is_bounded() -> None:
         except trio.BrokenResourceError:
             pass
 
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood)
             with pytest.raises(HandshakeFailed):
