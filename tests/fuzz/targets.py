@@ -13,7 +13,7 @@ INSTRUMENTED = {
     "stored": ["wire", "kbroker.coordinator", "kbroker.controller", "kbroker.tiered"],
     "files": ["kbroker.storage", "kbroker.tiered", "kbroker.controller"],
     "logins": ["kbroker.security", "kbroker.config.sasl"],
-    "node": ["wire", "h11", "kbroker.server", "kbroker.handlers", "kbroker.web", "kbroker.coordinator"],
+    "node": ["h11", "kbroker.server", "kbroker.handlers", "kbroker.web"],
 }
 MODULES = {
     "frames": "messages",
