@@ -78,7 +78,7 @@ def parse_listener(text: str, *, key: str) -> Listener:
 def listeners_of(server: ServerSettings) -> Listeners:
     """The addresses in the server's settings.
 
-    Errors  ConfigError, if Kafka refuses the settings too or a protocol is not implemented yet
+    Errors  ConfigError, if Kafka refuses the settings too
     """
     controller_names = tuple(name.upper() for name in server.controller_listener_names)
     every = _parse_all(server.listeners, key="listeners")

@@ -1,4 +1,4 @@
-"""Settings of security. Most have no effect yet, and are declared so that the broker can read Kafka's files.
+"""Settings of security that have no effect or are refused. They are declared so that the broker can read Kafka's files.
 
-without_effect.json declares them.
+without_effect.json declares them. Those with an effect are in tls.py, sasl.py and authorizer.py.
 """

@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from ipaddress import IPv6Address
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
@@ -43,6 +42,7 @@ from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
+from kbroker.security.acls import java_address
 from kbroker.security.authorizing import (
     ALL_OPERATIONS,
     CLUSTER_NAME,
@@ -214,15 +214,12 @@ class Context:
     @property
     def caller(self) -> Caller:
         """The sender of the current request for the group coordinator, with its address in Java's format."""
-        host = self.host
-        if ":" in host:
-            host = ":".join(f"{int(part, 16):x}" for part in IPv6Address(host.partition("%")[0]).exploded.split(":"))
         may_describe = None
         if self.authorizer is not None:
             may_describe = partial(
                 self.authorizer.allows, self.principal, self.host, Operation.DESCRIBE, ResourceType.TOPIC
             )
-        return Caller(self.client_id, f"/{host}", self.api_version, self.principal, may_describe)
+        return Caller(self.client_id, f"/{java_address(self.host)}", self.api_version, self.principal, may_describe)
 
     async def log_changes(self, change_log: ChangeLog, request: object, answer: object) -> None:
         """Log what the current request has changed."""

@@ -103,7 +103,12 @@ class ServerTls:
         logger.info("reloaded certificates", listener=self.name, subject=self._contexts.name)
 
     def _load(self, settings: TlsSettings) -> Contexts:
-        contexts = load(settings, self._env.disk)
+        try:
+            contexts = load(settings, self._env.disk)
+        except ValueError as error:  # a form that OpenSSL reads and Python does not, or a password that is too long
+            if isinstance(error, ConfigError | OSError):
+                raise
+            raise ConfigError(f"the key store or the trust store cannot be read: {error}") from error
         if self._accepts and contexts.server is None:
             raise ConfigError("TLS requires a certificate: set ssl.keystore.location or ssl.keystore.key")
         return contexts

@@ -85,7 +85,7 @@ def trusted(tls: TlsSettings, disk: ReadableDisk) -> str | None:
         data = b"".join(one.certificate.public_bytes(Encoding.PEM) for one in every)
     if _CERTIFICATE not in data:
         raise ConfigError(f"ssl.truststore: {location or 'ssl.truststore.certificates'} has no certificate")
-    return data.decode("latin-1")
+    return data.decode("ascii", errors="ignore")  # only comments have other characters, and ssl refuses them
 
 
 def _lines(secret: Secret) -> bytes:
@@ -107,10 +107,11 @@ def _pkcs12(data: bytes, kind: str, location: str, password: Secret | None, pref
     if data.lstrip().startswith(b"-----BEGIN"):
         raise ConfigError(f"{prefix}.type is {kind}, but {location} is a PEM file; set {prefix}.type=PEM")
     try:
-        from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415  (an extra)
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  (an extra)
+        from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"{prefix}.type=PKCS12 requires cryptography: pip install 'kbroker[security]'") from error
     try:
         return pkcs12.load_pkcs12(data, password.reveal().encode() if password else None)
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{prefix}.location: {location} cannot be read with {prefix}.password: {error}") from error

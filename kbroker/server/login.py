@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable
-from math import inf
 from typing import Final
 
 import trio
@@ -24,6 +23,8 @@ from wire.errors import ErrorCode
 _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
+_ANSWER_S: Final = 1.0
+"""A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 _LENGTH: Final = struct.Struct(">i")
 
 Begun = list[Part] | Unfinished | None
@@ -70,7 +71,7 @@ class Login:
         if session.has_failed:
             if session.delay_ms:
                 if self.deadline is not None:
-                    self.deadline.deadline = inf  # the client has been in time
+                    self.deadline.deadline += session.delay_ms / 1000 + _ANSWER_S  # the client has been in time
                 with trio.CancelScope() as scope, context.waiting(scope):
                     await session.server.env.sleep_ms(session.delay_ms)
             if answer is None:

@@ -72,6 +72,7 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     owners: dict[tuple[str, str, int], Event] = {}
     with_offsets: set[str] = set()
     in_force: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    owned_ms: dict[tuple[str, str], int] = {}
 
     def scope(group: str, key: str) -> tuple[str, str]:
         return group, key if group in allowances.consumer_groups else ""
@@ -80,7 +81,11 @@ def check_groups(history: Sequence[Event], allowances: Allowances = NOTHING_ALLO
     for place, event in enumerate(history):
         if event.function is Function.OWN:
             findings.extend(_own(event, owners, lasts=_group(event) in with_offsets))
-            generations = in_force[scope(_group(event), event.key)]
+            of_key = scope(_group(event), event.key)
+            generations = in_force[of_key]
+            if _group(event) not in with_offsets and event.at_ms >= owned_ms.get(of_key, event.at_ms) + SESSION_MS:
+                generations.clear()  # they may have begun again
+            owned_ms[of_key] = event.at_ms
             if not generations or _epoch(event) > generations[-1][1]:
                 generations.append((place, _epoch(event)))
         elif event.function in (Function.COMMIT, Function.COMMITTED):

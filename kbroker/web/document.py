@@ -13,7 +13,8 @@ _HEAD = """\
 Written by `python -m kbroker.web.document`; do not edit.
 
 `kbroker serve --http 127.0.0.1:9644` (or the setting `kbroker.http.listener`) serves these pages; by default they are
-off. They have no authentication: bind them to a private address.
+off. By default they need no password: bind them to a private address, or protect them with a token and TLS, see
+[security.md](security.md#the-pages-over-http).
 
 The `Host` header of a request must name this server, so that a foreign web page cannot read the pages through a
 browser. Accepted are IP addresses, names without a dot, names in `kbroker.http.listener` or `advertised.listeners`, and

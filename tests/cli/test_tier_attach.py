@@ -27,7 +27,7 @@ from tests.cli.tiered import Served, Site, TieredBroker
 
 TOPIC, PARTITIONS = "orders", 2
 SMALL_SEGMENTS = {"remote.storage.enable": "true", "internal.segment.bytes": "3000", "retention.ms": "-1"}
-START_MS, STEP_MS = int(time.time() * 1000) + 120_000, 1_000  # later than the markers of transactions
+START_MS, STEP_MS = int(time.time() * 1000) + 2_700_000, 1_000  # later than the markers of transactions
 
 
 class Seen(NamedTuple):

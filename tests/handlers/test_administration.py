@@ -240,4 +240,4 @@ async def test_partitions_are_added_with_the_requested_assignment_or_refused(cli
 
 def test_apis_that_one_broker_cannot_serve_are_not_advertised() -> None:
     """Changes of user credentials and delegation tokens are not implemented."""
-    assert not {38, 39, 40, 41, 51} & set(discover())
+    assert not {38, 39, 40, 41} & set(discover())

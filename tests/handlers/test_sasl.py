@@ -15,7 +15,8 @@ from kbroker.config import Settings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.net_ports import Stream
 from kbroker.security.sasl.peer import PeerLogin, log_in, peer_login
-from kbroker.security.sasl.scram import MECHANISMS, salted_password
+from kbroker.security.sasl.scram import MECHANISMS, CredentialStore, salted_password
+from kbroker.security.sasl.server import SaslServer
 from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.testing.disk import SimulatedDisk
@@ -102,13 +103,23 @@ async def test_plain_with_scram_credentials_needs_no_password_in_a_file() -> Non
     write_atomically(disk, "/users.properties", b"al=pencil\n")
     settings = SECURED | {
         "kbroker.bootstrap.users.file": "/users.properties",
-        "listener.name.external.plain.sasl.jaas.config": "PlainLoginModule required;",
         "kbroker.sasl.plain.scram.credentials": "true",
     }
+    del settings["listener.name.external.plain.sasl.jaas.config"]
     async with memory_broker(disk, settings=settings) as broker:
         await logged_in(broker, "PLAIN", "al", "pencil")
         with pytest.raises(ConnectionError, match="Authentication failed"):
             await logged_in(broker, "PLAIN", "al", "sesame")
+
+
+async def test_x2_made_up_salts_cannot_be_computed_from_public_settings() -> None:
+    settings = Settings.load(overrides=["sasl.enabled.mechanisms=SCRAM-SHA-256"], defaults={"log.dirs": "/none"})
+    answers = []
+    for seed in (1, 2):
+        server = SaslServer(MemoryEnv(SimulatedDisk(), seed=seed), settings, "EXTERNAL", CredentialStore())
+        step = server.begin("SCRAM-SHA-256").respond(b"n,,n=nobody,r=client")
+        answers.append(step.token.partition(b",s=")[2])
+    assert answers[0] != answers[1]
 
 
 @pytest.mark.parametrize(

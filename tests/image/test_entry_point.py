@@ -227,7 +227,7 @@ def test_the_environment_sets_level_and_format_of_the_log(container: Container) 
 def test_a_bad_setting_is_one_clear_line(container: Container) -> None:
     with container.running(container.kafka / "run", KAFKA_LISTENERS="SSL://:0") as running:
         assert running.wait() == 1
-        assert "uses SSL; only PLAINTEXT is implemented yet" in running.log
+        assert "listener SSL: TLS requires a certificate" in running.log
         assert "Traceback" not in running.log
 
 

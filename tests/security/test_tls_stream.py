@@ -338,3 +338,23 @@ async def test_new_certificates_are_used_without_a_restart(tmp_path: Path) -> No
 def test_sasl_asks_for_certificates_only_by_the_listeners_own_setting(given: tuple[str, ...], wanted: str) -> None:
     loaded = Settings.load(overrides=("listeners=SASL_SSL://localhost:0,SSL://localhost:0", *given))
     assert tls_of(loaded, "SASL_SSL").ssl_client_auth == wanted
+
+
+async def test_a_trust_store_may_have_comments_in_any_language(tmp_path: Path) -> None:
+    path = tmp_path / "trusted.pem"
+    path.write_text(f"# Autoridad de Certificación\n{AUTHORITY.chain}", encoding="utf-8")
+    given = settings(trusts=None, ssl_truststore_location=str(path))
+    _, _, principal = await connected(given, given)
+    assert principal == ANONYMOUS
+
+
+async def test_an_unusual_key_store_does_not_end_the_renewal(tmp_path: Path) -> None:
+    path = tmp_path / "own.pem"
+    SERVER.write(path)
+    given = settings(own=None, ssl_keystore_location=str(path))
+    accepting = side(given, accepts=True)
+    # OpenSSL reads this label, and Python's conversion of certificates does not.
+    path.write_text(SERVER.key_pem() + SERVER.chain.replace(" CERTIFICATE", " X509 CERTIFICATE"))
+    await accepting.renew(given)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        accepting.check(given)

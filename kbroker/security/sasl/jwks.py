@@ -42,7 +42,10 @@ def checked_url(settings: SaslSettings) -> SplitResult | None:
     text = settings.sasl_oauthbearer_jwks_endpoint_url
     if text is None:
         return None
-    url = urlsplit(text)
+    try:
+        url = urlsplit(text)
+    except ValueError as error:
+        raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url is not a URL: {error}") from error
     host = url.hostname or ""
     is_local = host == "localhost" or is_loopback(host)
     if url.scheme == "http" and not is_local and not settings.kbroker_sasl_oauthbearer_http:

@@ -52,6 +52,7 @@ class SaslServer:
         self._hashing = env.threads(_HASHING_THREADS)
         self._tokens = env.threads(1)
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
+        self._own_secret = env.new_uuid().bytes
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
@@ -69,8 +70,10 @@ class SaslServer:
             own = settings.for_listener(SaslSettings, listener, mechanism=name)
             max_reauth_ms[name] = own.connections_max_reauth_ms
             module = login_module(settings, listener, name)
-            # Clients do not know it, and it is the same on all brokers and after a restart.
-            secret = hashlib.sha256(repr(sorted(module.options.items())).encode()).digest()
+            # Clients do not know it. With options it is the same on all brokers and after a restart.
+            secret = self._own_secret
+            if module.options:
+                secret = hashlib.sha256(repr(sorted(module.options.items())).encode()).digest()
             begin[name] = self._beginner(name, own, module, ScramUsers(self._store, secret))
         if not begin:
             raise ConfigError(f"sasl.enabled.mechanisms: the listener {listener} needs a mechanism")
@@ -127,11 +130,12 @@ class SaslServer:
 
 
 def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModule:
-    """The login module of a mechanism on a listener. Errors: ConfigError if PLAIN has none, or it cannot be read."""
+    """The login module of a mechanism on a listener. Errors: ConfigError if PLAIN needs one, or it cannot be read."""
     key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     text = settings.layers.text(key)
     if text is None:
-        if mechanism == "PLAIN":
+        own = settings.for_listener(SaslSettings, listener, mechanism=mechanism)
+        if mechanism == "PLAIN" and not own.kbroker_sasl_plain_scram_credentials:
             raise ConfigError(
                 f"{key} is missing: it lists the users of PLAIN on the listener {listener}, as in "
                 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="password"; '
