@@ -79,6 +79,15 @@ def long_compact_text(data: Buffer, position: int, size: int, first: int) -> tup
     return long_text(data, position, size, length - 1)
 
 
+def nullable_long_compact_text(data: Buffer, position: int, size: int, first: int) -> tuple[str | None, int]:
+    """Like long_compact_text(), for a string that may be null: also a null whose length takes more than one byte."""
+    if first > 127:
+        length, end = finish_uvarint(data, position, first)
+        if length == 0:
+            return None, end
+    return long_compact_text(data, position, size, first)
+
+
 def tagged_fields(data: Buffer, position: int, size: int, count: int) -> Iterator[tuple[int, int, int]]:
     """The tag, start and end of each of `count` tagged fields; their tags ascend."""
     last = -1
@@ -219,6 +228,8 @@ class ParseCode(Code):
             if nullable:
                 self.aside(f"if {size} == {surplus - 1}: {target} = None")
             long_text = "long_compact_text" if compact else "long_text"
+            if compact and nullable:
+                long_text = "nullable_long_compact_text"
             self.aside(f"{'else: ' if nullable else ''}{target}, pos = {long_text}(data, pos, size, {size})")
             self.run = run
 
@@ -334,7 +345,8 @@ _HELPERS: dict[str, object] = {
     "compact_string_head": compact_string_head, "decode_uvarint": decode_uvarint, "encode_uvarint": encode_uvarint,
     "finish_uvarint": finish_uvarint, "join": b"".join, "long_compact_text": long_compact_text,
     "long_text": long_text, "malformed": malformed,
-    "merge_tags": merge_tags, "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags,
+    "merge_tags": merge_tags, "nullable_long_compact_text": nullable_long_compact_text,
+    "not_in_version": not_in_version, "pack": struct.pack, "skip_tags": skip_tags,
     "BUFFERS": BUFFERS, "tagged_fields": tagged_fields, "too_many": too_many, "unpack_from": struct.unpack_from,
     "uuid_from_bytes": uuid_from_bytes,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of everything that reads bytes from a peer or from a disk.
 
-    python -m tests.fuzz                          all targets, 1,500 runs each (fewer of a whole node)
+    python -m tests.fuzz                          all targets, 1,000 runs each (fewer of a whole node)
     python -m tests.fuzz requests --runs 100000
     python -m tests.fuzz --seconds 600            ten minutes, shared between the targets by weight
     python -m tests.fuzz batches --input FILE     run one input again, without atheris

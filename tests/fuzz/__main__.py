@@ -19,7 +19,7 @@ import tests.fuzz
 from tests.fuzz.target import Target, Watch, covered_lines, inputs, keep, kept
 from tests.fuzz.targets import MODULES, find
 
-RUNS, MANY_RUNS, LONG_SECONDS = 1_500, 100_000, 120
+RUNS, MANY_RUNS, LONG_SECONDS = 1_000, 100_000, 120
 KEPT, KEPT_BYTES = 120, 600
 _UNITS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 

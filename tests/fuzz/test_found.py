@@ -24,8 +24,9 @@ from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import RemoteStorageError
 from kbroker.tiered.layout import MANIFEST, Manifest, object_name
-from wire.codec import encode
+from wire.codec import decode, encode
 from wire.errors import ErrorCode
+from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.types import uuid_to_text
@@ -130,3 +131,14 @@ def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, A
 def test_x8_keys_that_are_nested_too_deeply_are_unreadable() -> None:
     with pytest.raises(UnreadableKeys):
         usable_keys(DEEP)
+
+
+def test_w4_a_null_whose_length_takes_two_bytes_is_null() -> None:
+    """Kafka's clients write one byte, and Kafka reads both; the codec refused the string, but not the array."""
+    asked = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+    body = encode(asked, 1)
+    nulls = [at for at in range(8, len(body) - 1) if body[at] == 0]
+    assert len(nulls) == 6, "two texts before the time-out, a list, two texts and a list behind it"
+    for at in nulls:
+        changed = body[:at] + b"\x80\x00" + body[at + 1 :]
+        assert decode(ConsumerGroupHeartbeatRequest, 1, changed, exact=True) == asked
