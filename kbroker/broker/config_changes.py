@@ -97,10 +97,11 @@ class ConfigChanges:
             try:
                 if times[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                demand(resource)  # first, because the check may open files that the request names
+                if opens_files := self._may_renew(resource):
+                    demand(resource)  # first, because the check opens files that the request names
                 check = partial(self._check, resource)
-                is_slow = _is_long(resource) or self._may_renew(resource)
-                await self._env.run_blocking(check) if is_slow else check()
+                await self._env.run_blocking(check) if opens_files or _is_long(resource) else check()
+                demand(resource)
                 if _is_logger(resource):
                     self._alter_logger(resource, validate_only=request.validate_only)
                     answers.append(_answer(resource))

@@ -33,9 +33,7 @@ from tests.handlers.authorizations import (
     TXN,
     Right,
     Row,
-    build,
     codes_in,
-    request_of,
 )
 from tests.security.acl_model import acl, by_id
 from wire.errors import ErrorCode
@@ -195,15 +193,6 @@ async def test_deletions_do_not_tell_whether_a_hidden_topic_exists(user: Client,
     rights.grant((Operation.DESCRIBE, ResourceType.TOPIC, "secret"))
     answer = await user.ask(DeleteTopicsRequest(topics=asked[1:], topic_names=[], timeout_ms=1_000))
     assert [(topic.name, topic.error_code) for topic in answer.responses] == [("secret", TOPIC_DENIED)]
-
-
-async def test_settings_are_checked_only_for_clients_that_may_change_them(user: Client, rights: Rights) -> None:
-    rights.grant()
-    wrong = {"name": "num.io.threads", "config_operation": 0, "value": "none"}
-    resource = {"resource_type": 4, "resource_name": "1", "configs": [wrong]}
-    request = build(request_of("IncrementalAlterConfigs"), {"resources": [resource], "validate_only": True}, {})
-    answer = await user.ask(request)
-    assert [one.error_code for one in answer.responses] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 
 
 async def test_a_creation_keeps_the_settings_from_those_who_must_not_describe_them(
