@@ -140,8 +140,6 @@ def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path
 
         cluster.forbid_all(USER, through=1)
         cluster.await_view(USER, TOPIC, TOPIC_DENIED)
-        AdminClient(cluster.client(ADMIN, broker=3)).alter_user_scram_credentials(
-            [UserScramCredentialDeletion(USER, SCRAM_512)]
-        )[USER].result(PATIENCE_S)
+        admin.alter_user_scram_credentials([UserScramCredentialDeletion(USER, SCRAM_512)])[USER].result(PATIENCE_S)
         cluster.await_refusal(USER)
         shop.close()
