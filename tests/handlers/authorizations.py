@@ -318,7 +318,7 @@ _SHARED = frozenset(
 
 CONTROLLER = (
     *(cluster(api, "CLUSTER_ACTION") for api in _OF_NODES),
-    cluster("DescribeCluster", "ALTER", {"endpoint_type": 2}),
+    Row("DescribeCluster", {"endpoint_type": 2}, ("CLUSTER_ACTION CLUSTER | ALTER CLUSTER",), CLUSTER_DENIED),
     *(row for row in BROKER if row.api in _SHARED),
 )
 """The checks of a controller."""

@@ -41,6 +41,7 @@ from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.types import ZERO_UUID
 
@@ -144,6 +145,18 @@ async def test_each_topic_of_a_produce_is_decided_apart(user: Client, rights: Ri
     rights.grant_all()
     ends = {name: len(await read_all(user, name)) for name in names}
     assert ends == {name: int(name in allowed) for name in names}
+
+
+@pytest.mark.parametrize(("replica_id", "code"), [(7, 0), (-1, TOPIC_DENIED)])
+async def test_a_follower_lists_offsets_with_the_right_to_fetch(
+    user: Client, rights: Rights, replica_id: int, code: int
+) -> None:
+    await create_topic(user, ORDERS)
+    rights.grant((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME))
+    asked = ListOffsetsTopic(name=ORDERS, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-4)])
+    answer = await user.ask(ListOffsetsRequest(replica_id=replica_id, topics=[asked]), version=9)
+    assert answer.topics[0].partitions[0].error_code == code
+    assert bool(rights.denials) == bool(code)
 
 
 async def read_all(client: Client, topic: str) -> list[bytes | None]:
