@@ -2,7 +2,7 @@
 
 Passwords come from `user_NAME="password"` in the listener's sasl.jaas.config, as in Kafka. With
 kbroker.sasl.plain.scram.credentials=true the SCRAM credentials of the metadata log count too, so that no file has to
-hold passwords; a check then hashes the password as a SCRAM client does, whoever the user is.
+hold passwords; a check then hashes the password as a SCRAM client does, for every user.
 
 Source  RFC 4616; PlainSaslServer of Apache Kafka 4.3.1; CVE-2021-38153
 """
