@@ -22,7 +22,18 @@ from compat.oracle.schema import Message, decode_response
 from compat.waiting import until
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
 from tests.handlers.asking import batch
-from tests.handlers.authorizations import BROKER, GROUP, ORDERS, TXN, OrdersId, Right, Row, SecretId, request_of
+from tests.handlers.authorizations import (
+    BROKER,
+    GROUP,
+    ORDERS,
+    TXN,
+    OrdersId,
+    Right,
+    Row,
+    SecretId,
+    request_of,
+    right_of,
+)
 from wire.framing import encode_request_frame
 from wire.schema import schema_of
 
@@ -343,7 +354,7 @@ def test_a_deletion_by_id_needs_no_right_to_describe(secured: list[Secured]) -> 
             created = client.call("CreateTopics", 7, {"Topics": [asked], "timeoutMs": 30_000})
             doomed = UUID(bytes=created["Topics"][0]["TopicId"])
             await_leaders(broker.address, "doomed", 1)
-        may, may_not = ((operation, ResourceType.TOPIC, "doomed") for operation in (Operation.DELETE, Operation.DESCRIBE))
+        may, may_not = right_of("DELETE TOPIC doomed"), right_of("DESCRIBE TOPIC doomed")
         broker.grant([may], USER, denied=[may_not])
         by_name, by_id = {"name": "doomed"}, {"name": None, "topic_id": doomed}
         for topic in (by_name, by_id):
