@@ -147,7 +147,7 @@ class Secured:
         """The answer to the user's request."""
         request = row.request(self.orders_id, self.secret_id)
         served = schema_of(request_of(row.api)).versions
-        version = row.version or NEWEST.get(row.api, served.highest)
+        version = NEWEST.get(row.api, served.highest) if row.version is None else row.version
         parts = encode_request_frame(request, version, correlation_id=1, client_id="compat")
         client = UserConnection(self.address)
         try:
@@ -261,7 +261,7 @@ MIXED = (
     ),
     Row("Metadata", {"topics": [{"name": None, "topic_id": one} for one in (OrdersId, SecretId, UUID(int=77))],
                      "allow_auto_topic_creation": False}, (_DESCRIBES,), None),
-    Row("Metadata", {"topics": [], "allow_auto_topic_creation": False}, (_DESCRIBES,), None, version=0),
+    Row("Metadata", {"topics": []}, (_DESCRIBES,), None, version=0),
     Row("DescribeTopicPartitions", {"topics": _named({})}, (f"READ TOPIC {ORDERS}",), None),
     Row("DescribeTopicPartitions", {"topics": []}, (f"READ TOPIC {ORDERS}",), None),
     *(

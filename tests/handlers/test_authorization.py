@@ -173,6 +173,30 @@ async def test_a_replica_id_gives_a_consumer_no_right(user: Client, rights: Righ
         assert [part.error_code for part in parts(as_follower).values()] == [TOPIC_DENIED]
 
 
+async def test_a_false_follower_replaces_no_session_and_keeps_its_quotas() -> None:
+    settings = {"max.incremental.fetch.session.cache.slots": 1}
+    async with memory_broker(settings=settings) as broker:
+        broker.node.broker.authorizer = rights = Rights()
+        user = await broker.connect()
+        topic_id = await create_topic(user, ORDERS)
+        quota = {"entity": [{"entity_type": "client-id", "entity_name": None}],
+                 "ops": [{"key": "consumer_byte_rate", "value": 1.0}]}  # fmt: skip
+        asked = Row("AlterClientQuotas", {"entries": [quota]}, (), None).request(topic_id)
+        assert (await user.ask(asked)).entries[0].error_code == 0
+        rights.grant((Operation.READ, ResourceType.TOPIC, ORDERS))
+        session = (await user.ask(fetching(ORDERS, wanted(), session=(0, 0)), version=12)).session_id
+        assert session
+        for _ in range(3):
+            false = fetching(ORDERS, wanted(), session=(0, 0), replica_id=1)
+            answer = await user.ask(false, version=12)
+            assert answer.session_id == 0
+            codes = {code for code in codes_in(answer) if code}
+            assert codes <= {TOPIC_DENIED}
+        assert answer.throttle_time_ms > 0
+        again = await user.ask(fetching(ORDERS, session=(session, 1)), version=12)
+        assert again.error_code == 0
+
+
 async def test_lists_have_only_what_the_client_may_describe(user: Client, rights: Rights) -> None:
     for name in ("open", "secret"):
         await create_topic(user, name)
