@@ -156,10 +156,14 @@ class RealDisk:
 def keep_memory_and_files_private() -> None:
     """Write no core file, which would hold records and secrets, and let only this user read new files.
 
-    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`.
+    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`. The
+    limit is 1 byte where it can be: Linux ignores a limit of 0 if core_pattern is a program (apport, systemd-coredump),
+    but starts no program with a limit of 1 (do_coredump in fs/coredump.c).
     """
     os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    bytes_at_most = 0 if hard == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (bytes_at_most, bytes_at_most))
 
 
 def raise_descriptor_limit() -> None:
