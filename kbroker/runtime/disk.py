@@ -12,6 +12,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from kbroker.runtime.ports import Buffer
 
@@ -82,10 +83,11 @@ class RealDisk:
     """The file system of this machine; see `kbroker.runtime.ports.Disk`. Files are 0600 and directories 0700."""
 
     is_shared = True
+    file_class: ClassVar[type[RealFile]] = RealFile
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o600))
+        return self.file_class(path, os.open(path, flags, 0o600))
 
     def exists(self, path: str) -> bool:
         # os.path.exists returns False for every error, also if the directory cannot be searched.
