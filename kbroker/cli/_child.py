@@ -46,10 +46,6 @@ class Child:
             )
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def exit_code(self) -> int | None:
         """The exit code, None while the node runs."""
         return self._process.poll()

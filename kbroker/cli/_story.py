@@ -17,7 +17,6 @@ from kbroker.cli._table import print_rows
 from kbroker.cli.simulate import BOTH
 
 _PROGRAM: Final = (sys.executable, "-m", "kbroker.testing.scenarios")
-_NEW: Final = "new"
 
 Line = dict[str, Any]
 

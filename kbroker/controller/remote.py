@@ -22,7 +22,6 @@ from kbroker.client.streaming import Connection
 from kbroker.controller.observer import MAX_BACKOFF_MS, NO_ANSWER, MetadataObserver, connect, describe
 from kbroker.controller.port import NEWEST_VERSION, Sender
 from kbroker.controller.quorum_view import Address
-from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.errors import ErrorCode, KafkaError, Malformed, code_of
@@ -40,8 +39,6 @@ MAX_FORWARDED: Final = 10
 _LENGTH_BYTES: Final = 4
 _MAX_IDLE: Final = 4
 _FIRST_BACKOFF_MS: Final = 50
-
-logger = get_logger(__name__)
 
 
 class RemoteController:

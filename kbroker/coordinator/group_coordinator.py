@@ -22,7 +22,6 @@ from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
 from kbroker.replication.replicas import Replicas
-from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.storage.plans import UNKNOWN_SPACE
@@ -46,8 +45,6 @@ _OF_NAMED_GROUPS: Final = (
     OffsetDeleteRequest,
     TxnOffsetCommitRequest,
 )
-
-logger = get_logger(__name__)
 
 
 class GroupCoordinator:

@@ -37,8 +37,6 @@ from kbroker.broker.remote_fetching import Room
 from kbroker.controller.port import Sender
 from kbroker.coordinator.context import Caller
 from kbroker.metadata.principal import ANONYMOUS, Principal
-from kbroker.runtime.event_log import get_logger
-from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory
 from kbroker.runtime.turns import Turns
@@ -60,8 +58,6 @@ from wire.schema import Versions, response_class, schema_of
 Request = TypeVar("Request")
 Broker = TypeVar("Broker")
 Response = TypeVar("Response")
-
-logger = get_logger(__name__)
 
 
 DENIED: Final = {
@@ -279,14 +275,6 @@ class Context:
         self.stopping = True
         if self.wait_scope is not None:
             self.wait_scope.cancel()
-
-
-def warn_unserved(what: str, context: Context, limit: RateLimitedLog, *, now_ms: int) -> None:
-    """Log that a client uses an unimplemented feature; at most one line for each address and interval of the limit."""
-    peer = context.stream.peer_host
-    left_out = limit.admit((what, peer), now_ms=now_ms)
-    if left_out is not None:
-        logger.warning(what, peer=peer, client_id=context.client_id, left_out=left_out)
 
 
 class Handler(NamedTuple, Generic[Request]):

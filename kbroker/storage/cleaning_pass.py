@@ -84,7 +84,6 @@ class Finished(NamedTuple):
     """The end of a pass: the log is clean up to end_offset. Units: utilization of the map, 0 to 1."""
 
     end_offset: int
-    map_bytes_read: int
     utilization: float
     records: CleanedRecords
 
@@ -124,10 +123,7 @@ class _Pass:
 
     def run(self) -> Iterator[Step]:
         plan = self._plan
-        map_bytes = 0
-        for step in self._build_map():
-            map_bytes += step.bytes_read
-            yield step
+        yield from self._build_map()
         end_offset = self._map.latest_offset + 1
         if end_offset <= plan.first_dirty_offset:
             raise Malformed(
@@ -150,7 +146,7 @@ class _Pass:
             end_offset=plan.first_uncleanable_offset,
         ):
             yield from self._clean_group(group, cleaner)
-        yield Finished(end_offset, map_bytes, self._map.utilization, cleaner.stats)
+        yield Finished(end_offset, self._map.utilization, cleaner.stats)
 
     # --- the map ------------------------------------------------------------------------------------------------------
 

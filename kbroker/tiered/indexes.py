@@ -54,10 +54,6 @@ class RemoteIndexes:
         """
         return self._offset_entry(self._count_upto(offset) - 1)
 
-    def ceiling_offset(self, offset: int) -> OffsetPosition | None:
-        """The first indexed batch that ends at or after `offset`; None if none does."""
-        return self._offset_entry(self._count_upto(offset - 1))
-
     def position_for(self, offset: int) -> int:
         """Where to start the search for the batch that contains `offset`: it is there or shortly after."""
         found = self.floor_offset(offset)
