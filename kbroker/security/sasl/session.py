@@ -70,7 +70,7 @@ class SaslSession:
 
     @property
     def failure_text(self) -> str:
-        """What the client is told, whatever the reason is."""
+        """The text that the client gets, which is the same for every reason."""
         what = "re-authentication" if self._authenticated_by else "authentication"
         mechanism = self._mechanism
         return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {mechanism}"
