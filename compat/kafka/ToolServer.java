@@ -81,6 +81,34 @@ public final class ToolServer {
         return new PrintStream(target, true, Charset.defaultCharset());
     }
 
+    /** Loads the tools once more for each run, because some have static state: the console consumer counts there. */
+    private static final class Tools extends ClassLoader {
+        Tools() {
+            super(ToolServer.class.getClassLoader());
+        }
+
+        @Override protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (!name.startsWith("org.apache.kafka.tools.")) {
+                return super.loadClass(name, resolve);
+            }
+            synchronized (getClassLoadingLock(name)) {
+                Class<?> found = findLoadedClass(name);
+                if (found == null) {
+                    try (InputStream code = getParent().getResourceAsStream(name.replace('.', '/') + ".class")) {
+                        if (code == null) {
+                            throw new ClassNotFoundException(name);
+                        }
+                        byte[] bytes = code.readAllBytes();
+                        found = defineClass(name, bytes, 0, bytes.length);
+                    } catch (IOException unreadable) {
+                        throw new ClassNotFoundException(name, unreadable);
+                    }
+                }
+                return found;
+            }
+        }
+    }
+
     /** One run of a tool. Its threads are those of a group. */
     private static final class Run {
         private final ThreadGroup group;
@@ -89,6 +117,7 @@ public final class ToolServer {
         private final List<Thread> exited = new ArrayList<>();
         private final String mainClass;
         private final String[] arguments;
+        private final ClassLoader tools = new Tools();
         private Integer status;
 
         Run(String mainClass, String[] arguments) {
@@ -123,7 +152,8 @@ public final class ToolServer {
         private void runMain() {
             int code = 0;
             try {
-                Class.forName(mainClass).getMethod("main", String[].class).invoke(null, (Object) arguments);
+                Thread.currentThread().setContextClassLoader(tools);
+                tools.loadClass(mainClass).getMethod("main", String[].class).invoke(null, (Object) arguments);
             } catch (InvocationTargetException wrapped) {
                 System.err.print("Exception in thread \"main\" ");
                 wrapped.getCause().printStackTrace();
