@@ -100,7 +100,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy docker/kafka_tools
+	$(BIN)/mypy docker/kafka_tools requirements/*_page.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp
@@ -108,9 +108,9 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 
 docs: $(VENV)/dev.stamp
-	$(BIN)/python -m kbroker.config.document > docs/configuration.md
-	$(BIN)/python -m kbroker.server.document > docs/apis.md
-	$(BIN)/python -m kbroker.web.document > docs/metrics.md
+	$(BIN)/python -m requirements.settings_page > docs/configuration.md
+	$(BIN)/python -m requirements.apis_page > docs/apis.md
+	$(BIN)/python -m requirements.metrics_page > docs/metrics.md
 	$(BIN)/python -m requirements.man_page > docs/kbroker.1
 
 bench: $(VENV)/dev.stamp
