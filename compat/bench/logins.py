@@ -1,4 +1,4 @@
-"""SCRAM logins of kbroker beside Apache Kafka: `python -m compat.bench.logins [--quick] [--brokers kafka,kbroker]`.
+"""SCRAM logins of kbroker and of Apache Kafka: `python -m compat.bench.logins [--quick] [--brokers kafka,kbroker]`.
 
 A login is a new connection, SaslHandshake, two SaslAuthenticate with a proof, and its end; CLIENTS connections at once.
 The client hashes the password once for each broker, because each login would take it longer than a broker: the
@@ -34,7 +34,7 @@ CLIENTS = 4
 
 
 def overrides(listeners: str) -> dict[str, str]:
-    """A listener with SCRAM beside those of a plain broker."""
+    """A listener with SCRAM, in addition to those of a plain broker."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     return {
         "listeners": listeners,

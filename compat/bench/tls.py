@@ -1,4 +1,4 @@
-"""TLS of kbroker beside that of Apache Kafka 4.3.1: `python -m compat.bench.tls [--quick] [--brokers kafka,kbroker]`.
+"""TLS of kbroker and of Apache Kafka 4.3.1: `python -m compat.bench.tls [--quick] [--brokers kafka,kbroker]`.
 
 Both have the same certificate (P-256) and the same cipher suite, TLS_AES_256_GCM_SHA384. The figures are full
 handshakes a second on four connections at once, the median of a Produce of 100 B, and Fetch from the page cache with
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 def settings(directory: Path, *plain: str, port: int) -> Mapping[str, str]:
-    """The listener SSL beside those of `plain`."""
+    """The listener SSL, in addition to those of `plain`."""
     return {
         "listeners": ",".join([*plain, f"SSL://{HOST}:{port}"]),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",

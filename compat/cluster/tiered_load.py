@@ -24,7 +24,7 @@ TIERED = {
 
 
 class Load:
-    """One idempotent producer for the whole test, and what it was told to be stored."""
+    """One idempotent producer for the whole test, and the records that were acknowledged."""
 
     def __init__(self, servers: str, *, size: int = 100) -> None:
         self.sent = 0

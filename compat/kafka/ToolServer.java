@@ -21,7 +21,8 @@ import org.apache.kafka.common.utils.Exit;
  *
  * A request is a line of standard input: the main class, the files for standard input, output and error, and the
  * arguments, each in base64, with spaces between them. The first line of standard output is "ready". The answer is a line
- * "ended", with the exit status and "clean" if no thread of the tool is left, else "dirty".
+ * "ended", with the exit status and "clean" if no thread of the tool is left, else "dirty"; or with "unfit" if the tool
+ * did not run because it needs a JVM of its own.
  *
  * As in a JVM of its own, a tool ends when it exits, or when main has returned and all other threads that are no daemons
  * have ended; then its shutdown hooks run. A thread that exits never continues.
@@ -59,7 +60,8 @@ public final class ToolServer {
                 input = in;
                 output = toOut;
                 error = toErr;
-                String answer = new Run(words.get(0), words.subList(4, words.size()).toArray(new String[0])).run();
+                Run tool = new Run(words.get(0), words.subList(4, words.size()).toArray(new String[0]));
+                String answer = tool.needsItsOwnJvm() ? "unfit" : tool.run();
                 out.flush();
                 err.flush();
                 input = InputStream.nullInputStream();
@@ -81,6 +83,34 @@ public final class ToolServer {
         return new PrintStream(target, true, Charset.defaultCharset());
     }
 
+    /** Loads the tools once more for each run, because some have static state: the console consumer counts there. */
+    private static final class Tools extends ClassLoader {
+        Tools() {
+            super(ToolServer.class.getClassLoader());
+        }
+
+        @Override protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (!name.startsWith("org.apache.kafka.tools.")) {
+                return super.loadClass(name, resolve);
+            }
+            synchronized (getClassLoadingLock(name)) {
+                Class<?> found = findLoadedClass(name);
+                if (found == null) {
+                    try (InputStream code = getParent().getResourceAsStream(name.replace('.', '/') + ".class")) {
+                        if (code == null) {
+                            throw new ClassNotFoundException(name);
+                        }
+                        byte[] bytes = code.readAllBytes();
+                        found = defineClass(name, bytes, 0, bytes.length);
+                    } catch (IOException unreadable) {
+                        throw new ClassNotFoundException(name, unreadable);
+                    }
+                }
+                return found;
+            }
+        }
+    }
+
     /** One run of a tool. Its threads are those of a group. */
     private static final class Run {
         private final ThreadGroup group;
@@ -89,12 +119,21 @@ public final class ToolServer {
         private final List<Thread> exited = new ArrayList<>();
         private final String mainClass;
         private final String[] arguments;
+        private final ClassLoader tools = new Tools();
         private Integer status;
 
         Run(String mainClass, String[] arguments) {
             this.mainClass = mainClass;
             this.arguments = arguments;
             group = new ThreadGroup(mainClass);
+        }
+
+        /** Whether the class adds hooks to the JVM itself, which run only when the JVM ends. */
+        boolean needsItsOwnJvm() throws IOException {
+            try (InputStream code = tools.getResourceAsStream(mainClass.replace('.', '/') + ".class")) {
+                String names = code == null ? "" : new String(code.readAllBytes(), StandardCharsets.ISO_8859_1);
+                return names.contains("\0\21java/lang/Runtime") && names.contains("addShutdownHook");
+            }
         }
 
         String run() throws InterruptedException {
@@ -123,7 +162,8 @@ public final class ToolServer {
         private void runMain() {
             int code = 0;
             try {
-                Class.forName(mainClass).getMethod("main", String[].class).invoke(null, (Object) arguments);
+                Thread.currentThread().setContextClassLoader(tools);
+                tools.loadClass(mainClass).getMethod("main", String[].class).invoke(null, (Object) arguments);
             } catch (InvocationTargetException wrapped) {
                 System.err.print("Exception in thread \"main\" ");
                 wrapped.getCause().printStackTrace();

@@ -53,7 +53,7 @@ class ToolServer:
     def run(
         self, main_class: str, arguments: Sequence[str], *, input: str | None, timeout_s: float
     ) -> subprocess.CompletedProcess[str] | None:
-        """Run a tool to its end; None if another thread uses the JVM now. Errors: TimeoutExpired."""
+        """Run a tool to its end; None if it needs its own JVM, or this one is in use. Errors: TimeoutExpired."""
         if not self._turn.acquire(blocking=False):
             return None
         try:
@@ -64,7 +64,7 @@ class ToolServer:
 
     def _run(
         self, main_class: str, arguments: Sequence[str], input: str, directory: Path, timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> subprocess.CompletedProcess[str] | None:
         files = [directory / name for name in ("in", "out", "err")]
         files[0].write_text(input)
         words = [main_class, *map(str, files), *arguments]
@@ -92,6 +92,8 @@ class ToolServer:
         if late.is_set():
             self.close()
             raise subprocess.TimeoutExpired([main_class, *arguments], timeout_s, output, error)
+        if answer == ["unfit"]:
+            return None
         # Without an answer the tool has ended the JVM, past Kafka's own `Exit`.
         status = int(answer[0]) if answer else process.wait()
         if answer[1:] != ["clean"] or self._runs >= _MOST_RUNS:

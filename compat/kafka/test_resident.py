@@ -56,10 +56,12 @@ def test_a_late_tool_is_stopped_and_the_next_one_runs(kafka_libraries: Path) -> 
 
 
 SOURCE = """
+package org.apache.kafka.tools;
 import org.apache.kafka.common.utils.Exit;
 public class Odd {
+    private static int runs = 0;
     public static void main(String[] words) throws Exception {
-        System.out.println("began");
+        System.out.println("began " + ++runs);
         switch (words[0]) {
             case "leaves":
                 Thread left = new Thread(() -> { while (true) System.err.print("x"); });
@@ -93,7 +95,7 @@ def odd(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     assert classes is not None
     (directory / "Odd.java").write_text(SOURCE)
     compiler = Path(java()).resolve().with_name("javac")
-    subprocess.run([compiler, "-cp", class_path(), directory / "Odd.java"], check=True)
+    subprocess.run([compiler, "-cp", class_path(), "-d", directory, directory / "Odd.java"], check=True)
     server = ToolServer(Path(f"{classes}{os.pathsep}{directory}"))
     yield server
     server.close()
@@ -102,26 +104,26 @@ def odd(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize(
     ("what", "status", "output", "keeps_the_jvm"),
     [
-        ("waits", 0, "began\nended\n", True),
-        ("hooks", 3, "began\nended\n", True),
-        ("fails", 1, "began\ninput\n", True),
-        ("leaves", 0, "began\n", False),
-        ("ends the JVM", 7, "began\n", False),
+        ("waits", 0, "began 1\nended\n", True),
+        ("hooks", 3, "began 1\nended\n", True),
+        ("fails", 1, "began 1\ninput\n", True),
+        ("leaves", 0, "began 1\n", False),
+        ("ends the JVM", 7, "began 1\n", False),
     ],
 )
 def test_every_way_to_end_is_that_of_a_jvm(
     odd: ToolServer, what: str, status: int, output: str, keeps_the_jvm: bool
 ) -> None:
-    done = odd.run("Odd", [what], input="input", timeout_s=60)
+    done = odd.run("org.apache.kafka.tools.Odd", [what], input="input", timeout_s=60)
     assert done is not None
     assert (done.returncode, done.stdout) == (status, output)
     assert ('Exception in thread "main" java.lang.IllegalStateException: odd' in done.stderr) == (what == "fails")
     if not keeps_the_jvm:
         assert odd.pid is None or what == "ends the JVM"
     before = odd.pid
-    after = odd.run("Odd", ["waits"], input=None, timeout_s=60)
+    after = odd.run("org.apache.kafka.tools.Odd", ["waits"], input=None, timeout_s=60)
     assert after is not None
-    assert (after.stdout, after.stderr) == ("began\nended\n", "")
+    assert (after.stdout, after.stderr) == ("began 1\nended\n", "")
     assert (odd.pid == before) == keeps_the_jvm
 
 

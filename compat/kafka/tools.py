@@ -19,7 +19,7 @@ def run_tool(
     """Run a tool to its end; standard output and error are text. The caller checks the return code.
 
     It shares a JVM with the tools before it (see `compat.kafka.resident`), but not if it has options of its own, is a
-    source file, or the shared JVM is in use.
+    source file, adds shutdown hooks to the JVM, or the shared JVM is in use.
     """
     server = tool_server() if options is QUICK_START and not main_class.endswith(".java") else None
     done = server and server.run(main_class, arguments, input=input, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""The image's kafka-* commands beside Apache Kafka's own tools: the same exit codes and the same important lines.
+"""The image's kafka-* commands compared with Apache Kafka's tools: the same exit codes and important lines.
 
 Both run against the same broker. Lines are compared by their words, because column widths are not part of any contract.
 """
@@ -85,7 +85,7 @@ def test_exit_code_and_output_are_kafkas(broker: Broker, topic: str, tool: str, 
     words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
     code, lines = ours(tool, *words)
     expected_code, expected = theirs(tool, *words)
-    if tool == "kafka-metadata-quorum":  # the log goes on meanwhile
+    if tool == "kafka-metadata-quorum":  # the log grows between the two runs
         lines, expected = ([row for row in each if row[0] != "HighWatermark:"] for each in (lines, expected))
     assert (code, lines) == (expected_code, expected)
 

@@ -11,7 +11,7 @@ import pytest
 from compat import secured
 from compat.clients.tokens import Issuer
 from compat.kafka import run_tool
-from compat.kafka.tools import QUICK_START
+from compat.kafka.jvm import QUICK_START
 from compat.secured import USER, Secured
 
 COUNT, A_SECOND = 20, 5

@@ -17,7 +17,7 @@ OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 
 
 def streams_jars() -> list[str]:
-    """The jars beside Kafka's own. Fetches them on first use. Errors: Unavailable."""
+    """The jars in addition to Kafka's own. Fetches them on first use. Errors: Unavailable."""
     target = fetched(_HERE / "pom.xml", cache_directory() / f"kafka-streams-{KAFKA_VERSION}" / "libs")
     return sorted(str(jar) for jar in target.glob("*.jar"))
 

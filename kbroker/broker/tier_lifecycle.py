@@ -217,7 +217,7 @@ class Tier:
     async def _probe(self, checks: Sequence[str]) -> None:
         """Check whether topics that were made can be copied; the operator learns it now and not with the first copy.
 
-        There is one such task. While a check of the store hangs, the topics that are made meanwhile wait for the next.
+        There is one such task. While a check of the store hangs, topics that are created wait for the next check.
         """
         assert self._storage is not None
         assert self._nursery is not None

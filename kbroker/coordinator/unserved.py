@@ -2,7 +2,8 @@
 
 In a cluster with brokers of Apache Kafka, a partition may contain such groups when this broker becomes its leader.
 Their records and offsets stay as they are for the next leader. Each request for such a group is refused, so that no
-group of another kind with the same id is stored beside it: Kafka's coordinator could not load the partition then.
+group of another kind with the same id is stored in the same partition: Kafka's coordinator could not load the
+partition then.
 
 Source: GroupMetadataManager and OffsetMetadataManager of Apache Kafka 4.3.1, for requests of the wrong kind.
 """

@@ -236,7 +236,7 @@ def _topics_by_id(
 def known_topic(
     image: Image, topic: TopicImage, version: int, listener: str, *, operations: int
 ) -> MetadataResponseTopic:
-    """An existing topic as clients of a listener see it who may perform these operations on it."""
+    """An existing topic, for clients of a listener that are authorized for these operations on it."""
     return MetadataResponseTopic(
         topic_authorized_operations=operations,
         name=topic.name,

@@ -33,7 +33,7 @@ class TopicCache:
         self._bytes = 0
 
     def encoded(self, image: Image, topic: TopicImage, *, version: int, listener: str, operations: int) -> bytes:
-        """One encoded topic of an image for clients of a listener who may perform these operations on it."""
+        """One encoded topic of an image for clients of a listener that are authorized for these operations on it."""
         if image.brokers is not self._brokers:
             self._clear(image.brokers)
         key = (topic.id, version, listener, operations)

@@ -172,7 +172,7 @@ async def _kill_copier(cluster: MemoryCluster, _act: Act) -> End | None:
 
 
 async def _ghost_fetch(cluster: MemoryCluster, act: Act) -> End | None:
-    """The producers are silent meanwhile, so that the follower has reached the high watermark in its earlier life."""
+    """The producers pause, so that the follower has reached the high watermark in its earlier life."""
     node, network = cluster.nodes[act.nodes[0]], cluster.network
     if not node.is_serving:
         return None

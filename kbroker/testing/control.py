@@ -104,7 +104,7 @@ class Faults:
         return [self._add(api, FAIL if code else LET_THROUGH, 1, client_id, code=code) for code in codes]
 
     def observe(self, api: str, *, client_id: str | None = None) -> AddedRule:
-        """Only count requests, beside the other rules."""
+        """Only count requests; the other rules apply too."""
         return self._add(api, OBSERVE, None, client_id)
 
     def set_rtt(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ for it that overlap may have taken effect in either order. A deletion is a commi
 contains before the first commit. A generation is in force once the first member knows its assignment. In groups of
 KIP-848 the members have epochs of their own, so a newer epoch ends an older one only for the partitions that its member
 owns. A group without offsets goes with its last member, and generations begin again; so there two members may own a
-partition in one generation, if the session of the first can have ended meanwhile.
+partition in one generation, if the session of the first can have ended before.
 
 These histories do not cover expired offsets and deleted groups: leave out a group whose offsets may go by themselves.
 """

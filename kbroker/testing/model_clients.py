@@ -1,7 +1,7 @@
 """The clients of a simulated run.
 
 run_workload   producers, readers and groups work until the run stops
-observe        asks every broker again and again who leads, who is in sync, and who is the controller
+observe        asks every broker repeatedly for leaders, in-sync replicas and the controller
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_the_segments_of_a_topic_are_those_of_the_store(run: Run, tiered_site: S
 def test_a_running_broker_and_its_directory_give_the_same_result(run: Run, tiered: Served) -> None:
     for words in (["--all"], ["--topic", COLD], ["--offsets"]):
         after = run("tier", "ls", "--data-dir", tiered.site.data, "--format", "json", *words)
-        while True:  # until the broker changed nothing meanwhile
+        while True:  # until the broker changes nothing between two looks
             before = after
             from_broker = run("tier", "ls", "-b", tiered.address, "--format", "json", *words)
             after = run("tier", "ls", "--data-dir", tiered.site.data, "--format", "json", *words)

@@ -1,4 +1,4 @@
-"""The data of the state page, in memory: order, pages, search, and who may make the node do how much."""
+"""The data of the state page, in memory: order, pages, search, and the limits of the work that a request can cause."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Subscriptions(NamedTuple):
         return Subscriptions(self.by_name.copy(), self.by_regex.copy(), self.regexes.copy())
 
     def replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        """Count one member's subscriptions anew, except the topics of regular expressions."""
+        """Count one member's subscriptions again, except the topics of regular expressions."""
         if old is not None and new is not None and old.subscribes_as(new):
             return
         if old is not None:

@@ -242,7 +242,7 @@ def _or(told: T | None, known: T) -> T:
 
 
 def store_member(context: Context, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember) -> bool:
-    """Store what the member told, if it is new. True if it subscribes to other names."""
+    """Store what the member reported, if it is new. True if it subscribes to other names."""
     if new == old:
         return False
     context.records.append(member_record(group.group_id, new))

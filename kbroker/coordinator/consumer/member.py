@@ -1,4 +1,4 @@
-"""One member of a consumer group: what it told in heartbeats, its epochs, and the partitions it may use.
+"""One member of a consumer group: what its heartbeats reported, its epochs, and the partitions it may use.
 
 Source: ConsumerGroupMember and MemberState of Apache Kafka 4.3.1.
 """

@@ -85,7 +85,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> ConsumerRecor
 
 
 def member_record(group_id: str, member: ConsumerMember) -> ConsumerRecord:
-    """What a member told about itself."""
+    """What a member reported about itself."""
     key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,

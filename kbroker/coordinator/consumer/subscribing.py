@@ -1,7 +1,7 @@
 """What a group subscribes to, and when that raises the group epoch.
 
 A hash of the subscribed topics (name, id, number of partitions) is stored with the epoch. When one of them is created,
-deleted or gets partitions, the next heartbeat of the group computes the hash anew. The hash is not Kafka's XXH3: after
+deleted or gets partitions, the next heartbeat of the group computes the hash again. The hash is not Kafka's XXH3: after
 a group has moved from Apache Kafka to this broker, its epoch rises once.
 
 Source: updateSubscriptionMetadata of GroupMetadataManager of Apache Kafka 4.3.1.

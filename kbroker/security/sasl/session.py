@@ -75,7 +75,7 @@ class SaslSession:
 
     @property
     def failure_text(self) -> str:
-        """What the client is told: one text for each mechanism, whatever the reason is."""
+        """The text that the client gets: one for each mechanism, the same for every reason."""
         if not self._authenticated_by and self._mechanism in _FAILURE_TEXTS:
             return _FAILURE_TEXTS[self._mechanism]
         what = "re-authentication" if self._authenticated_by else "authentication"

@@ -149,7 +149,7 @@ def domain(broker: MemoryBroker) -> Broker:
 
 @asynccontextmanager
 async def votes_on(broker: MemoryBroker) -> AsyncIterator[Votes]:
-    """A runtime of vote shards on a running broker, beside the one for groups."""
+    """A runtime of vote shards on a running broker, in addition to the one for groups."""
     inner = domain(broker)
     kind = Kind(
         name="vote",
