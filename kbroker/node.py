@@ -411,8 +411,7 @@ class Node:
             turns=self.turns,
             security=security,
         )
-        security.credentials.records = lambda: metadata.image.scram_credentials
-        security.credentials.cluster_id = directory.identity.cluster_id
+        security.credentials.image = lambda: metadata.image
         self._metadata = metadata
         self.broker, self._token = broker, trio.lowlevel.current_trio_token()
         metadata.add_listener(broker.on_image)

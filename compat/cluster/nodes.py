@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from compat.brokers import CHECKOUT, StartFailed, end, free_port
 from compat.cluster.namespaces import Network
+from compat.kafka.jvm import java_command, java_environment
 from compat.kafka.node import CLUSTER_ID, FOR_COMPARING
-from compat.kafka.tools import java_command, java_environment, run_tool
+from compat.kafka.tools import run_tool
 from compat.oracle.raw import RawConnection, connected
 from compat.waiting import until
 
@@ -241,7 +242,7 @@ class ProcessCluster:
                 if not node.is_running or time.monotonic() > deadline:
                     logs = "\n".join(f"--- node {one.node_id}\n{one.log_tail()}" for one in self.nodes)
                     raise StartFailed(f"broker {asked} sees {sorted(self.seen_by(asked))}, not {ids}\n{logs}")
-                time.sleep(0.02)
+                time.sleep(0.1)
 
     def connect(self, node: int) -> AbstractContextManager[RawConnection]:
         """A connection to a broker or controller, of a client that may do everything."""

@@ -26,6 +26,7 @@ from kbroker.config import (
     transactions,
 )
 from kbroker.config.replication import THROTTLES
+from kbroker.config.sasl import DYNAMIC_SECRETS
 from kbroker.config.settings import Effect, Setting
 from kbroker.config.values import ConfigError
 from kbroker.config.without_effect import without_effect
@@ -94,7 +95,9 @@ BROKER: dict[str, Setting] = {one.name: one for area in BROKER_AREAS for one in 
 TOPIC: dict[str, Setting] = {one.name: one for one in topic.SETTINGS}
 # Only IncrementalAlterConfigs sets these keys. As in Kafka, they cannot stand in a file, and DescribeConfigs shows them
 # only where they are set.
-DYNAMIC_ONLY: dict[str, Setting] = {one.name: one for one in (*THROTTLES, *without_effect("broker, dynamic only"))}
+DYNAMIC_ONLY: dict[str, Setting] = {
+    one.name: one for one in (*THROTTLES, *DYNAMIC_SECRETS, *without_effect("broker, dynamic only"))
+}
 
 
 def broker_setting(name: str) -> Setting | None:

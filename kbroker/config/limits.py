@@ -62,6 +62,12 @@ class LimitSettings:
         doc="Maximum number of connections that have not completed their TLS handshake and SASL authentication. To "
         "admit another one, the broker closes the oldest of them.",
     )
+    kbroker_max_login_bytes: Long = setting(
+        default=16 * MB,
+        at_least=MB,
+        doc="Memory for requests of connections that have not completed their SASL authentication. When it is full, the"
+        " broker closes the oldest of them. Connections that have logged in do not share it.",
+    )
     kbroker_max_tls_handshakes: int = setting(
         default=2,
         at_least=1,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.config.settings import HOUR, KB, SECOND, Dynamic, Long, setting, settings
-from kbroker.config.values import Secret
+from kbroker.config.settings import HOUR, KB, SECOND, Dynamic, Long, Setting, setting, settings
+from kbroker.config.values import Kind, Secret
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
@@ -119,3 +119,17 @@ class SaslSettings:
         doc="Accepts tokens without a signature, with which every client can log in as any user: only for tests of"
         " clients. Apache Kafka does this by default.",
     )
+
+
+SCRAM_SECRET: Final = "kbroker.sasl.scram.secret"  # noqa: S105  (a name)
+DYNAMIC_SECRETS: Final = (
+    Setting(
+        name=SCRAM_SECRET,
+        kind=Kind.PASSWORD,
+        dynamic=Dynamic.CLUSTER_WIDE,
+        internal=True,
+        doc="From this the broker makes up the salts of users that do not exist. The controller sets it to random bytes"
+        " with the first SCRAM credential.",
+    ),
+)
+"""Settings that are only in the metadata log."""

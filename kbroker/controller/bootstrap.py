@@ -16,6 +16,7 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.values import ConfigError
 from kbroker.controller import snapshots
 from kbroker.controller.features import METADATA_VERSION, NEW_CLUSTER, require_supported
+from kbroker.controller.scram import secret_record
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
 from kbroker.runtime.ports import Disk
@@ -74,7 +75,7 @@ def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list
             salted = salted_password(mechanism, password, salt, BOOTSTRAP_ITERATIONS)
             made = credential_of(mechanism, salted, salt, BOOTSTRAP_ITERATIONS)
             records.append(UserScramCredentialRecord(name=user, mechanism=mechanism.number, **made._asdict()))
-    return records
+    return [*records, secret_record(new_uuid)] if records else []
 
 
 def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, more: Callable[[], list[Record]] = list) -> None:

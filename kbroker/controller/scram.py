@@ -7,10 +7,14 @@ Source: Kafka's ScramControlManager; KIP-554.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
+from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.runtime.outcome import Outcome
 from kbroker.security.sasl.scram import BY_NUMBER, MAX_ITERATIONS, MIN_ITERATIONS, credential_of
 from wire.errors import ErrorCode, KafkaError
@@ -21,13 +25,13 @@ from wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.stored.metadata import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from wire.stored.metadata import ConfigRecord, RemoveUserScramCredentialRecord, UserScramCredentialRecord
 
 SCRAM_LEVEL: Final = 11
 """The first metadata.version with records of credentials, 3.5-IV2."""
 
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
-Record = RemoveUserScramCredentialRecord | UserScramCredentialRecord
+Record = RemoveUserScramCredentialRecord | UserScramCredentialRecord | ConfigRecord
 
 
 @decides(AlterUserScramCredentialsRequest, changes=True, may_be_long=True)
@@ -57,7 +61,9 @@ def alter_user_scram_credentials(
     if len(changes) > context.settings.max_records_per_decision:
         errors |= dict.fromkeys(changes, TooManyRecords())
         changes = {}
-    records = [_record(change) for change in changes.values()]
+    records: list[Record] = [_record(change) for change in changes.values()]
+    if records and SCRAM_SECRET not in context.image.broker_configs(None):
+        records.append(secret_record(context.new_uuid))
     results = [
         *(AlterUserScramCredentialsResult(user=user, error_code=0, error_message=None) for user in changes),
         *(
@@ -66,6 +72,12 @@ def alter_user_scram_credentials(
         ),
     ]
     return Outcome(records, AlterUserScramCredentialsResponse(results=results))
+
+
+def secret_record(new_uuid: Callable[[], UUID]) -> ConfigRecord:
+    """The secret of the cluster from which its nodes make up the credentials of users that do not exist."""
+    value = new_uuid().hex + new_uuid().hex
+    return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=SCRAM_SECRET, value=value)
 
 
 def _check(context: Context, change: Change) -> None:

@@ -70,7 +70,7 @@ class NodeSecurity:
                 self._tls[name] = self._server_tls(name, accepts=name in own)
         if pages_have_tls(settings):
             self._tls[PAGES] = self._server_tls(PAGES, accepts=True)
-        self.credentials = CredentialStore()
+        self.credentials = CredentialStore(env.new_uuid().bytes)
         self._sasl = {
             one.name: self._sasl_server(one, settings)
             for one in (*listeners.bound, *listeners.controllers)
@@ -114,7 +114,8 @@ class NodeSecurity:
         """Refuse settings whose certificates or logins cannot be used; reads files. Errors: ConfigError."""
         for listener in (*settings.listeners.bound, *settings.listeners.controllers):
             if listener.name in self._sasl:
-                self._sasl_server(listener, settings)
+                self._sasl[listener.name].check(settings)
+                _check_passwords(listener, settings)
         for name, tls in self._tls.items():
             wanted = tls_of(settings, name)
             if wanted != tls_of(self._settings, name):
@@ -145,19 +146,8 @@ class NodeSecurity:
     def _sasl_server(self, listener: Listener, settings: Settings) -> SaslServer:
         from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
 
-        made = SaslServer(self._env, settings, listener.name, self.credentials)
-        if "PLAIN" in made.mechanisms and settings.listeners.protocols[listener.name] == "SASL_PLAINTEXT":
-            if not settings.for_listener(SaslSettings, listener.name).kbroker_sasl_plain_without_tls:
-                raise ConfigError(
-                    f"listeners: {listener.name} would send the passwords of PLAIN over the network as they are; use "
-                    "SASL_SSL or SCRAM, or allow it with kbroker.sasl.plain.without.tls=true"
-                )
-            if listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host)):
-                logger.warning(
-                    "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS",
-                    listener=listener.name,
-                )
-        return made
+        _check_passwords(listener, settings)
+        return SaslServer(self._env, settings, listener.name, self.credentials)
 
     def _peer(self, name: str | None, *, is_controller: bool) -> PeerSecurity | None:
         if name is None or (protocol := self._settings.listeners.protocols[name]) == "PLAINTEXT":
@@ -174,3 +164,19 @@ class NodeSecurity:
             if is_controller and not self._settings.server.is_controller:
                 raise
             return PeerLogin("", {}, str(error))  # a single node never connects to others
+
+
+def _check_passwords(listener: Listener, settings: Settings) -> None:
+    """Warn if passwords would cross the network. Errors: ConfigError if that is not allowed."""
+    given = settings.for_listener(SaslSettings, listener.name)
+    if "PLAIN" not in given.sasl_enabled_mechanisms or settings.listeners.protocols[listener.name] != "SASL_PLAINTEXT":
+        return
+    if not given.kbroker_sasl_plain_without_tls:
+        raise ConfigError(
+            f"listeners: {listener.name} would send the passwords of PLAIN over the network as they are; use SASL_SSL "
+            "or SCRAM, or allow it with kbroker.sasl.plain.without.tls=true"
+        )
+    if listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host)):
+        logger.warning(
+            "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS", listener=listener.name
+        )

@@ -35,8 +35,7 @@ class ServerTls:
         self._env = env
         self._threads = threads
         self._accepts = accepts
-        self._settings = settings
-        self._signature = self._look(settings)
+        self._looked_at = settings, self._look(settings)
         self._contexts = self._load(settings)
         self._rules = PrincipalRules(settings.ssl_principal_mapping_rules)
 
@@ -90,16 +89,15 @@ class ServerTls:
         If they cannot be used, log why and keep the previous ones.
         """
         try:
-            signature = await self._env.run_blocking(self._look, settings)
-            if settings == self._settings and signature == self._signature:
+            found = settings, await self._env.run_blocking(self._look, settings)
+            if found == self._looked_at:
                 return
-            # Look at unusable files only once, so that they cause one line in the log.
-            self._signature = signature
+            # Look at unusable settings and files only once, so that they cause one line in the log.
+            self._looked_at = found
             self._contexts = await self._env.run_blocking(self.check, settings)
         except (ConfigError, OSError) as error:
             logger.error("cannot reload certificates; keeping the previous ones", listener=self.name, error=error)
             return
-        self._settings = settings
         logger.info("reloaded certificates", listener=self.name, subject=self._contexts.name)
 
     def _load(self, settings: TlsSettings) -> Contexts:

@@ -9,10 +9,11 @@ only while a thread handles a large request: that task receives the next request
 A Produce with acks=all waits for other brokers. The complete Produce requests behind it in the buffer are appended
 before that wait, so that followers fetch their records together; the replies follow in order.
 
-The memory of a connection counts against the server's budgets (`Memory`). A partly received frame takes bytes from the
-budget as they arrive; when the budget is exhausted, the task stops receiving, and TCP flow control stops the client. A
-frame that arrives complete in one receive is not counted. A reply is counted only if its client does not accept it at
-once.
+The memory of a connection counts against the server's budgets (`Memory`). Until it has logged in, all of its requests
+count against a budget of their own, so that strangers take no memory from clients that have logged in. After that a
+partly received frame takes bytes from the budget as they arrive; when the budget is exhausted, the task stops
+receiving, and TCP flow control stops the client. A frame that arrives complete in one receive is not counted. A reply
+is counted only if its client does not accept it at once.
 
 A task that always finds a next frame would block the event loop forever, so it yields after _REQUESTS_BETWEEN_YIELDS
 requests, and whenever the millisecond clock has advanced.
@@ -34,12 +35,13 @@ import trio
 
 from kbroker.broker.client_quotas import AT_ONCE, Admission
 from kbroker.handlers import CloseConnection, Context
-from kbroker.runtime.budget import Claim, EvictableClaim, EvictingBudget, SplitBudget
+from kbroker.runtime.budget import Claim, EvictableClaim
 from kbroker.runtime.net_ports import Env, Part, Stream
 from kbroker.security.listener import OPEN, HandshakeFailed, ListenerSecurity
 from kbroker.security.sasl.session import SaslSession
 from kbroker.server.dispatch import Dispatcher, Unfinished
 from kbroker.server.login import Begun, Login
+from kbroker.server.memory import Memory
 from wire.errors import Malformed
 from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
@@ -47,36 +49,9 @@ Result = TypeVar("Result")
 
 _COLLECT_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 128 * 1024
-_SMALL_BYTES: Final = 2 * 1024 * 1024
-"""Twice the default request size of producers: such a request never waits behind larger ones for memory."""
 _REQUESTS_BETWEEN_YIELDS: Final = 64
 _MAX_UNFINISHED: Final = 64
 _SHOWN_CLIENT_ID: Final = 256
-
-
-class Memory:
-    """The budgets that all connections of a server share.
-
-    Bound  max_request_bytes: a quarter is for requests no larger than one receive that arrived only in part (`cut`).
-           The rest is for larger requests (`requests`); half of it is reserved for requests of up to _SMALL_BYTES. A
-           negative number means no bound. max_answer_bytes: replies that clients have not accepted yet
-    """
-
-    def __init__(self, *, max_request_bytes: int, max_answer_bytes: int) -> None:
-        quarter = max_request_bytes // 4 if max_request_bytes >= 0 else -1
-        self.cut = EvictingBudget(quarter)
-        self.requests = SplitBudget(3 * quarter, small_bytes=_SMALL_BYTES)
-        self.answers = EvictingBudget(max_answer_bytes)
-
-    @property
-    def request_bytes(self) -> int:
-        """Bytes of all requests that are being received or handled."""
-        return self.cut.used_bytes + self.requests.used_bytes
-
-    @property
-    def evicted(self) -> int:
-        """The number of connections closed to free memory."""
-        return self.cut.evicted + self.answers.evicted
 
 
 class State(IntEnum):
@@ -235,9 +210,21 @@ class Connection:
                 self.state = State.AUTHENTICATING
                 continue
             self.requests += 1
+            claim = self._claim = self._claim or self._login_claim()
+            assert type(claim) is EvictableClaim
+            # The frame, and the token that is copied from it. The answer to a failure holds both until it is sent.
+            claim.take(2 * len(frame) - claim.held_bytes)
             parts = await self._begin(frame, self._context)
+            del frame
             await self.stream.send(cast("list[Part]", parts))
+            claim.release()
+            self._claim = None
         frames.max_frame_bytes = max_frame_bytes
+
+    def _login_claim(self) -> EvictableClaim:
+        claim = EvictableClaim(self._memory.logins, self._scope.cancel)
+        claim.is_evictable = True
+        return claim
 
     async def _serve(self) -> None:
         frames, now_ns = self.frames, self._env.now_ns
@@ -309,13 +296,15 @@ class Connection:
         if claim is None:
             if not (size := frames.frame_bytes):
                 return True
-            if size > RECEIVE_BYTES:
+            if not self.is_authenticated:
+                claim = self._login_claim()
+            elif size > RECEIVE_BYTES:
                 claim = self._memory.requests.claim(size)
             else:
                 claim = EvictableClaim(self._memory.cut, self._scope.cancel)
             self._claim = claim
         if type(claim) is EvictableClaim:
-            claim.is_evictable = self.state is State.RECEIVING
+            claim.is_evictable = self.state in (State.RECEIVING, State.AUTHENTICATING)
         lacking = frames.wanted_bytes - claim.held_bytes
         return lacking <= 0 or claim.try_take(lacking)
 

@@ -77,8 +77,7 @@ async def run_controller(
                 report=logger.warning,
             )
         )
-        security.credentials.records = lambda: controller.publisher.image.scram_credentials
-        security.credentials.cluster_id = directory.identity.cluster_id
+        security.credentials.image = lambda: controller.publisher.image
         server = await serve_controller(
             nursery,
             controller,

@@ -5,7 +5,8 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max.connections` connections, pauses while clients connect faster than
+Accepting stops while there are `max.connections` connections, unless some of them have not authenticated although they
+had the time: these make room. Accepting pauses while clients connect faster than
 `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
@@ -16,6 +17,8 @@ limits.
 """
 
 from __future__ import annotations
+
+import math
 
 import trio
 
@@ -30,8 +33,9 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Env, Listener, Stream
 from kbroker.runtime.retrying import accept
 from kbroker.security.listener import OPEN, ListenerSecurity
-from kbroker.server.connection import Connection, Memory, State
+from kbroker.server.connection import Connection, State
 from kbroker.server.dispatch import Dispatcher
+from kbroker.server.memory import Memory
 from wire.framing import BufferPool
 
 logger = get_logger(__name__)
@@ -39,6 +43,8 @@ logger = get_logger(__name__)
 _LOG_INTERVAL_MS = 10_000
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
+_NEWCOMER_MS = 1_000
+"""An honest client authenticates in this time."""
 _HAS_OWN_LIMIT = (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED, State.AUTHENTICATING)
 
 
@@ -58,12 +64,14 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
-        self._newcomers: dict[Connection, None] = {}  # not authenticated when they were last looked at, oldest first
+        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept.
+        self._newcomers: dict[Connection, int] = {}
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
             max_request_bytes=settings.server.queued_max_request_bytes,
             max_answer_bytes=settings.limits.kbroker_queued_max_response_bytes,
+            max_login_bytes=settings.limits.kbroker_max_login_bytes,
         )
         self._listeners: list[tuple[str, Listener, trio.CancelScope]] = []
         rate = settings.server.max_connection_creation_rate
@@ -130,7 +138,8 @@ class Server:
         with scope:
             while True:
                 while len(self.connections) >= self._settings.server.max_connections:
-                    await self._departures.park()
+                    with trio.move_on_after(self._make_room() / 1000):
+                        await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name, security)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
@@ -181,18 +190,39 @@ class Server:
 
         An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
         """
-        self._newcomers[connection] = None
+        self._newcomers[connection] = self._env.now_ms()
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
         if len(self._newcomers) > limit:
-            self._newcomers = {one: None for one in self._newcomers if not one.is_authenticated}
+            self._forget_authenticated()
         while len(self._newcomers) > limit:
-            oldest = next(iter(self._newcomers))
-            del self._newcomers[oldest]
-            oldest.hang_up()
-            self._closed_for_room.add()
-            self._warn(
-                "too many unauthenticated connections; closing the oldest", "newcomers", peer=oldest.stream.peer_host
-            )
+            self._close_oldest_newcomer()
+
+    def _make_room(self) -> float:
+        """If no connection is left, close the oldest one that should have authenticated; return when to look again.
+
+        Without this, clients that never log in could take all connections that max.connections leaves, for as long as
+        kbroker.authentication.timeout.ms. Units: milliseconds.
+        """
+        self._forget_authenticated()
+        if not self._newcomers:
+            return math.inf
+        waits_ms = next(iter(self._newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
+        if waits_ms > 0:
+            return waits_ms
+        self._close_oldest_newcomer()
+        return _NEWCOMER_MS
+
+    def _forget_authenticated(self) -> None:
+        self._newcomers = {one: since for one, since in self._newcomers.items() if not one.is_authenticated}
+
+    def _close_oldest_newcomer(self) -> None:
+        oldest = next(iter(self._newcomers))
+        del self._newcomers[oldest]
+        oldest.hang_up()
+        self._closed_for_room.add()
+        self._warn(
+            "too many unauthenticated connections; closing the oldest", "newcomers", peer=oldest.stream.peer_host
+        )
 
     async def _serve(self, connection: Connection) -> None:
         stream = connection.stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.metadata.image import Image
 from kbroker.metadata.snapshot import image_records
 from kbroker.runtime.outcome import Outcome
@@ -16,7 +17,7 @@ from wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from wire.stored.metadata import FeatureLevelRecord
+from wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 
 SALT = b"1k2j3h"
 
@@ -61,8 +62,21 @@ def test_no_password_reaches_the_log() -> None:
     cluster = Cluster()
     change = upsertion("al")
     alter(cluster, change)
-    assert change.salted_password not in repr(cluster.decided[-1]).encode("latin-1", "backslashreplace")
-    assert change.salted_password not in (cluster.decided[-1].stored_key, cluster.decided[-1].server_key)
+    (decided,) = (one for one in cluster.decided if isinstance(one, UserScramCredentialRecord))
+    assert change.salted_password not in repr(decided).encode("latin-1", "backslashreplace")
+    assert change.salted_password not in (decided.stored_key, decided.server_key)
+
+
+def test_the_first_credential_makes_the_secret_of_the_cluster() -> None:
+    cluster = Cluster()
+    assert alter(cluster, deletion("al")) == {"al": ErrorCode.RESOURCE_NOT_FOUND}
+    assert SCRAM_SECRET not in cluster.image.broker_configs(None)
+    alter(cluster, upsertion("al"))
+    secret = cluster.image.broker_configs(None)[SCRAM_SECRET]
+    assert len(secret) == 64
+    alter(cluster, upsertion("bo"))
+    alter(cluster, deletion("al"))
+    assert cluster.image.broker_configs(None)[SCRAM_SECRET] == secret
 
 
 @pytest.mark.parametrize(

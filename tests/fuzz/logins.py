@@ -13,6 +13,7 @@ from functools import cache
 
 from kbroker.config import Settings
 from kbroker.config.sasl import SaslSettings
+from kbroker.metadata.image import Image
 from kbroker.security.sasl import AuthenticationFailed, Exchange
 from kbroker.security.sasl.jwks import UnreadableKeys, usable_keys
 from kbroker.security.sasl.oauth import OauthExchange, TokenRules
@@ -41,7 +42,6 @@ def _salted(name: str) -> bytes:
 
 @cache
 def _users() -> ScramUsers:
-    store = CredentialStore()
     records = {}
     for mechanism in MECHANISMS.values():
         credential = credential_of(mechanism, _salted(mechanism.name), SALT, 4_096)
@@ -53,8 +53,9 @@ def _users() -> ScramUsers:
             server_key=credential.server_key,
             iterations=4_096,
         )
-    store.records = lambda: records
-    return ScramUsers(store, b"secret of the fuzzer")
+    store, image = CredentialStore(b"secret of the fuzzer"), Image(scram_credentials=records)
+    store.image = lambda: image
+    return ScramUsers(store)
 
 
 @cache

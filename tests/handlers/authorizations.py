@@ -70,7 +70,7 @@ class Row:
         return self.codes[need] if self.codes else self.code
 
     def __str__(self) -> str:
-        return f"{self.api} v{self.version or 'newest'} {dict(self.fields)}"
+        return f"{self.api} v{'newest' if self.version is None else self.version} {dict(self.fields)}"
 
 
 def right_of(text: str) -> Right:

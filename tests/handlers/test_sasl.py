@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -12,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.config import Settings
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.config.values import ConfigError
 from kbroker.runtime.net_ports import Stream
 from kbroker.security.sasl.peer import PeerLogin, log_in, peer_login
@@ -20,7 +23,7 @@ from kbroker.security.sasl.server import SaslServer
 from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import write_atomically
 from kbroker.testing.disk import SimulatedDisk
-from kbroker.testing.env import WALL_START_MS, MemoryEnv
+from kbroker.testing.env import WALL_START_MS, MemoryEnv, MemoryThreads
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from wire.errors import ErrorCode
 from wire.messages.alter_user_scram_credentials import (
@@ -28,6 +31,7 @@ from wire.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -112,14 +116,53 @@ async def test_plain_with_scram_credentials_needs_no_password_in_a_file() -> Non
             await logged_in(broker, "PLAIN", "al", "sesame")
 
 
+def made_up_salt(server: SaslServer) -> bytes:
+    token = server.begin("SCRAM-SHA-256").respond(b"n,,n=nobody,r=client").token
+    return token.partition(b",s=")[2]
+
+
+def salt_on(broker: MemoryBroker, listener: str) -> bytes:
+    assert broker.node.security is not None
+    server = broker.node.security.of(listener).sasl
+    assert server is not None
+    return made_up_salt(server)
+
+
 async def test_x2_made_up_salts_cannot_be_computed_from_public_settings() -> None:
     settings = Settings.load(overrides=["sasl.enabled.mechanisms=SCRAM-SHA-256"], defaults={"log.dirs": "/none"})
     answers = []
-    for seed in (1, 2):
-        server = SaslServer(MemoryEnv(SimulatedDisk(), seed=seed), settings, "EXTERNAL", CredentialStore())
-        step = server.begin("SCRAM-SHA-256").respond(b"n,,n=nobody,r=client")
-        answers.append(step.token.partition(b",s=")[2])
+    for secret in (b"one", b"another"):
+        server = SaslServer(MemoryEnv(SimulatedDisk()), settings, "EXTERNAL", CredentialStore(secret))
+        answers.append(made_up_salt(server))
     assert answers[0] != answers[1]
+
+
+async def test_x2_made_up_salts_are_the_same_everywhere_and_after_a_restart() -> None:
+    disk = SimulatedDisk()
+    settings = SECURED | {
+        "listeners": "EXTERNAL://broker.example:9092,INTERNAL://broker.example:9094",
+        "listener.security.protocol.map": "EXTERNAL:SASL_PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "listener.name.internal.plain.sasl.jaas.config": 'PlainLoginModule required user_admin="x";',
+        "listener.name.internal.scram-sha-256.sasl.jaas.config": (
+            'ScramLoginModule required username="broker" password="of the brokers";'
+        ),
+    }
+    async with memory_broker(disk, settings=settings) as broker:
+        admin = await logged_in(broker, "PLAIN", "admin", "admin-secret")
+        first, second = upsertion("al", "SCRAM-SHA-256", "pencil"), upsertion("bo", "SCRAM-SHA-256", "sesame")
+        await admin.ask(AlterUserScramCredentialsRequest(deletions=[], upsertions=[first]))
+        await logged_in(broker, "SCRAM-SHA-256", "al", "pencil")
+        salt = salt_on(broker, "EXTERNAL")
+        assert salt_on(broker, "INTERNAL") == salt
+        await admin.ask(AlterUserScramCredentialsRequest(deletions=[], upsertions=[second]))
+        await logged_in(broker, "SCRAM-SHA-256", "bo", "sesame")
+        assert salt_on(broker, "EXTERNAL") == salt
+        asked = DescribeConfigsResource(resource_type=4, resource_name="", configuration_keys=None)
+        (described,) = (await admin.ask(DescribeConfigsRequest(resources=[asked]))).results
+        assert [(one.name, one.value, one.is_sensitive) for one in described.configs] == [(SCRAM_SECRET, None, True)]
+    async with memory_broker(disk, settings=settings) as broker:
+        assert salt_on(broker, "EXTERNAL") == salt
 
 
 @pytest.mark.parametrize(
@@ -187,6 +230,67 @@ async def test_users_and_mechanisms_change_while_the_broker_runs() -> None:
         assert await change(admin, "listener.name.external.sasl.enabled.mechanisms", "SCRAM-SHA-256") == 0
         with pytest.raises(ConnectionError, match="offers SASL SCRAM-SHA-256, not PLAIN"):
             await logged_in(broker, "PLAIN", "bo", "x")
+
+
+async def test_checks_of_dynamic_settings_make_no_threads() -> None:
+    class Counting(MemoryEnv):
+        pools = 0
+
+        def threads(self, max_threads: int) -> MemoryThreads:
+            self.pools += 1
+            return super().threads(max_threads)
+
+    env = Counting(SimulatedDisk())
+    settings = Settings.load(overrides=[f"{name}={text}" for name, text in SECURED.items()])
+    security = NodeSecurity(env, settings)
+    before = env.pools
+    for _ in range(3):
+        security.check(settings)
+        security.request_renewal(settings)
+    assert env.pools == before
+
+
+async def test_a_change_of_other_settings_keeps_the_keys_of_the_issuer() -> None:
+    disk = CountingDisk()
+    write_atomically(disk, "/keys.json", b'{"keys": []}')
+    url = "listener.name.external.sasl.oauthbearer.jwks.endpoint.url"
+    given = SECURED | {"sasl.enabled.mechanisms": "OAUTHBEARER", url: "file:///keys.json"}
+
+    def loaded(**changed: str) -> Settings:
+        return Settings.load(overrides=[f"{name}={text}" for name, text in (given | changed).items()])
+
+    server = SaslServer(MemoryEnv(disk), loaded(), "EXTERNAL", CredentialStore())
+
+    def log_in() -> None:
+        """With a token whose key is unknown, so that it asks for the keys unless it has just done so."""
+        head, claims = (
+            base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in ({"alg": "ES256", "kid": "k"}, {})
+        )
+        server.begin("OAUTHBEARER").respond(f"n,,\x01auth=Bearer {head}.{claims}.AAAA\x01\x01".encode())
+
+    log_in()
+    assert disk.opened == ["/keys.json"]
+    for max_ms in ("1000", "2000"):
+        server.check(loaded(**{"connections.max.reauth.ms": max_ms}))
+        server.apply(loaded(**{"connections.max.reauth.ms": max_ms}))
+        log_in()
+    assert disk.opened == ["/keys.json"]
+    server.apply(loaded(**{url: "file:///others.json"}))
+    log_in()
+    assert disk.opened == ["/keys.json", "/others.json"]
+
+
+class CountingDisk(SimulatedDisk):
+    """Notes which files are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+
+    def open(self, path: str, **how: Any) -> Any:
+        if not how.get("writable", True):
+            self.opened.append(path)
+        return super().open(path, **how)
 
 
 async def test_a_signed_token_logs_in_until_it_expires(tmp_path: Path) -> None:

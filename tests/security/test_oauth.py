@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.values import ConfigError
+from kbroker.runtime.event_log import TerminalFormatter
 from kbroker.security.sasl import AuthenticationFailed
 from kbroker.security.sasl.jwks import MAX_BYTES, IssuerKeys, UnreadableKeys, checked_url, usable_keys
 from kbroker.security.sasl.oauth import OauthExchange, TokenRules
@@ -218,6 +219,8 @@ def _decoded(part: str) -> bytes | None:
         ("https://issuer/keys?x=1", True), ("file:///etc/keys.json", True), ("http://localhost:8080/keys", True),
         ("http://127.0.0.1/keys", True), ("http://issuer/keys", False), ("ftp://issuer/keys", False),
         ("file://host/keys", False), ("keys.json", False), ("https:///keys", False), ("https://al:pw@issuer/", False),
+        ("https://issuer:port/", False), ("https://issuer/keys?secret=a b", False),
+        ("https://[al:secret@issuer/", False),
     ],
 )  # fmt: skip
 def test_x8_keys_come_only_from_places_that_can_be_trusted(url: str, is_good: bool) -> None:
@@ -225,8 +228,9 @@ def test_x8_keys_come_only_from_places_that_can_be_trusted(url: str, is_good: bo
     if is_good:
         assert checked_url(given) == urlsplit(url)
     else:
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError) as raised:
             checked_url(given)
+        assert "secret" not in str(raised.value)
     if url == "http://issuer/keys":
         assert checked_url(SaslSettings(sasl_oauthbearer_jwks_endpoint_url=url, kbroker_sasl_oauthbearer_http=True))
 
@@ -288,6 +292,19 @@ def test_known_keys_stay_if_a_read_fails_and_pauses_grow() -> None:
         reads.append(place.reads)
         place.now_ms += 100
     assert 7 <= place.reads <= 12  # 0.1, 0.2, 0.4 ... 10 s
+
+
+def test_the_log_does_not_show_secrets_of_the_url(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError("gone")
+
+    url = urlsplit("file://al:password@/keys.json?token=canary#canary")
+    with pytest.raises(AuthenticationFailed):
+        IssuerKeys(SaslSettings(), url, fail, lambda: 0).find("k")
+    (line,) = map(TerminalFormatter().format, caplog.records)
+    assert "/keys.json" in line
+    assert "canary" not in line
+    assert "password" not in line
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.client.security import exchange
+from kbroker.metadata.image import Image
 from kbroker.security.sasl import MAX_TOKEN_BYTES, AuthenticationFailed, Exchange
 from kbroker.security.sasl.plain import PlainExchange, PlainUsers
 from kbroker.security.sasl.scram import (
@@ -38,9 +41,9 @@ FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapW
 SIGNATURE = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def store_of(records: dict[tuple[str, int], Any]) -> CredentialStore:
-    store = CredentialStore()
-    store.records = lambda: records
+def store_of(records: dict[tuple[str, int], Any], secret: bytes = SECRET) -> CredentialStore:
+    store, image = CredentialStore(secret), Image(scram_credentials=records)
+    store.image = lambda: image
     return store
 
 
@@ -48,7 +51,7 @@ def users(*names: str, mechanism: ScramMechanism = SCRAM_SHA_256, salt: bytes = 
     """All with the password "pencil"."""
     made = credential_of(mechanism, salted_password(mechanism, "pencil", salt, 4096), salt, 4096)
     records = {(name, mechanism.number): SimpleNamespace(**made._asdict()) for name in names}
-    return ScramUsers(store_of(records), SECRET)
+    return ScramUsers(store_of(records))
 
 
 def login(*names: str, nonce: str = SERVER_NONCE) -> ScramExchange:
@@ -145,6 +148,14 @@ def test_x3_a_changed_final_message_is_refused(change: Callable[[bytes], bytes],
     assert reason in refused(server, change(FINAL))
 
 
+def test_x3_the_log_names_the_defect_of_old_clients() -> None:
+    """librdkafka before 2.6.1 puts its nonce before the one of the server, which begins with it (its issue 4895)."""
+    server = login()
+    server.respond(FIRST)
+    reason = refused(server, FINAL.replace(b"r=" + CLIENT_NONCE.encode(), b"r=" + 2 * CLIENT_NONCE.encode()))
+    assert "librdkafka before 2.6.1" in reason
+
+
 def test_x3_a_recorded_login_cannot_be_replayed() -> None:
     server = login(nonce="another")
     server.respond(FIRST)
@@ -180,8 +191,58 @@ def test_x2_a_made_up_salt_has_the_form_of_the_others() -> None:
     of_kafka = users("al", salt=b"1k2j3h4g5f").find("nobody", SCRAM_SHA_256)[0]
     assert len(of_kafka.salt) == 10
     assert not set(of_kafka.salt) - set(SALT_ALPHABET)
-    alone = ScramUsers(CredentialStore(), SECRET).find("nobody", SCRAM_SHA_512)[0]
+    alone = ScramUsers(CredentialStore(SECRET)).find("nobody", SCRAM_SHA_512)[0]
     assert (len(alone.salt), alone.iterations) == (26, 4096)
+
+
+@cache
+def mixed_users(secret: bytes = SECRET) -> ScramUsers:
+    """al has few iterations, bo many, and cy another mechanism."""
+    records = {}
+    for name, mechanism, salt, iterations in (
+        ("al", SCRAM_SHA_256, b"1k2j3h4g5f", 4_096),
+        ("bo", SCRAM_SHA_256, SALT, 16_384),
+        ("cy", SCRAM_SHA_512, SALT, 8_192),
+    ):
+        made = credential_of(mechanism, salted_password(mechanism, "pencil", salt, iterations), salt, iterations)
+        records[name, mechanism.number] = SimpleNamespace(**made._asdict())
+    return ScramUsers(store_of(records, secret))
+
+
+def test_x2_the_form_of_a_credential_does_not_tell_that_it_exists() -> None:
+    def form(name: str) -> tuple[int, int]:
+        found = mixed_users().find(name, SCRAM_SHA_256)[0]
+        return len(found.salt), found.iterations
+
+    made_up = [form(f"nobody{number}") for number in range(50)]
+    assert set(made_up) == {form("al"), form("bo")}
+    assert [form(f"nobody{number}") for number in range(50)] == made_up
+
+
+def test_x2_made_up_salts_depend_on_the_secret_only() -> None:
+    one, other = (mixed_users(secret).find("nobody", SCRAM_SHA_256)[0].salt[:10] for secret in (SECRET, b"another"))
+    assert one != other
+    assert users("al").find("nobody", SCRAM_SHA_256) == users("bo", "al").find("nobody", SCRAM_SHA_256)
+
+
+@pytest.mark.parametrize("known", [mixed_users(), ScramUsers(CredentialStore(SECRET))], ids=["users", "no users"])
+def test_x2_plain_hashes_as_much_for_every_user(known: ScramUsers, monkeypatch: pytest.MonkeyPatch) -> None:
+    work: dict[str, dict[str, list[int]]] = {}
+    pbkdf2 = hashlib.pbkdf2_hmac
+    for user in ("al", "bo", "cy", "nobody", "somebody", "anybody"):
+        done = work[user] = {}
+
+        def counted(name: str, *arguments: Any, done: dict[str, list[int]] = done) -> bytes:
+            done.setdefault(name, []).append(arguments[2])
+            return pbkdf2(name, *arguments)
+
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+        assert refused(PlainExchange(PlainUsers({"al": "sesame"}, known)), f"\0{user}\0wrong".encode())
+    sums = [{name: sum(each) for name, each in done.items()} for done in work.values()]
+    for one in sums:
+        assert one.keys() == sums[0].keys()
+        assert all(abs(count - sums[0][name]) <= 1 for name, count in one.items())
+    assert len({sum(map(len, done.values())) for done in work.values()}) == 1
 
 
 TOKENS = st.sampled_from([FIRST, FINAL, SIGNATURE, b"", b"\0user\0pencil", FIRST + b",tokenauth=true"]) | st.binary(

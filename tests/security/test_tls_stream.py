@@ -327,6 +327,17 @@ async def test_new_certificates_are_used_without_a_restart(tmp_path: Path) -> No
         accepting.check(given)
 
 
+async def test_unusable_settings_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    accepting = side(settings(), accepts=True)
+    wrong = settings(None, ssl_keystore_location=str(tmp_path / "missing.pem"))
+    for _ in range(3):
+        await accepting.renew(wrong)
+    assert caplog.text.count("cannot reload certificates") == 1
+    SERVER.write(tmp_path / "missing.pem")
+    await accepting.renew(wrong)
+    assert caplog.text.count("cannot reload certificates") == 1
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [

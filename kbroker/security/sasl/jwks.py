@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -29,6 +30,7 @@ MAX_CANDIDATES: Final = 8
 """So many keys are tried for a token without a key's id."""
 TIMEOUT_S: Final = 3.0
 MIN_RSA_BITS: Final = 2048
+_UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]")
 
 logger = get_logger(__name__)
 
@@ -44,8 +46,12 @@ def checked_url(settings: SaslSettings) -> SplitResult | None:
         return None
     try:
         url = urlsplit(text)
-    except ValueError as error:
-        raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url is not a URL: {error}") from error
+        _ = url.port  # parses it
+    except ValueError:
+        url = None
+    if url is None or (url.scheme != "file" and _UNPRINTABLE.search(text)):
+        # Errors of the parser would quote the text, which may contain a password.
+        raise ConfigError("sasl.oauthbearer.jwks.endpoint.url is not a URL") from None
     host = url.hostname or ""
     is_local = host == "localhost" or is_loopback(host)
     if url.scheme == "http" and not is_local and not settings.kbroker_sasl_oauthbearer_http:
@@ -60,7 +66,7 @@ def checked_url(settings: SaslSettings) -> SplitResult | None:
 
 
 class IssuerKeys:
-    """See the module docstring. now_ms is monotonic."""
+    """See the module docstring. now_ms is monotonic; origin says where the keys are, and how often they are read."""
 
     def __init__(
         self,
@@ -69,8 +75,12 @@ class IssuerKeys:
         read_file: Callable[[str, int], bytes],
         now_ms: Callable[[], int],
     ) -> None:
-        self._settings = settings
-        self._url = url
+        self.origin = (
+            url,
+            settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        )
         self._read_file = read_file
         self._now_ms = now_ms
         self._keys: list[Any] = []
@@ -92,22 +102,22 @@ class IssuerKeys:
         return [key for key in self._keys if key_id is None or key.key_id == key_id][:MAX_CANDIDATES]
 
     def _refresh(self, now_ms: int) -> None:
-        given = self._settings
-        longest_ms = given.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms
+        url, refresh_ms, first_ms, longest_ms = self.origin
         self._next_ms = now_ms + longest_ms
         try:
             self._keys = usable_keys(self._read())
         except (UnreadableKeys, OSError, http.client.HTTPException, ValueError) as error:
-            first_ms = given.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms
             self._pause_ms = min(longest_ms, max(first_ms, 2 * self._pause_ms))
             self._next_ms = self._now_ms() + self._pause_ms
-            logger.warning("cannot read the keys of OAUTHBEARER; will retry", url=self._url.geturl(), why=error)
+            # A query may contain a token.
+            shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
+            logger.warning("cannot read the keys of OAUTHBEARER; will retry", url=shown, why=error)
         else:
             self._pause_ms = 0
-            self._expires_ms = now_ms + given.sasl_oauthbearer_jwks_endpoint_refresh_ms
+            self._expires_ms = now_ms + refresh_ms
 
     def _read(self) -> bytes:
-        url = self._url
+        url = self.origin[0]
         if url.scheme == "file":
             data = self._read_file(unquote(url.path), MAX_BYTES + 1)
         else:

@@ -3,9 +3,11 @@
 The server stores a salted hash of a hash (StoredKey), with which it checks the client's proof, and a key (ServerKey),
 with which it proves that it knows the user. Neither can be used to log in.
 
-For an unknown user the server makes up a credential from a secret, with the form of the credentials that exist. So the
-exchange has the same steps, sizes and cost as for a known user with a wrong password. Apache Kafka fails before it
-sends a salt, which tells which users exist.
+For an unknown user the server makes up a credential with the form of one that exists. So the exchange has the same
+steps, sizes and cost as for a known user with a wrong password. Apache Kafka fails before it sends a salt, which tells
+which users exist. The made-up credential depends on the name and on a secret that the controller stores in the metadata
+log with the first credential: so it is the same on every listener, on every node and after a restart, and no client can
+compute it.
 
 As in Kafka, names and passwords are compared as they are, without SASLprep: Java clients do not normalize them.
 `is_portable` tells which texts are the same for clients that do.
@@ -21,15 +23,22 @@ import hmac
 import re
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.security.sasl import MAX_TOKEN_BYTES, AuthenticationFailed, Step
+
+if TYPE_CHECKING:
+    from kbroker.metadata.image import Image
 
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 """The alphabet of the salts of Kafka's tools."""
 
+_SAMPLE: Final = 1_000
+_MAX_FORMS: Final = 8
 _NAME: Final = r"(?:[^=,\0]|=2C|=3D)+"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = r"(?:,[A-Za-z]+=[^,\0]+)*"
@@ -109,59 +118,102 @@ def is_portable(text: str) -> bool:
 class CredentialStore:
     """Where the credentials of a node are, which it knows only after it has loaded its metadata.
 
-    Shape  records gives the current records by user and number of the mechanism
+    Shape  image gives the current metadata; own_secret stands in for the cluster's secret as long as there is none
     """
 
-    def __init__(self) -> None:
-        self.records: Callable[[], Mapping[tuple[str, int], Any]] = dict
-        self.cluster_id = ""
+    def __init__(self, own_secret: bytes = b"") -> None:
+        self.image: Callable[[], Image | None] = lambda: None
+        self.own_secret = own_secret
+
+
+class _Form(NamedTuple):
+    """What a client sees of a credential besides the salt's bytes."""
+
+    salt_size: int
+    iterations: int
+    is_text: bool
+
+
+_DEFAULT_FORM: Final = _Form(26, MIN_ITERATIONS, is_text=True)
 
 
 class ScramUsers:
-    """Finds credentials. secret and the cluster id are the same on all brokers and after a restart."""
+    """Finds credentials, and makes up others."""
 
-    def __init__(self, store: CredentialStore, secret: bytes) -> None:
+    def __init__(self, store: CredentialStore) -> None:
         self._store = store
-        self._secret = secret
-        self._examples: tuple[object, dict[int, Any]] = (None, {})
+        self._forms: tuple[object, dict[int, list[_Form]]] = (None, {})
+        self._most: tuple[object, dict[int, int]] = (None, {})
 
     def find(self, user: str, mechanism: ScramMechanism) -> tuple[Credential, bool]:
         """The credential of a user, and whether it exists; else one that no password satisfies."""
-        records = self._store.records()
+        image = self._store.image()
+        records: Mapping[tuple[str, int], Any] = {} if image is None else image.scram_credentials
+        made_up = self._made_up(user, mechanism, image, records)  # also for a known user, so that both take as long
         record = records.get((user, mechanism.number))
-        if record is not None:
-            return Credential(record.salt, record.stored_key, record.server_key, record.iterations), True
-        return self._made_up(user, mechanism, records), False
+        if record is None:
+            return made_up, False
+        return Credential(record.salt, record.stored_key, record.server_key, record.iterations), True
 
-    def preferred(self, user: str) -> ScramMechanism:
-        """The strongest mechanism for which a user has a credential; for an unknown user one that others have."""
-        records = self._store.records()
-        for mechanism in (SCRAM_SHA_512, SCRAM_SHA_256):
-            if (user, mechanism.number) in records:
-                return mechanism
-        return SCRAM_SHA_512 if SCRAM_SHA_512.number in self._examples_in(records) else SCRAM_SHA_256
+    def is_password(self, user: str, password: str) -> bool:
+        """Whether it is the password of a user; blocking.
 
-    def _made_up(self, user: str, mechanism: ScramMechanism, records: Mapping[tuple[str, int], Any]) -> Credential:
-        """With the number of iterations, and the length and alphabet of the salt, of a credential that exists."""
-        example = self._examples_in(records).get(mechanism.number)
-        size, iterations = (26, MIN_ITERATIONS) if example is None else (len(example.salt), example.iterations)
-        seed = hmac.digest(self._secret, f"{self._store.cluster_id}\0{mechanism.name}\0{user}".encode(), "sha512")
+        Every check hashes as much as that of the user with the most iterations, by each mechanism that users have. So
+        its time does not tell whether the user exists, nor which credential he has.
+        """
+        most = self._most_iterations()
+        image = self._store.image()
+        records: Mapping[tuple[str, int], Any] = {} if image is None else image.scram_credentials
+        strongest_first = (SCRAM_SHA_512, SCRAM_SHA_256)
+        mechanism = next((one for one in strongest_first if (user, one.number) in records), None)
+        if mechanism is None:
+            mechanism = next((one for one in strongest_first if one.number in most), SCRAM_SHA_256)
+        stored, is_known = self.find(user, mechanism)
+        salted = salted_password(mechanism, password, stored.salt, stored.iterations)
+        made = credential_of(mechanism, salted, stored.salt, stored.iterations)
+        for number, iterations in most.items():
+            rest = iterations - stored.iterations if number == mechanism.number else iterations
+            salted_password(BY_NUMBER[number], password, stored.salt, 1 + max(0, rest))
+        return hmac.compare_digest(made.stored_key, stored.stored_key) and is_known
+
+    def _made_up(
+        self, user: str, mechanism: ScramMechanism, image: Image | None, records: Mapping[tuple[str, int], Any]
+    ) -> Credential:
+        """The name and the secret choose one of the forms that exist, so that each form has users that do not exist."""
+        stored = None if image is None else image.broker_configs(None).get(SCRAM_SECRET)
+        secret = self._store.own_secret if stored is None else stored.encode()
+        seed = hmac.digest(secret, f"{mechanism.name}\0{user}".encode(), "sha512")
+        size, iterations, is_text = max(
+            self._forms_in(records).get(mechanism.number, (_DEFAULT_FORM,)),
+            key=lambda form: hashlib.sha256(seed + repr(form).encode()).digest(),
+        )
         salt = hashlib.shake_256(seed).digest(size)
-        if example is None or not set(example.salt) - set(SALT_ALPHABET):
+        if is_text:
             salt = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in salt)
         key = seed[: mechanism.size]
         return Credential(salt, key, key, iterations)
 
-    def _examples_in(self, records: Mapping[tuple[str, int], Any]) -> dict[int, Any]:
-        """One record for each mechanism that has some."""
-        if self._examples[0] is not records:
-            examples: dict[int, Any] = {}
-            for (_, number), record in records.items():
-                examples.setdefault(number, record)
-                if len(examples) == len(BY_NUMBER):
-                    break
-            self._examples = records, examples
-        return self._examples[1]
+    def _forms_in(self, records: Mapping[tuple[str, int], Any]) -> dict[int, list[_Form]]:
+        """The forms of the first credentials by mechanism. The order of the records is the same on all nodes."""
+        if self._forms[0] is not records:
+            found: dict[int, dict[_Form, None]] = {}
+            for (_, number), record in islice(records.items(), _SAMPLE):
+                forms = found.setdefault(number, {})
+                if len(forms) < _MAX_FORMS:
+                    forms[_Form(len(record.salt), record.iterations, bytes(record.salt).isalnum())] = None
+            self._forms = records, {number: list(forms) for number, forms in found.items()}
+        return self._forms[1]
+
+    def _most_iterations(self) -> dict[int, int]:
+        """By the number of each mechanism that users have; blocking, because it looks at all of them."""
+        image = self._store.image()
+        records = None if image is None else image.scram_credentials
+        if self._most[0] is not records:
+            found: dict[int, int] = {}
+            for (_, number), record in ({} if records is None else records).items():
+                found[number] = max(found.get(number, 0), record.iterations)
+            self._most = records, found
+        return self._most[1]
 
 
 class ScramExchange:
@@ -177,7 +229,7 @@ class ScramExchange:
         self._users = users
         self._server_nonce = nonce
         self._next: Callable[[str], Step] = self._on_first
-        self._user = self._header = self._nonce = self._signed = ""
+        self._user = self._header = self._client_nonce = self._nonce = self._signed = ""
         self._credential = Credential(b"", b"", b"", 0)
         self._is_known = False
 
@@ -204,7 +256,8 @@ class ScramExchange:
             raise AuthenticationFailed("delegation tokens are not supported")
         self._credential, self._is_known = self._users.find(self._user, self._mechanism)
         self._header = base64.b64encode(match["header"].encode()).decode()
-        self._nonce = match["nonce"] + self._server_nonce
+        self._client_nonce = match["nonce"]
+        self._nonce = self._client_nonce + self._server_nonce
         salt = base64.b64encode(self._credential.salt).decode()
         first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
         self._signed = f"{match['bare']},{first}"
@@ -215,7 +268,11 @@ class ScramExchange:
         match = _FINAL.fullmatch(text)
         if match is None:
             raise AuthenticationFailed("the final message cannot be read")
-        # Apache Kafka 4 compares the whole nonce too (CVE-2024-56128); librdkafka before 2.6.1 sends a wrong one.
+        # Apache Kafka 4 compares the whole nonce too (CVE-2024-56128).
+        if match["nonce"] == self._client_nonce + self._nonce:
+            raise AuthenticationFailed(
+                "the client repeats its nonce, probably because it uses a librdkafka before 2.6.1; it needs a newer one"
+            )
         if match["header"] != self._header or not hmac.compare_digest(match["nonce"], self._nonce):
             raise AuthenticationFailed("the final message does not belong to the first one")
         try:

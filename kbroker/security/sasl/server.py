@@ -6,11 +6,12 @@ logins delay neither requests nor the disk.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
 
 from kbroker.config import Settings
 from kbroker.config.jaas import LoginModule, parse_jaas
@@ -25,6 +26,9 @@ from kbroker.security.sasl.plain import PlainExchange, PlainUsers
 from kbroker.security.sasl.scram import MECHANISMS as SCRAM
 from kbroker.security.sasl.scram import CredentialStore, ScramExchange, ScramUsers
 
+if TYPE_CHECKING:
+    from kbroker.security.sasl.jwks import IssuerKeys
+
 _HASHING_THREADS: Final = 2
 _LOG_INTERVAL_MS: Final = 10_000
 _USER: Final = "user_"
@@ -35,6 +39,24 @@ _MODULES: Final = {
 }
 
 logger = get_logger(__name__)
+
+
+class _Lane:
+    """Threads for slow steps of logins, and who is next."""
+
+    def __init__(self, env: Env, max_threads: int) -> None:
+        self.threads = env.threads(max_threads)
+        self.turns = trio.Semaphore(max_threads)
+
+
+class _Mechanisms(NamedTuple):
+    """What the settings of a listener give."""
+
+    given: SaslSettings
+    begin: dict[str, Callable[[], Exchange]]
+    max_reauth_ms: dict[str, int]
+    keys: IssuerKeys | None
+    is_unsecured: bool
 
 
 class SaslServer:
@@ -48,19 +70,37 @@ class SaslServer:
         self.env = env
         self.listener = listener
         self.failures = FailedLogins()
-        self._store = store
-        self._hashing = env.threads(_HASHING_THREADS)
-        self._tokens = env.threads(1)
+        self._users = ScramUsers(store)
+        self._hashing = _Lane(env, _HASHING_THREADS)
+        self._tokens = _Lane(env, 1)
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
-        self._own_secret = env.new_uuid().bytes
+        self._keys: IssuerKeys | None = None
+        self._is_unsecured = False
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
         """Use these settings for logins that begin from now on. Errors: ConfigError; nothing has changed then."""
+        made = self._made(settings)
+        given = made.given
+        self.mechanisms = given.sasl_enabled_mechanisms
+        self.max_receive_bytes = given.sasl_server_max_receive_size
+        self.failures.delay_ms = given.connection_failed_authentication_delay_ms
+        self.failures.max_delay_ms = given.kbroker_failed_authentication_max_delay_ms
+        self._begin, self._max_reauth_ms, self._keys = made.begin, made.max_reauth_ms, made.keys
+        if made.is_unsecured and not self._is_unsecured:
+            logger.warning(
+                "OAUTHBEARER accepts tokens without a signature: every client can be any user", listener=self.listener
+            )
+        self._is_unsecured = made.is_unsecured
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings that `apply` would refuse. Errors: ConfigError."""
+        self._made(settings)
+
+    def _made(self, settings: Settings) -> _Mechanisms:
         listener = self.listener
         given = settings.for_listener(SaslSettings, listener)
-        begin: dict[str, Callable[[], Exchange]] = {}
-        max_reauth_ms: dict[str, int] = {}
+        made = _Mechanisms(given, {}, {}, None, is_unsecured=False)
         for name in given.sasl_enabled_mechanisms:
             if name not in _MODULES:
                 raise ConfigError(
@@ -68,35 +108,47 @@ class SaslServer:
                     f"choose among {', '.join(_MODULES)}"
                 )
             own = settings.for_listener(SaslSettings, listener, mechanism=name)
-            max_reauth_ms[name] = own.connections_max_reauth_ms
+            made.max_reauth_ms[name] = own.connections_max_reauth_ms
             module = login_module(settings, listener, name)
-            # Clients do not know it. With options it is the same on all brokers and after a restart.
-            secret = self._own_secret
-            if module.options:
-                secret = hashlib.sha256(repr(sorted(module.options.items())).encode()).digest()
-            begin[name] = self._beginner(name, own, module, ScramUsers(self._store, secret))
-        if not begin:
+            if name == "OAUTHBEARER":
+                keys = self._issuer_keys(own)
+                made.begin[name] = _token_rules(own, keys, self.env.timestamp_ms)
+                made = made._replace(keys=keys, is_unsecured=own.kbroker_sasl_oauthbearer_unsecured)
+            else:
+                made.begin[name] = self._beginner(name, own, module)
+        if not made.begin:
             raise ConfigError(f"sasl.enabled.mechanisms: the listener {listener} needs a mechanism")
-        self.mechanisms = given.sasl_enabled_mechanisms
-        self.max_receive_bytes = given.sasl_server_max_receive_size
-        self.failures.delay_ms = given.connection_failed_authentication_delay_ms
-        self.failures.max_delay_ms = given.kbroker_failed_authentication_max_delay_ms
-        self._begin, self._max_reauth_ms = begin, max_reauth_ms
+        return made
 
-    def _beginner(
-        self, name: str, given: SaslSettings, module: LoginModule, users: ScramUsers
-    ) -> Callable[[], Exchange]:
+    def _beginner(self, name: str, given: SaslSettings, module: LoginModule) -> Callable[[], Exchange]:
+        users = self._users
         if name in SCRAM:
             return lambda: ScramExchange(SCRAM[name], users, self.env.new_uuid().hex)
-        if name == "PLAIN":
-            passwords = {
-                option.removeprefix(_USER): password
-                for option, password in module.options.items()
-                if option.startswith(_USER)
-            }
-            known = PlainUsers(passwords, users if given.kbroker_sasl_plain_scram_credentials else None)
-            return lambda: PlainExchange(known)
-        return _oauth(self.env, given, self.listener)
+        passwords = {
+            option.removeprefix(_USER): password
+            for option, password in module.options.items()
+            if option.startswith(_USER)
+        }
+        known = PlainUsers(passwords, users if given.kbroker_sasl_plain_scram_credentials else None)
+        return lambda: PlainExchange(known)
+
+    def _issuer_keys(self, given: SaslSettings) -> IssuerKeys | None:
+        """The keys that check tokens. If no setting of them has changed, those that are in use, which are loaded."""
+        from kbroker.security.sasl.jwks import IssuerKeys, checked_url  # noqa: PLC0415  (few brokers need it)
+
+        url = checked_url(given)
+        if url is None and not given.kbroker_sasl_oauthbearer_unsecured:
+            raise ConfigError(
+                f"sasl.oauthbearer.jwks.endpoint.url is missing: OAUTHBEARER on the listener {self.listener} needs the "
+                "keys that sign tokens; kbroker.sasl.oauthbearer.unsecured=true accepts tokens without a signature, "
+                "for tests"
+            )
+        if url is None:
+            return None
+        if find_spec("jwt") is None or find_spec("cryptography") is None:
+            raise ConfigError("OAUTHBEARER needs PyJWT and cryptography: pip install 'kbroker[security]'")
+        made = IssuerKeys(given, url, partial(_read, self.env), self.env.now_ms)
+        return self._keys if self._keys is not None and self._keys.origin == made.origin else made
 
     def begin(self, mechanism: str) -> Exchange:
         """A login with one of the listener's mechanisms."""
@@ -104,12 +156,17 @@ class SaslServer:
 
     async def respond(self, exchange: Exchange, token: bytes, host: str) -> Step:
         """Have a mechanism answer a token of the client at an address. Errors: AuthenticationFailed."""
-        while pause_ms := self.failures.pause_ms(host, self.env.now_ms()):
-            await self.env.sleep_ms(pause_ms)
-        if not exchange.is_slow:
-            return exchange.respond(token)
-        threads = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
-        return await threads.run_blocking(exchange.respond, token)
+        lane = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
+        while True:
+            while pause_ms := self.failures.pause_ms(host, self.env.now_ms()):
+                await self.env.sleep_ms(pause_ms)
+            if not exchange.is_slow:
+                return exchange.respond(token)
+            # While this attempt waits for a thread, others of the address may fail. So it is its turn only if there
+            # is no pause then; those that are checked at the same time, at most one for each thread, cannot count.
+            async with lane.turns:
+                if not self.failures.pause_ms(host, self.env.now_ms()):
+                    return await lane.threads.run_blocking(exchange.respond, token)
 
     def on_failure(self, mechanism: str, host: str, why: AuthenticationFailed) -> int:
         """Note and log a failed login; return how long the answer waits, in milliseconds."""
@@ -148,26 +205,10 @@ def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModu
     return found
 
 
-def _oauth(env: Env, given: SaslSettings, listener: str) -> Callable[[], Exchange]:
-    from kbroker.security.sasl.jwks import IssuerKeys, checked_url  # noqa: PLC0415  (most brokers need neither)
-    from kbroker.security.sasl.oauth import OauthExchange, TokenRules  # noqa: PLC0415
+def _token_rules(given: SaslSettings, keys: IssuerKeys | None, now_ms: Callable[[], int]) -> Callable[[], Exchange]:
+    from kbroker.security.sasl.oauth import OauthExchange, TokenRules  # noqa: PLC0415  (few brokers need it)
 
-    url = checked_url(given)
-    if url is None and not given.kbroker_sasl_oauthbearer_unsecured:
-        raise ConfigError(
-            f"sasl.oauthbearer.jwks.endpoint.url is missing: OAUTHBEARER on the listener {listener} needs the keys "
-            "that sign tokens; kbroker.sasl.oauthbearer.unsecured=true accepts tokens without a signature, for tests"
-        )
-    if given.kbroker_sasl_oauthbearer_unsecured:
-        logger.warning(
-            "OAUTHBEARER accepts tokens without a signature: every client can be any user", listener=listener
-        )
-    keys = None
-    if url is not None:
-        if find_spec("jwt") is None or find_spec("cryptography") is None:
-            raise ConfigError("OAUTHBEARER needs PyJWT and cryptography: pip install 'kbroker[security]'")
-        keys = IssuerKeys(given, url, partial(_read, env), env.now_ms)
-    rules = TokenRules(given, keys, env.timestamp_ms)
+    rules = TokenRules(given, keys, now_ms)
     return lambda: OauthExchange(rules)
 
 
