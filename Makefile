@@ -24,7 +24,7 @@ run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 
 # tests/ and compat/cluster run in two processes each, of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
-HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links,compat/cluster/test_$(name).py)
+HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links secured,compat/cluster/test_$(name).py)
 # What CI repeats with compiled modules: the tests of packages that are compiled for the most part, those of the broker's
 # process, and elsewhere each file that imports a compiled module.
 COMPILED_PACKAGES := tests/replication tests/runtime tests/server tests/storage tests/wire

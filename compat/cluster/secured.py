@@ -63,6 +63,8 @@ def _settings(place: Path, super_users: Sequence[str]) -> dict[str, str]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(place / "ca.pem"),
         "kbroker.tls.reload.interval.ms": "500",
+        # The first handshake of a JVM takes seconds, and much longer on a busy machine.
+        "kbroker.authentication.timeout.ms": "60000",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": ";".join(f"User:{user}" for user in super_users),
     }
@@ -128,7 +130,7 @@ class SecuredCluster(ProcessCluster):
             ]
             self.allow(rules, through=FIRST_CONTROLLER, pattern=PatternType.LITERAL)
 
-    def start(self, *, timeout_s: float = 90) -> float:
+    def start(self, *, timeout_s: float = 300) -> float:
         """See ProcessCluster; the brokers start when they may."""
         self.start_controllers()
         for node in self.brokers.values():
