@@ -12,6 +12,10 @@ class Malformed(ValueError):
     """Bytes that do not decode. The broker closes the connection that sent them, without a reply."""
 
 
+class FrameSize(Malformed):
+    """A frame of a size that settings forbid."""
+
+
 class TooManyElements(Malformed):
     """A message with more array elements than the caller of decode() accepts. It may be well-formed otherwise."""
 

@@ -33,7 +33,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from wire.codec import decode_prefix, encode_parts
 from wire.codegen import skip_tags
-from wire.errors import Malformed
+from wire.errors import FrameSize, Malformed
 from wire.schema import NEVER_FLEXIBLE, first_flexible, schema_of
 from wire.types import Opaque
 from wire.varint import Buffer, decode_uvarint
@@ -183,14 +183,14 @@ class FrameBuffer:
         if not 0 < size <= self.max_frame_bytes:
             if size >> 16 == _TLS_HANDSHAKE:
                 raise Malformed("a TLS handshake where a request must be: this listener has no TLS")
-            raise Malformed(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
+            raise FrameSize(f"a frame of {size} bytes, where 1 to {self.max_frame_bytes} are possible")
         if size > self.max_request_bytes:
             if start + 2 > len(chunk):
                 self._keep_the_rest()
                 return None  # the api key, which decides, has not arrived yet
             api_key = chunk[start] << 8 | chunk[start + 1]
             if api_key != _PRODUCE:
-                raise Malformed(
+                raise FrameSize(
                     f"a request of api key {api_key} with {size} bytes; the limit is {self.max_request_bytes}"
                 )
         end = start + size

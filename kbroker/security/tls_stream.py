@@ -34,6 +34,9 @@ _UNREAD_BYTES: Final = 64 * 1024
 _RECORD_TYPES: Final = (21, 22)
 """The first byte of an alert and of a handshake message."""
 
+_ABOUT_CERTIFICATES: Final = ("unknown ca", "bad certificate", "certificate unknown", "certificate expired")
+"""Ends of OpenSSL's names of the alerts for foreign authorities, other host names and expired certificates."""
+
 Compute = Callable[[Callable[[], None]], Awaitable[None]]
 
 
@@ -272,4 +275,7 @@ def _reason(error: ssl.SSLError) -> str:
     """The text of an error for the log, without OpenSSL's file and line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
-    return (error.reason or str(error)).replace("_", " ").lower()
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" in reason and reason.endswith(_ABOUT_CERTIFICATES):
+        return f"the peer does not accept this certificate: {reason}"
+    return reason

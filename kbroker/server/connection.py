@@ -42,7 +42,7 @@ from kbroker.security.sasl.session import SaslSession
 from kbroker.server.dispatch import Dispatcher, Unfinished
 from kbroker.server.login import Begun, Login
 from kbroker.server.memory import Memory
-from wire.errors import Malformed
+from wire.errors import FrameSize, Malformed
 from wire.framing import RECEIVE_BYTES, BufferPool, FrameBuffer
 
 Result = TypeVar("Result")
@@ -203,7 +203,7 @@ class Connection:
             try:
                 frame = frames.next_frame()
             except Malformed as error:
-                raise CloseConnection(f"malformed frame: {error}; sasl.server.max.receive.size limits it") from error
+                raise _malformed(error, "sasl.server.max.receive.size limits it") from error
             if frame is None:
                 if not await self._receive():
                     raise trio.BrokenResourceError  # the client has gone
@@ -237,7 +237,7 @@ class Connection:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
             except Malformed as error:
                 limits = "socket.request.max.bytes and kbroker.max.request.bytes limit its size"
-                raise CloseConnection(f"malformed frame: {error}; {limits}") from error
+                raise _malformed(error, limits) from error
             if self._unfinished and not self._may_wait_for_reply(frame):
                 await self._finish()
             if frame is None:
@@ -456,6 +456,11 @@ class Connection:
                 collected[0] = memoryview(part)[sent:]
                 return
             del collected[0]
+
+
+def _malformed(error: Malformed, limits: str) -> CloseConnection:
+    """The reason to close a connection; it names the limits only if they matter."""
+    return CloseConnection(f"malformed frame: {error}" + (f"; {limits}" if isinstance(error, FrameSize) else ""))
 
 
 @types.coroutine

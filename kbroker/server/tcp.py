@@ -41,6 +41,9 @@ from wire.framing import BufferPool
 logger = get_logger(__name__)
 
 _LOG_INTERVAL_MS = 10_000
+_COMPARED = 48
+_DIGITS = str.maketrans("", "", "0123456789")
+"""Reasons are compared by their beginnings without numbers, which clients can choose."""
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
 _NEWCOMER_MS = 1_000
@@ -231,7 +234,9 @@ class Server:
         except CloseConnection as reason:
             self._closed_for_fault.add()
             peer, name = stream.peer_host, connection.listener
-            self._warn("connection closed", f"{name} {peer}", listener=name, peer=peer, reason=reason)
+            # Clients of one machine can have different faults, each of which deserves a line.
+            subject = f"{name} {peer} {str(reason).translate(_DIGITS)[:_COMPARED]}"
+            self._warn("connection closed", subject, listener=name, peer=peer, reason=reason)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
         except OSError as error:

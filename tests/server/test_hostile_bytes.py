@@ -140,6 +140,18 @@ async def test_w3_one_address_gets_one_log_line(rig: Rig, caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records] == ["connection closed"]
 
 
+async def test_faults_of_one_address_get_a_line_each_that_names_the_cause(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="kbroker"):
+        for data in (bytes.fromhex("1603010200010001fc0303"), *(struct.pack(">i", -each) for each in (1, 22, 333))):
+            assert await (await sent(rig, data)).ends_without_reply()
+    reasons = [str(record.__dict__["kbroker_fields"]["reason"]) for record in caplog.records]
+    assert reasons[0] == "malformed frame: a TLS handshake where a request must be: this listener has no TLS"
+    assert "socket.request.max.bytes" in reasons[1]
+    assert len(reasons) == 2
+
+
 @pytest.mark.parametrize(
     "data",
     [
