@@ -34,13 +34,18 @@ CLIENTS = 4
 
 
 def overrides(listeners: str) -> dict[str, str]:
-    """A listener with SCRAM beside those of a plain broker."""
+    """A listener with SCRAM and PLAIN beside those of a plain broker."""
+    users = f'user_{USER}="{PASSWORD}" user_bo="sesame";'
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     return {
         "listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "sasl.enabled.mechanisms": ",".join(("PLAIN", *MECHANISMS)),
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users}"
+        ),
+        "listener.name.sasl.plain.connections.max.reauth.ms": "600000",
         **{f"listener.name.sasl.{name.lower()}.sasl.jaas.config": module for name in MECHANISMS},
     }
 
