@@ -22,31 +22,40 @@ COMPILED_COPY := build/checkout
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# tests/ runs in two processes of about the same duration, because one process uses one core.
+# tests/ and compat/cluster run in two processes each, of about the same duration, because one process uses one core.
 HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
-# What CI repeats with compiled modules: the directories whose tests call them directly.
-TESTS_OF_COMPILED := tests/broker tests/handlers tests/metadata tests/replication tests/runtime tests/server tests/spark \
-	tests/storage tests/tiered tests/wire tests/fuzz tests/test_*.py
+HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links,compat/cluster/test_$(name).py)
+# What CI repeats with compiled modules: the tests of packages that are compiled for the most part, those of the broker's
+# process, and elsewhere each file that imports a compiled module.
+COMPILED_PACKAGES := tests/replication tests/runtime tests/server tests/storage tests/wire
+COMPILED_PROCESSES := $(foreach name,compiled node recovery_processes cleaning_process copy_process tiered_node,tests/test_$(name).py)
+space := $(subst ,, )
+IMPORTS_OF_COMPILED := from ($(subst $(space),|,$(subst /,.,$(HOT:.py=)))) import
+TESTS_OF_COMPILED = $(sort $(COMPILED_PACKAGES) $(COMPILED_PROCESSES) $(wildcard tests/handlers/test_*fetch*.py tests/handlers/test_*produce*.py) \
+	$(shell grep -lE '$(IMPORTS_OF_COMPILED)' tests/broker/test_*.py tests/handlers/test_*.py tests/metadata/test_*.py tests/spark/test_*.py tests/tiered/test_*.py))
 SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools compat/streams compat/image compat/oracle
-CLIENTS := compat $(SEPARATE_SUITES:%=--ignore %)
+# What runs in the compiled copy instead of the checkout, if CI has one: real clients on a broker that is loaded and killed.
+CLIENTS := compat/clients compat/torture $(wildcard compat/test_main_job*.py)
+OTHERS := compat $(SEPARATE_SUITES:%=--ignore %) $(if $(CI),$(CLIENTS:%=--ignore %))
 
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
 test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp $(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
 	$(BIN)/python .ci/side-by-side \
-		'eval "$(BIN)/python -m pytest compat/cluster $$ARGS"' \
-		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) --ignore compat/card $$ARGS"') \
-		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..150 --small') \
-		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
+		'eval "$(BIN)/python -m pytest compat/cluster $(HALF_OF_CLUSTER:%=--ignore %) $$ARGS"' \
+		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
+		'eval "$(BIN)/python -m pytest $(HALF_OF_CLUSTER) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
+		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
-		$(if $(CI),'$(BIN)/python -m tests.fuzz --jobs 1') \
-		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
+		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..75 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
-		'eval "$(BIN)/python -m pytest $(CLIENTS) $$ARGS"' \
-		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"'
+		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(OTHERS) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"' \
+		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
+		$(if $(CI),'$(BIN)/python -m tests.fuzz --jobs 1')
 	@$(if $(SPARK),,echo 'compat/spark was skipped: set KBROKER_SPARK=1 to fetch PySpark (half a gigabyte) and run it, or use `make test-spark`')
 
 test-spark: $(SPARK_VENV)/spark.stamp
@@ -91,7 +100,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy docker/kafka_tools
+	$(BIN)/mypy docker/kafka_tools requirements/*_page.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp
@@ -99,9 +108,9 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 
 docs: $(VENV)/dev.stamp
-	$(BIN)/python -m kbroker.config.document > docs/configuration.md
-	$(BIN)/python -m kbroker.server.document > docs/apis.md
-	$(BIN)/python -m kbroker.web.document > docs/metrics.md
+	$(BIN)/python -m requirements.settings_page > docs/configuration.md
+	$(BIN)/python -m requirements.apis_page > docs/apis.md
+	$(BIN)/python -m requirements.metrics_page > docs/metrics.md
 	$(BIN)/python -m requirements.man_page > docs/kbroker.1
 
 bench: $(VENV)/dev.stamp

@@ -79,7 +79,7 @@ def await_answer(address: tuple[str, int], process: subprocess.Popen[bytes], *, 
             raise StartFailed(f"the broker ended with {process.returncode}")
         if time.monotonic() > deadline:
             raise StartFailed(f"no answer on {address} within {timeout_s} s")
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def end(process: subprocess.Popen[bytes], *, signal_number: int = signal.SIGTERM, timeout_s: float = 15) -> int:

@@ -40,13 +40,16 @@ def settings_file(tmp_path: Path) -> Path:
         f"rsm.config.secret.key={CANARY}-rsm",
         f"rlmm.config.sasl.jaas.config={CANARY}-rlmm",
         f"listener.name.plaintext.scram-sha-256.sasl.jaas.config={jaas}",
-        f"kbroker.http.token={TOKEN}",
+        f"kbroker.bootstrap.users.file={tmp_path}/users.properties",
         "listener.name.users.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256",
         f'listener.name.users.plain.sasl.jaas.config=x.PlainLoginModule required user_alice="{CANARY}-alice";',
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
         "inter.broker.listener.name=PLAINTEXT",
         f"listeners=PLAINTEXT://127.0.0.1:{free_port()},USERS://127.0.0.1:{free_port()}",
     ]
+    (tmp_path / "users.properties").write_text(f"carol={CANARY}-carol")
+    (tmp_path / "wrong.properties").write_text(f"carol={CANARY}-carol\u00ad")  # SASLprep changes it
+    (tmp_path / "password").write_text(f"{CANARY}-dave")
     path = tmp_path / "server.properties"
     path.write_text("\n".join(lines))
     return path
@@ -69,13 +72,25 @@ def pages(port: int) -> Iterator[str]:
     connection.close()
 
 
-def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
+def command_lines(broker: int) -> Iterator[str]:
+    """The arguments of a broker and of the processes that it has started."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if broker in (parent, int(process.name)):
+                yield (process / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+
+
+def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port, data = free_port(), tmp_path / "data"
+    monkeypatch.setenv("KBROKER_HTTP_TOKEN", TOKEN)
     flags = ("--config", str(settings_file), "--http", f":{port}", "--log-level", "debug")
     shown: list[str] = []
     with BrokerProcess(data, *flags, module="tests.faulty_broker", listen=None, start_seconds=120) as broker:
         process = Path(f"/proc/{broker.process.pid}")
-        shown.append((process / "cmdline").read_text())
+        shown += command_lines(broker.process.pid)
         with broker.client() as client:
             change = AlterConfigsResource(
                 resource_type=4,
@@ -95,7 +110,7 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
                 shown.append(repr(described))
                 if name:
                     entries = {one.name: one for one in described.results[0].configs}
-            for secret in (*PASSWORDS, DYNAMIC, "rsm.config.secret.key"):
+            for secret in (*PASSWORDS, DYNAMIC, "rsm.config.secret.key", "kbroker.http.token"):
                 assert (entries[secret].value, entries[secret].is_sensitive) == (None, True)
             shown += [repr(changed), repr(refused)]
             failed = client.ask(DescribeClusterRequest(include_cluster_authorized_operations=False), version=0)
@@ -119,10 +134,23 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
             *logged_in,
             run(*about_broker, "-b", address),
             run(*about_broker, "-b", address, "--command-config", client_files[0]),  # no SASL there
-            run("serve", "--data-dir", tmp_path / "other", "--config", settings_file, "--override", "num.partitions=x"),
+            run("user", "--create", "--user", "dave", "--password-file", tmp_path / "password", "-b", address),
+            run("tier", "why", "t-0", "--http", f"127.0.0.1:{port}"),
         ]
+        assert "Created user dave" in shown[-2]
+        start = ("serve", "--data-dir", tmp_path / "other", "--config", settings_file, "--override")
+        monkeypatch.setenv("KBROKER_HTTP_TOKEN", f"{CANARY} with blanks")
+        shown.append(run(*start, "num.partitions=1"))
+        monkeypatch.delenv("KBROKER_HTTP_TOKEN")
+        for wrong_setting in (
+            "num.partitions=x",
+            f"kbroker.http.token={CANARY} with blanks",
+            f"kbroker.bootstrap.users.file={tmp_path}/wrong.properties",
+        ):
+            shown.append(run(*start, wrong_setting))
+        assert [text for text in shown[-4:] if "kbroker ready" in text] == []
         limits = (process / "limits").read_text()
-        assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
+        assert re.search(r"^Max core file size +1 +1 ", limits, re.MULTILINE)
         assert "Umask:\t0077" in (process / "status").read_text()
         for path in (data, *data.rglob("*")):
             assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
@@ -132,7 +160,11 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path) -> None:
     assert "setting changed" in log
     shown.append(log)
     metadata = sorted(str(path) for path in data.glob("__cluster_metadata-0/*.log"))
-    dumped = run("dump-log", "--cluster-metadata-decoder", "--files", *metadata)
+    checkpoint = str(data / "bootstrap.checkpoint")
+    dumped = run("dump-log", "--cluster-metadata-decoder", "--files", *metadata, checkpoint)
+    for user in ("carol", "dave"):
+        assert f'"name":"{user}"' in dumped
+    assert len(re.findall('"storedKey":"[^"]*"', dumped)) == dumped.count('"storedKey":"(redacted)"') >= 4
     assert f'"name":"{DYNAMIC}","value":"(redacted)"' in dumped
     assert any(f"{CANARY}-dynamic".encode() in Path(path).read_bytes() for path in metadata), "as in Kafka, see docs"
     found = [text[max(0, at - 200) : at + 100] for text in (*shown, dumped) if (at := text.find(CANARY)) >= 0]

@@ -1,4 +1,4 @@
-"""Which build runs: pure Python, or with the hot modules compiled by `make compiled`. CI runs all tests on both."""
+"""Which build runs: pure Python, or with the hot modules compiled by `make compiled`. CI runs this test on both."""
 
 from __future__ import annotations
 

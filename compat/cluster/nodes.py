@@ -12,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from compat.brokers import CHECKOUT, StartFailed, end, free_port
 from compat.cluster.namespaces import Network
+from compat.kafka.jvm import java_command, java_environment
 from compat.kafka.node import CLUSTER_ID, FOR_COMPARING
-from compat.kafka.tools import java_command, java_environment, run_tool
-from compat.oracle.raw import connected
+from compat.kafka.tools import run_tool
+from compat.oracle.raw import RawConnection, connected
 from compat.waiting import until
 
 KBROKER, KAFKA = "kbroker", "kafka"
@@ -78,7 +80,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`host:port` of its only listener."""
+        """`host:port` of its last listener, which is that for clients."""
         return self.settings["listeners"].rpartition("//")[2]
 
     @property
@@ -159,6 +161,9 @@ class ProcessCluster:
     `how` has more arguments for each Node.
     """
 
+    LISTENERS: Sequence[str] = ("PLAINTEXT",)
+    """The names of a broker's listeners, that for clients at the end."""
+
     def __init__(
         self,
         directory: Path,
@@ -197,7 +202,9 @@ class ProcessCluster:
             for each, port, kind in zip(ids, ports, controllers, strict=True)
         }
         self.brokers = {
-            each: node(each, kind, "broker", f"PLAINTEXT://{host(each)}:{free_port()}")
+            each: node(
+                each, kind, "broker", ",".join(f"{name}://{host(each)}:{free_port()}" for name in self.LISTENERS)
+            )
             for each, kind in enumerate(brokers, 1)
         }
 
@@ -235,15 +242,23 @@ class ProcessCluster:
                 if not node.is_running or time.monotonic() > deadline:
                     logs = "\n".join(f"--- node {one.node_id}\n{one.log_tail()}" for one in self.nodes)
                     raise StartFailed(f"broker {asked} sees {sorted(self.seen_by(asked))}, not {ids}\n{logs}")
-                time.sleep(0.02)
+                time.sleep(0.1)
+
+    def connect(self, node: int) -> AbstractContextManager[RawConnection]:
+        """A connection to a broker or controller, of a client that may do everything."""
+        return connected((self.brokers | self.controllers)[node].address)
 
     def seen_by(self, broker: int) -> set[int]:
         """The ids of the brokers that a broker names in its Metadata; empty if it does not answer."""
-        return brokers_seen(self.brokers[broker].address)
+        try:
+            return {one["NodeId"] for one in self.metadata(broker, [])["Brokers"]}
+        except (OSError, AssertionError):
+            return set()
 
     def metadata(self, broker: int, topics: Sequence[str] | None) -> dict[str, Any]:
         """A broker's answer to Metadata, for all topics with None. Errors: OSError."""
-        return _metadata(self.brokers[broker].address, topics)
+        with self.connect(broker) as connection:
+            return _metadata(connection, topics)
 
     def leader(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int:
         """The leader of a partition as a running broker (or `ask`) sees it; -1 for none."""
@@ -281,8 +296,8 @@ class ProcessCluster:
         leaders: dict[int, int] = {}
 
         def found() -> bool:
-            for node in (each for each in self.controllers.values() if each.is_running):
-                with contextlib.suppress(OSError, AssertionError), connected(node.address) as connection:
+            for each in (node_id for node_id, node in self.controllers.items() if node.is_running):
+                with contextlib.suppress(OSError, AssertionError), self.connect(each) as connection:
                     answer = connection.call("DescribeQuorum", 0, {"Topics": [METADATA_PARTITION]})
                     for part in [] if answer["ErrorCode"] else answer["Topics"][0]["Partitions"]:
                         if not part["ErrorCode"]:
@@ -315,12 +330,12 @@ class ProcessCluster:
 def brokers_seen(address: str) -> set[int]:
     """The ids of the brokers that a broker names in its Metadata; empty if it does not answer."""
     try:
-        return {broker["NodeId"] for broker in _metadata(address, [])["Brokers"]}
+        with connected(address) as connection:
+            return {broker["NodeId"] for broker in _metadata(connection, [])["Brokers"]}
     except (OSError, AssertionError):
         return set()
 
 
-def _metadata(address: str, topics: Sequence[str] | None) -> dict[str, Any]:
+def _metadata(connection: RawConnection, topics: Sequence[str] | None) -> dict[str, Any]:
     named = None if topics is None else [{"Name": topic} for topic in topics]
-    with connected(address) as connection:
-        return connection.call("Metadata", 5, {"Topics": named, "AllowAutoTopicCreation": False})
+    return connection.call("Metadata", 5, {"Topics": named, "AllowAutoTopicCreation": False})

@@ -50,9 +50,12 @@ def test_the_promises_hold_under_apache_kafkas_controllers(tmp_path: Path, scena
     assert recorder.acknowledged() > 1_000
 
 
-@pytest.mark.parametrize("brokers", [(KAFKA, KBROKER, KBROKER), (KAFKA,) * 3], ids=["mixed", "kafka"])
-def test_r1_the_promises_hold_in_mixed_clusters_and_in_apache_kafkas(tmp_path: Path, brokers: tuple[str, ...]) -> None:
-    """K1, K2, K3, K4, K6, K7, K8 and K11: what Apache Kafka does is no finding."""
+def test_r1_the_promises_hold_in_mixed_clusters(tmp_path: Path) -> None:
+    """K1, K2, K3, K4, K6, K7, K8 and K11: what a broker of Apache Kafka does is no finding.
+
+    `make soak` runs the same with brokers of Apache Kafka only.
+    """
+    brokers = (KAFKA, KBROKER, KBROKER)
     assert storm(tmp_path, "killed_leaders", controllers=[KAFKA], brokers=brokers, recorder=Recorder()) == []
 
 

@@ -13,7 +13,8 @@ import pytest
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.nodes import QUICK_SESSIONS
 from compat.kafka import libraries
-from compat.kafka.tools import java_command, java_environment, tool
+from compat.kafka.jvm import java_command, java_environment
+from compat.kafka.tools import tool
 from compat.waiting import until
 
 KINDS = {1: KBROKER, 2: KAFKA, 3: KBROKER}

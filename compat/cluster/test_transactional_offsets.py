@@ -9,7 +9,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
 from compat.cluster.java_clients import create
 from compat.kafka import libraries
-from compat.oracle.raw import connected
 from compat.waiting import until
 
 GROUP, TRANSACTION = 0, 1
@@ -22,7 +21,7 @@ def coordinator(cluster: ProcessCluster, key: str, kind: int) -> int:
 
     def is_known() -> bool:
         nonlocal found
-        with connected(cluster.brokers[1].address) as connection:
+        with cluster.connect(1) as connection:
             answer = connection.call("FindCoordinator", 3, {"Key": key, "KeyType": kind})
         found = answer["NodeId"]
         return found > 0

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compat.brokers import StartFailed, await_answer, end, free_port
+from compat.kafka.jvm import QUICK_START, java_command, java_environment
 from compat.kafka.libraries import KAFKA_VERSION
-from compat.kafka.tools import QUICK_START, java_command, java_environment, run_tool
+from compat.kafka.tools import run_tool
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 # The options of kafka-server-start.sh: for measuring.

@@ -1,32 +1,12 @@
-"""Run a main class of Kafka, as its shell scripts do, on a JVM that is tuned to start quickly."""
+"""Run a main class of Kafka, as its shell scripts do."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 
-from compat.kafka.archive import class_archive
-from compat.kafka.libraries import LOG_CONFIGURATION, class_path, java
-
-# A tool runs for a second: the first compiler tier and the serial collector save a third of that.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
-
-
-def java_command(main_class: str, *arguments: str, options: Sequence[str] = QUICK_START) -> list[str]:
-    """The argv that runs `main_class` with Kafka's jars (see `java_environment`).
-
-    With "-Xshare:auto" among the options it uses the class archive if that exists.
-    """
-    archive = class_archive() if "-Xshare:auto" in options else None
-    quicker = () if archive is None else (f"-XX:SharedArchiveFile={archive}",)
-    logging = f"-Dlog4j2.configurationFile=file:{LOG_CONFIGURATION}"
-    return [java(), *options, *quicker, logging, "-Djava.awt.headless=true", main_class, *arguments]
-
-
-def java_environment() -> dict[str, str]:
-    """The environment for `java_command`: in an argv, the class path would make every failure message too long."""
-    return {**os.environ, "CLASSPATH": class_path()}
+from compat.kafka.jvm import QUICK_START, java_command, java_environment
+from compat.kafka.resident import tool_server
 
 
 def run_tool(
@@ -36,7 +16,15 @@ def run_tool(
     timeout_s: float = 60,
     options: Sequence[str] = QUICK_START,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end; standard output and error are text. The caller checks the return code."""
+    """Run a tool to its end; standard output and error are text. The caller checks the return code.
+
+    It shares a JVM with the tools before it (see `compat.kafka.resident`), but not if it has options of its own, is a
+    source file, or the shared JVM is in use.
+    """
+    server = tool_server() if options is QUICK_START and not main_class.endswith(".java") else None
+    done = server and server.run(main_class, arguments, input=input, timeout_s=timeout_s)
+    if done is not None:
+        return done
     return subprocess.run(
         java_command(main_class, *arguments, options=options),
         input=input,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compat.brokers import end
-from compat.kafka.tools import java_command, java_environment
+from compat.kafka.jvm import java_command, java_environment
 
 
 class Copier:

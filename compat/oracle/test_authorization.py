@@ -22,7 +22,18 @@ from compat.oracle.schema import Message, decode_response
 from compat.waiting import until
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
 from tests.handlers.asking import batch
-from tests.handlers.authorizations import BROKER, GROUP, ORDERS, TXN, OrdersId, Right, Row, SecretId, request_of
+from tests.handlers.authorizations import (
+    BROKER,
+    GROUP,
+    ORDERS,
+    TXN,
+    OrdersId,
+    Right,
+    Row,
+    SecretId,
+    request_of,
+    right_of,
+)
 from wire.framing import encode_request_frame
 from wire.schema import schema_of
 
@@ -30,7 +41,7 @@ SECRET, OPEN = "secret", "open"
 """A topic that the user may not use; a transactional id with an open transaction."""
 
 ADMINISTRATOR, USER = "127.0.0.1", "127.0.0.2"
-ALLOW, LITERAL, ANY = 3, 3, 1
+DENY, ALLOW, LITERAL, ANY = 2, 3, 3, 1
 SETTINGS = {
     **WITHOUT_RETENTION,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -103,9 +114,9 @@ class Secured:
 
         until(is_added)
 
-    def grant(self, rights: Iterable[Right], host: str) -> None:
-        """Replace all rights of a host; returns when they are in effect."""
-        wanted = set(rights)
+    def grant(self, rights: Iterable[Right], host: str, *, denied: Iterable[Right] = ()) -> None:
+        """Replace all rights of a host, and deny others; returns when that is in effect."""
+        permissions = dict.fromkeys(rights, ALLOW) | dict.fromkeys(denied, DENY)
         matching = {
             "ResourceTypeFilter": ANY, "ResourceNameFilter": None, "PatternTypeFilter": ANY, "PrincipalFilter": None,
             "HostFilter": host, "Operation": ANY, "PermissionType": ANY,
@@ -113,9 +124,9 @@ class Secured:
         creations = [
             {
                 "ResourceType": int(kind), "ResourceName": name, "ResourcePatternType": LITERAL,
-                "Principal": "User:ANONYMOUS", "Host": host, "Operation": int(operation), "PermissionType": ALLOW,
+                "Principal": "User:ANONYMOUS", "Host": host, "Operation": int(operation), "PermissionType": permission,
             }
-            for operation, kind, name in wanted
+            for (operation, kind, name), permission in permissions.items()
         ]  # fmt: skip
         with connected(self.address) as client:
             deleted = client.call("DeleteAcls", 3, {"Filters": [matching]})
@@ -124,7 +135,7 @@ class Secured:
             assert not any(one["ErrorCode"] for one in added["Results"]), added
 
             def are_in_effect() -> bool:
-                return wanted == {
+                return permissions.keys() == {
                     (entry["Operation"], one["ResourceType"], one["ResourceName"])
                     for one in client.call("DescribeAcls", 3, matching)["Resources"]
                     for entry in one["Acls"]
@@ -136,7 +147,7 @@ class Secured:
         """The answer to the user's request."""
         request = row.request(self.orders_id, self.secret_id)
         served = schema_of(request_of(row.api)).versions
-        version = row.version or NEWEST.get(row.api, served.highest)
+        version = NEWEST.get(row.api, served.highest) if row.version is None else row.version
         parts = encode_request_frame(request, version, correlation_id=1, client_id="compat")
         client = UserConnection(self.address)
         try:
@@ -250,7 +261,7 @@ MIXED = (
     ),
     Row("Metadata", {"topics": [{"name": None, "topic_id": one} for one in (OrdersId, SecretId, UUID(int=77))],
                      "allow_auto_topic_creation": False}, (_DESCRIBES,), None),
-    Row("Metadata", {"topics": [], "allow_auto_topic_creation": False}, (_DESCRIBES,), None, version=0),
+    Row("Metadata", {"topics": []}, (_DESCRIBES,), None, version=0),
     Row("DescribeTopicPartitions", {"topics": _named({})}, (f"READ TOPIC {ORDERS}",), None),
     Row("DescribeTopicPartitions", {"topics": []}, (f"READ TOPIC {ORDERS}",), None),
     *(
@@ -294,7 +305,8 @@ MIXED = (
         Row("DeleteTopics", {"topics": [
             {"name": None, "topic_id": SecretId}, {"name": None, "topic_id": UUID(int=77)}, {"name": "nowhere"},
             {"name": SECRET}, {"name": "twice"}, {"name": "twice"}], "timeout_ms": 1_000}, needs, None)
-        for needs in ((), (f"DESCRIBE TOPIC {SECRET}",), ("DELETE TOPIC nowhere",), (f"DELETE TOPIC {ORDERS}",))
+        for needs in ((), (f"DESCRIBE TOPIC {SECRET}",), ("DELETE TOPIC nowhere",), (f"DELETE TOPIC {ORDERS}",),
+                      ("DESCRIBE TOPIC nowhere",))
     ),
     Row("DescribeConfigs", {"resources": [
         {"resource_type": kind, "resource_name": name, "configuration_keys": ["retention.ms"]}
@@ -332,3 +344,22 @@ def test_both_brokers_decide_each_resource_apart(secured: list[Secured], row: Ro
         broker.grant([alternatives[0] for alternatives in row.rights()], USER)
         found.append(sorted(shown(broker.ask(row))))
     assert found[0] == found[1], f"{row} with {row.needs}\n    Kafka  {found[0]}\n    broker {found[1]}"
+
+
+def test_a_deletion_by_id_needs_no_right_to_describe(secured: list[Secured]) -> None:
+    found = []
+    for broker in secured:
+        with connected(broker.address) as client:
+            asked = {"Name": "doomed", "NumPartitions": 1, "ReplicationFactor": 1}
+            created = client.call("CreateTopics", 7, {"Topics": [asked], "timeoutMs": 30_000})
+            doomed = UUID(bytes=created["Topics"][0]["TopicId"])
+            await_leaders(broker.address, "doomed", 1)
+        may, may_not = right_of("DELETE TOPIC doomed"), right_of("DESCRIBE TOPIC doomed")
+        broker.grant([may], USER, denied=[may_not])
+        by_name, by_id = {"name": "doomed"}, {"name": None, "topic_id": doomed}
+        for topic in (by_name, by_id):
+            row = Row("DeleteTopics", {"topics": [topic], "timeout_ms": 10_000}, (), None)
+            found.append(list(shown(broker.ask(row))))
+    assert found[:2] == found[2:]
+    by_id_answer = " ".join(found[1])
+    assert "ErrorCode=0" in by_id_answer, found

@@ -1,155 +1,44 @@
-"""Groups of KIP-848: the same heartbeats to both brokers in every state, with valid and invalid requests.
-
-Members, topics and groups have the same names on both brokers; topic ids differ and are compared by topic name. The
-assignment interval is 0, so that each heartbeat sees the newest assignment.
-"""
+"""Groups of KIP-848: the same heartbeats to both brokers in every state, with valid and invalid requests."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from compat.oracle.conftest import Pair, Topic, same
+from compat.oracle.consumer_members import (
+    BAD_REGEX,
+    FENCED_EPOCH,
+    LEAVE,
+    LEAVE_STATIC,
+    SAFE_DOWNGRADE,
+    UNRELEASED_INSTANCE,
+    UNSUPPORTED_ASSIGNOR,
+    UNSUPPORTED_VERSION,
+    UPGRADE,
+    Members,
+    group,
+    topics,
+    with_group_version,
+)
 from compat.oracle.groups import (
     FENCED,
-    ILLEGAL_GENERATION,
-    INCONSISTENT_PROTOCOL,
     INVALID_GROUP,
     INVALID_REQUEST,
-    MEMBER_ID_REQUIRED,
     NON_EMPTY,
     NONE,
     NOT_FOUND,
-    REBALANCING,
     SUBSCRIBED,
     UNKNOWN_MEMBER,
-    NewGroup,
-    beating,
     committing,
     fetching,
-    joining,
-    leaving,
-    subscription,
-    syncing,
 )
 from compat.oracle.schema import Message
 from compat.waiting import until
 
-GROUP_RESOURCE: Final = 32
-SAFE_DOWNGRADE, UPGRADE = 2, 1
-FENCED_EPOCH, UNRELEASED_INSTANCE, UNSUPPORTED_ASSIGNOR, STALE_EPOCH, BAD_REGEX = 110, 111, 112, 113, 128
-UNSUPPORTED_VERSION: Final = 35
-LEAVE, LEAVE_STATIC = -1, -2
-UNCHANGED: Final = object()
-
-
-class Members:
-    """A group on both brokers, and the partitions that its members report as theirs."""
-
-    def __init__(self, pair: Pair, group: str, topics: Iterable[Topic]) -> None:
-        self.pair, self.group, self.topics = pair, group, {topic.name: topic for topic in topics}
-        self.owned: dict[str, dict[str, list[int]]] = {}
-        self.epochs: dict[str, int] = {}
-
-    def beat(
-        self,
-        member_id: str,
-        epoch: int | None = None,
-        *,
-        topics: Iterable[str] | None = None,
-        regex: str | None = None,
-        owned: Any = UNCHANGED,
-        version: int = 1,
-        **more: Any,
-    ) -> Message:
-        """One heartbeat; joins with the topics if the epoch is 0. Returns Kafka's answer, which the broker's equals."""
-        epoch = self.epochs.get(member_id, 0) if epoch is None else epoch
-        joins = epoch == 0
-        held = {} if joins else self.owned.get(member_id, {})
-        reported = held if owned is UNCHANGED else owned
-        message = {
-            "GroupId": self.group,
-            "MemberId": member_id,
-            "MemberEpoch": epoch,
-            "RebalanceTimeoutMs": 30_000 if joins else -1,
-            "SubscribedTopicNames": list(topics) if topics is not None else None,
-            "SubscribedTopicRegex": regex,
-            **more,
-        }
-        answers = self.pair.call(
-            "ConsumerGroupHeartbeat", version, lambda side: message | {"TopicPartitions": self._places(reported, side)}
-        )
-        answer = same([self._named(answer, side) for side, answer in enumerate(answers)])
-        if answer["ErrorCode"] == NONE and epoch >= 0:
-            self.epochs[member_id] = answer["MemberEpoch"]
-            if answer["Assignment"] is not None:
-                self.owned[member_id] = {
-                    one["Topic"]: one["Partitions"] for one in answer["Assignment"]["TopicPartitions"]
-                }
-        return answer
-
-    def _places(self, owned: Mapping[str, Iterable[int]] | None, side: int) -> list[Message] | None:
-        if owned is None:
-            return None
-        return [{"TopicId": self.topics[name].ids[side], "Partitions": list(of)} for name, of in owned.items()]
-
-    def _named(self, value: Any, side: int) -> Any:
-        """The message with topic names in the place of ids, and partitions in order."""
-        names = {topic.ids[side]: name for name, topic in self.topics.items()}
-        if isinstance(value, list):
-            return [self._named(one, side) for one in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: self._named(inner, side) for key, inner in value.items() if key != "TopicId"}
-        if "TopicId" in value:
-            found["Topic"] = names.get(value["TopicId"], "unknown")
-            found["Partitions"] = sorted(value["Partitions"])
-        return found
-
-    def describe(self, version: int = 1) -> Message:
-        """The group on both brokers, as one message."""
-        message = {"GroupIds": [self.group], "IncludeAuthorizedOperations": True}
-        answers = self.pair.call("ConsumerGroupDescribe", version, message)
-        described = same([self._sorted(self._named(answer, side)) for side, answer in enumerate(answers)])
-        (group,) = described["Groups"]
-        return dict(group)
-
-    def _sorted(self, answer: Message) -> Message:
-        for group in answer["Groups"]:
-            group["Members"].sort(key=lambda member: member["MemberId"])
-            for member in group["Members"]:
-                member["SubscribedTopicNames"].sort()
-                member["ClientHost"] = member["ClientHost"] == "/127.0.0.1"
-        return answer
-
-    def classic(self, api: str, version: int, message: Message) -> Message:
-        answers = self.pair.call(api, version, message)
-        return same(answers)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def with_group_version(pair: Pair) -> None:
-    """An external broker may have the feature disabled."""
-    update = {"Feature": "group.version", "MaxVersionLevel": 1, "UpgradeType": UPGRADE}
-    pair.call("UpdateFeatures", 1, {"timeoutMs": 5000, "FeatureUpdates": [update]})
-
-
-@pytest.fixture(scope="module")
-def topics(pair: Pair, new_topic_name: Callable[[str], str]) -> list[Topic]:
-    return [pair.create(new_topic_name(f"assigned-{count}"), partitions=count) for count in (4, 3)]
-
-
-@pytest.fixture
-def group(pair: Pair, new_group: NewGroup, topics: list[Topic]) -> Members:
-    name = new_group("modern")
-    configs = [{"Name": "consumer.assignment.interval.ms", "ConfigOperation": 0, "Value": "0"}]
-    resource = {"ResourceType": GROUP_RESOURCE, "ResourceName": name, "Configs": configs}
-    changed = pair.call("IncrementalAlterConfigs", 1, {"Resources": [resource]})
-    assert [answer["Responses"][0]["ErrorCode"] for answer in changed] == [NONE, NONE]
-    return Members(pair, name, topics)
+__all__ = ["group", "topics", "with_group_version"]
 
 
 def test_members_join_share_and_leave(group: Members, topics: list[Topic]) -> None:
@@ -414,110 +303,6 @@ def test_groups_are_listed_with_their_type(group: Members, topics: list[Topic]) 
             for answer in answers:
                 answer["Groups"] = [one for one in answer["Groups"] if one["GroupId"] == group.group]
             same(answers)
-
-
-def owned_by(metadata_topics: list[str], owned: Mapping[str, Iterable[int]] | None = None) -> bytes:
-    """A consumer's metadata of version 3."""
-    listed = b"".join(
-        struct.pack(">h", len(name))
-        + name.encode()
-        + struct.pack(">i", len(list(of)))
-        + struct.pack(f">{len(list(of))}i", *of)
-        for name, of in (owned or {}).items()
-    )
-    head = struct.pack(">h", 3) + subscription(*metadata_topics)[2:]
-    return head + struct.pack(">i", len(owned or {})) + listed + struct.pack(">ih", -1, -1)
-
-
-def test_classic_members_join_a_consumer_group(group: Members, topics: list[Topic]) -> None:
-    name = topics[0].name
-    group.beat("a", topics=[name])
-    protocols = [("range", owned_by([name]))]
-    asked = group.pair.call("JoinGroup", 9, joining(group.group, protocols=protocols))
-    assert [answer["ErrorCode"] for answer in asked] == [MEMBER_ID_REQUIRED] * 2
-    member_id = "classic"
-    joined = group.classic("JoinGroup", 9, joining(group.group, member_id, protocols=protocols))
-    assert (joined["ErrorCode"], joined["Leader"], joined["Members"]) == (NONE, "", [])
-    synced = group.classic("SyncGroup", 5, syncing(group.group, joined["GenerationId"], member_id))
-    assert synced["ErrorCode"] == NONE
-    assert group.classic("Heartbeat", 4, beating(group.group, joined["GenerationId"], member_id))["ErrorCode"] == NONE
-    group.beat("a")
-    group.beat("a")
-    beat = group.classic("Heartbeat", 4, beating(group.group, joined["GenerationId"], member_id))
-    assert beat["ErrorCode"] == REBALANCING
-    joined = group.classic("JoinGroup", 9, joining(group.group, member_id, protocols=protocols))
-    synced = group.classic("SyncGroup", 5, syncing(group.group, joined["GenerationId"], member_id))
-    assert synced["Assignment"].count(name.encode()) == 1
-    group.describe()
-    for wrong in (0, 99):
-        answer = group.classic("Heartbeat", 4, beating(group.group, wrong, member_id))
-        assert answer["ErrorCode"] == ILLEGAL_GENERATION
-        group.classic("SyncGroup", 5, syncing(group.group, wrong, member_id))
-    for other in (("other", protocols[0][1]),):
-        answer = group.classic("JoinGroup", 9, joining(group.group, "second", protocols=[other]))
-        assert answer["ErrorCode"] == INCONSISTENT_PROTOCOL
-    group.classic("JoinGroup", 9, joining(group.group, "second", protocols=protocols, kind="connect"))
-    group.classic("SyncGroup", 5, syncing(group.group, joined["GenerationId"], member_id, protocol="other"))
-    assert group.classic("Heartbeat", 4, beating(group.group, 1, "a"))["ErrorCode"] == UNKNOWN_MEMBER
-    left = group.classic("LeaveGroup", 5, leaving(group.group, (member_id, None), ("nobody", None)))
-    assert [one["ErrorCode"] for one in left["Members"]] == [UNKNOWN_MEMBER, NONE] or left["ErrorCode"] == NONE
-    group.describe()
-
-
-def test_a_group_becomes_classic_when_the_last_new_member_leaves(group: Members, topics: list[Topic]) -> None:
-    name = topics[0].name
-    group.beat("a", topics=[name])
-    protocols = [("range", owned_by([name]))]
-    group.classic("JoinGroup", 9, joining(group.group, "classic", protocols=protocols))
-    assert group.beat("a", LEAVE)["ErrorCode"] == NONE
-    assert group.describe()["ErrorCode"] == NOT_FOUND
-    described = group.classic("DescribeGroups", 6, {"Groups": [group.group]})["Groups"][0]
-    assert described["GroupState"] == "PreparingRebalance"
-    answer = group.pair.call("ListGroups", 5, {"TypesFilter": ["classic"]})
-    assert all(group.group in {one["GroupId"] for one in each["Groups"]} for each in answer)
-
-
-def test_a_classic_group_becomes_a_consumer_group(group: Members, topics: list[Topic]) -> None:
-    name = topics[0].name
-    protocols = [("range", owned_by([name]))]
-    required = group.pair.call("JoinGroup", 9, joining(group.group, protocols=protocols))
-    ids = [answer["MemberId"] for answer in required]
-
-    def of(side: int, message: Callable[[str], Message]) -> Message:
-        return message(ids[side])
-
-    joined = group.pair.call(
-        "JoinGroup", 9, lambda side: of(side, lambda id: joining(group.group, id, protocols=protocols))
-    )
-    assert [answer["GenerationId"] for answer in joined] == [1, 1]
-    part = struct.pack(">hih", 0, 1, len(name)) + name.encode() + struct.pack(">iiiiiii", 4, 0, 1, 2, 3, -1, 0)[:-4]
-    group.pair.call("SyncGroup", 5, lambda side: of(side, lambda id: syncing(group.group, 1, id, {id: part})))
-    answer = group.beat("a", topics=[name])
-    assert (answer["ErrorCode"], answer["MemberEpoch"]) == (NONE, 2)
-    beats = group.pair.call("Heartbeat", 4, lambda side: of(side, lambda id: beating(group.group, 1, id)))
-    assert [one["ErrorCode"] for one in beats] == [REBALANCING] * 2
-    rejoined = group.pair.call(
-        "JoinGroup", 9, lambda side: of(side, lambda id: joining(group.group, id, protocols=protocols))
-    )
-    assert len({one["GenerationId"] for one in rejoined}) == 1
-    group.beat("a")
-    for answer in group.pair.call("ConsumerGroupDescribe", 1, {"GroupIds": [group.group]}):
-        kinds = sorted(member["MemberType"] for member in answer["Groups"][0]["Members"])
-        assert kinds == [0, 1]
-
-
-def test_an_empty_group_changes_its_protocol(group: Members, topics: list[Topic]) -> None:
-    name = topics[0].name
-    group.beat("a", topics=[name])
-    group.beat("a", LEAVE)
-    asked = group.pair.call("JoinGroup", 9, joining(group.group, protocols=[("range", owned_by([name]))]))
-    assert [answer["ErrorCode"] for answer in asked] == [MEMBER_ID_REQUIRED] * 2
-    assert group.describe()["ErrorCode"] == NOT_FOUND
-    for side, answer in enumerate(asked):
-        assert answer["MemberId"], side
-    group.pair.call("LeaveGroup", 5, lambda side: leaving(group.group, (asked[side]["MemberId"], None)))
-    answers = group.pair.call("JoinGroup", 9, joining(group.group, "nobody"))
-    assert [answer["ErrorCode"] for answer in answers] == [UNKNOWN_MEMBER] * 2
 
 
 def test_groups_without_the_feature_are_refused(pair: Pair, group: Members, topics: list[Topic]) -> None:

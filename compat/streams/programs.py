@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compat.brokers import CHECKOUT, end
+from compat.kafka.jvm import java_command
 from compat.kafka.libraries import KAFKA_VERSION, Unavailable, cache_directory, class_path, executable, fetched
-from compat.kafka.tools import java_command
 
 _HERE = Path(__file__).parent
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")

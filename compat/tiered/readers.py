@@ -25,8 +25,8 @@ from kafka import KafkaConsumer, TopicPartition
 from compat.clients import confluent, members
 from compat.clients import kcat as kcat_output
 from compat.clients.samples import Sample
+from compat.kafka.jvm import java_command, java_environment
 from compat.kafka.libraries import executable
-from compat.kafka.tools import java_command, java_environment
 from compat.kafka_tools.verifiable import JavaTeam
 from compat.oracle.groups import await_coordinator
 from compat.tiered.stock import PARTITIONS, Reader, Shown, Stock

@@ -80,6 +80,12 @@ STEPS = (
     Step("words-cluster", "compat.main_job_words", ("--kills", "3", "--brokers", "3"), 0.05),
     Step("tier", "compat.torture.tier_reads", ("--megabytes", "1000", "--kills", "2", "--damages", "30"), 0.1),
     Step("tier-clients", "compat.torture.tier_clients", ("--megabytes", "1000"), 0.1),
+    Step(
+        "storm-kafka",
+        "compat.cluster.storm",
+        ("--controllers", "kafka", "--brokers", "kafka,kafka,kafka", "--scenarios", "killed_leaders"),
+        0.05,
+    ),  # the checkers find nothing on Apache Kafka
     Step("tier-storm", "compat.cluster.tier_storm", ("--kills", "20"), 0.1),
     Step("tier-storm-minio", "compat.cluster.tier_storm", ("--kills", "20", "--store", "minio"), 0.1),
     Step("spark", "compat.torture.spark", ("--kills", "20"), 0.1, python=SPARK_PYTHON),

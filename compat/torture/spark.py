@@ -175,7 +175,7 @@ class Run:
                 return
             if time.monotonic() - moved > PATIENCE_S:
                 raise TimeoutError(f"no progress after {done} records for {PATIENCE_S} s:\n{self.driver.said()}")
-            time.sleep(0.005)
+            time.sleep(0.02)
         for producer in producers:
             producer.flush()
 

@@ -10,8 +10,12 @@ Source: Kafka's AutoTopicCreationManager.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from kbroker.config import Settings
+from kbroker.controller.port import Sender
 from kbroker.metadata.names import (
     CLUSTER_METADATA_TOPIC,
     GROUP_METADATA_TOPIC,
@@ -19,7 +23,64 @@ from kbroker.metadata.names import (
     TRANSACTION_STATE_TOPIC,
     topic_name_fault,
 )
-from wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.runtime.event_log import get_logger
+from wire.errors import ErrorCode, KafkaError, code_of
+from wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from kbroker.broker.broker import Broker
+
+PATIENCE_S: Final = 3
+"""How long a client's next requests wait for an automatic creation. It usually takes milliseconds; if the controller
+hangs or is busy for longer, the client asks again."""
+_CREATED: Final = (0, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+logger = get_logger(__name__)
+
+
+class AutoCreator:
+    """Asks the controller of a broker for topics that clients named."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def create(self, names: list[str], sender: Sender | None = None) -> None:
+        """Create topics with the defaults. Failures are logged; the client asks again.
+
+        The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
+        """
+        broker = self._broker
+        request = auto_creation_request(names, broker.settings)
+        is_needed = names in ([GROUP_METADATA_TOPIC], [TRANSACTION_STATE_TOPIC]) and broker.groups.has_space
+        why, answer = "no controller is active", None
+        if broker.controller.active_id >= 0:
+            why = f"no answer from the controller in {PATIENCE_S} s"
+            with trio.move_on_after(PATIENCE_S):
+                try:
+                    answer = await broker.controller.ask(
+                        request, CreateTopicsResponse, is_needed=is_needed, sender=sender
+                    )
+                except KafkaError as error:
+                    why = str(error)
+        if answer is None:
+            left_out = broker.log_limit.admit("automatic creation", now_ms=broker.env.now_ms())
+            if left_out is not None:
+                first, count = names[0], len(names)
+                logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
+            return
+        asked_by = sender or Sender()
+        await broker.change_log.write(
+            request, answer, principal=asked_by.principal, client_id=asked_by.client_id, peer=asked_by.host
+        )
+        if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
+            # One log line, because a request can name thousands of topics.
+            codes = sorted({code_of(one.error_code).name for one in failed})
+            logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
 
 def may_create(name: str, settings: Settings) -> bool:

@@ -13,7 +13,7 @@ from uuid import UUID
 import trio
 
 from kbroker.broker.appending import Appended, Appender
-from kbroker.broker.auto_creation import auto_creation_request, may_create
+from kbroker.broker.auto_creation import AutoCreator, may_create
 from kbroker.broker.change_log import ChangeLog
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.broker.config_changes import ConfigChanges
@@ -30,16 +30,11 @@ from kbroker.broker.tier_lifecycle import Tier
 from kbroker.broker.transaction_verification import TransactionVerifier
 from kbroker.config import Settings
 from kbroker.config.replication import FOLLOWER_RATE, LEADER_RATE, RACK_AWARE_SELECTOR
-from kbroker.controller.port import ControllerPort, Sender
+from kbroker.controller.port import ControllerPort
 from kbroker.metadata.answers import Viewpoint, visible_brokers
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
-from kbroker.metadata.names import (
-    GROUP_METADATA_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    is_internal,
-)
+from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_internal
 from kbroker.metadata.publisher import MetadataPublisher
 from kbroker.metadata.topic_cache import TopicCache
 from kbroker.replication.fetch_session import FetchedPartition, FetchSessions
@@ -60,18 +55,13 @@ from kbroker.security.securing import NodeSecurity
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from kbroker.storage.verification import Verification
-from wire.errors import ErrorCode, KafkaError, code_of
-from wire.messages.create_topics import CreateTopicsResponse
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import NodeEndpoint
 
 HIGH_WATERMARK: Final = -1
 MAX_SESSION_ID: Final = 2**31 - 1
 LOG_INTERVAL_MS: Final = 60_000
-CREATION_PATIENCE_S: Final = 3
-"""How long a client's next requests wait for an automatic creation. It usually takes milliseconds; if the controller
-hangs or is busy for longer, the client asks again."""
 
-_CREATED: Final = (0, ErrorCode.TOPIC_ALREADY_EXISTS)
 _CONSUMERS: Final = tuple(
     (Fetcher(may_read_follower=may), Fetcher(read_committed=True, may_read_follower=may)) for may in (False, True)
 )
@@ -113,6 +103,7 @@ class Broker:
         self.producer_ids = ProducerIds(controller, lifecycle, env)
         self.log_limit = RateLimitedLog(interval_ms=LOG_INTERVAL_MS)
         self.change_log = ChangeLog(env.now_ms, turns)
+        self.auto_creator = AutoCreator(self)
         self.turns = turns
         self.quotas = ClientQuotas(settings.quotas)
         self.authorizer = authorizer_of(settings.authorizer, metadata, now_ms=env.now_ms, turns=turns)
@@ -257,38 +248,6 @@ class Broker:
     def may_create(self, name: str) -> bool:
         """Whether a client that names this unknown topic causes its automatic creation."""
         return may_create(name, self.settings)
-
-    async def create_automatically(self, names: list[str], sender: Sender | None = None) -> None:
-        """Create topics that a client named, with the defaults. Failures are logged; the client asks again.
-
-        The client's other requests wait behind this one, so a controller that does not answer delays it only briefly.
-        """
-        request = auto_creation_request(names, self.settings)
-        is_needed = names in ([GROUP_METADATA_TOPIC], [TRANSACTION_STATE_TOPIC]) and self.groups.has_space
-        why, answer = "no controller is active", None
-        if self.controller.active_id >= 0:
-            why = f"no answer from the controller in {CREATION_PATIENCE_S} s"
-            with trio.move_on_after(CREATION_PATIENCE_S):
-                try:
-                    answer = await self.controller.ask(
-                        request, CreateTopicsResponse, is_needed=is_needed, sender=sender
-                    )
-                except KafkaError as error:
-                    why = str(error)
-        if answer is None:
-            left_out = self.log_limit.admit("automatic creation", now_ms=self.env.now_ms())
-            if left_out is not None:
-                first, count = names[0], len(names)
-                logger.warning("automatic creation failed", topic=first, topics=count, why=why, left_out=left_out)
-            return
-        asked_by = sender or Sender()
-        await self.change_log.write(
-            request, answer, principal=asked_by.principal, client_id=asked_by.client_id, peer=asked_by.host
-        )
-        if failed := [one for one in answer.topics if one.error_code not in _CREATED]:
-            # One log line, because a request can name thousands of topics.
-            codes = sorted({code_of(one.error_code).name for one in failed})
-            logger.warning("automatic creation failed", topic=failed[0].name, failed=len(failed), codes=codes)
 
     # Coordinators
 

@@ -49,7 +49,7 @@ async def find_coordinator(broker: Broker, topic: str, key: str, *, listener: st
     Errors  COORDINATOR_NOT_AVAILABLE
     """
     if topic not in broker.image.topics_by_name:
-        await broker.create_automatically([topic])
+        await broker.auto_creator.create([topic])
     runtime = broker.groups.runtime if topic == GROUP_METADATA_TOPIC else broker.transactions.runtime
     index = runtime.partition_of(key)
     leader, _ = broker.current_leader(topic, index)

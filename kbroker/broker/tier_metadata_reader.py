@@ -208,7 +208,7 @@ class LeaderReader:
         if found[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         if found[0].error_code:
-            raise _refused(self._leader, found[0].error_code)
+            raise refused(self._leader, found[0].error_code)
         return found[0]
 
     async def _list_offset(self, name: int) -> int:
@@ -226,7 +226,7 @@ class LeaderReader:
             connection.close()
         found = [one for each in response.topics for one in each.partitions]
         if not found or found[0].error_code:
-            raise _refused(leader, found[0].error_code if found else ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise refused(leader, found[0].error_code if found else ErrorCode.UNKNOWN_SERVER_ERROR)
         return found[0].offset
 
     async def _ask(self, request: object, version: int, *, may_wait_ms: int) -> Any:
@@ -286,8 +286,12 @@ class LeaderReader:
             connection.close()
 
 
-def _refused(leader: int, code: int) -> KafkaError:
-    return KafkaError(code_of(code), f"broker {leader}: {code_of(code).name}")
+def refused(leader: int, code: int) -> KafkaError:
+    """The error for the answer of another broker."""
+    remedy = ""
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        remedy = f"; allow the principal of the brokers to Read and Write {REMOTE_LOG_METADATA_TOPIC}"
+    return KafkaError(code_of(code), f"broker {leader}: {code_of(code).name}{remedy}")
 
 
 def _records_of(found: PartitionData) -> memoryview | bytes:

@@ -16,7 +16,7 @@ import trio
 
 from kbroker.broker.auto_creation import auto_creation_request
 from kbroker.broker.peers import connect_to_peer
-from kbroker.broker.tier_metadata_reader import LeaderReader
+from kbroker.broker.tier_metadata_reader import LeaderReader, refused
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
@@ -124,7 +124,7 @@ class OwnMetadataTopic:
         produced = [one for each in answer.responses for one in each.partition_responses]
         code = code_of(produced[0].error_code) if produced else ErrorCode.UNKNOWN_SERVER_ERROR
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"broker {leader}: {code.name}")
+            raise refused(leader, code)
         return produced[0].base_offset
 
     def reader(self, partition: int) -> LeaderReader:

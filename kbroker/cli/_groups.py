@@ -100,17 +100,13 @@ class Progress(NamedTuple):
     member: Member | None
 
 
-def list_groups(
-    client: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = (), knows_brokers: bool = False
-) -> list[Listing]:
+def list_groups(client: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[Listing]:
     """The groups in any of these states and types, by name; empty sequences mean all.
 
-    They are groups of consumers, or of clients that only commit offsets (not of Kafka Connect). If the client
-    `knows_brokers`, it does not look them up first.
+    They are groups of consumers, or of clients that only commit offsets (not of Kafka Connect).
     """
     found = []
-    if not knows_brokers:
-        client.metadata([])
+    client.metadata([])
     for node_id in list(client.nodes):
         answer = client.retry(partial(_listed_by, client, node_id))
         found += [

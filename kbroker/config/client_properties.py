@@ -144,9 +144,13 @@ def _jaas(text: str) -> dict[str, str]:
 
 def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, str]:
     """The settings for a key store or trust store, which must be a PEM file."""
-    kind = properties.get(key.replace("location", "type"), "JKS").upper()
+    type_key = key.replace("location", "type")
+    kind = properties.get(type_key, "JKS").upper()
     if kind != "PEM":
-        raise ConfigError(f"{key} is of type {kind}, which is not supported; use a PEM file and set the type to PEM")
+        raise ConfigError(
+            f"{key}: kbroker's commands read only PEM files, not {kind}. Convert it (PKCS12: openssl pkcs12 -nodes -in "
+            f"{location} -out client.pem; JKS: first to PKCS12 with keytool -importkeystore), and set {type_key}=PEM"
+        )
     return {"ssl_cafile": location} if "trust" in key else {"ssl_certfile": location, "ssl_keyfile": location}
 
 

@@ -36,7 +36,7 @@ def token_fault(token: Secret | None) -> str | None:
         return None
     text = token.reveal()
     if len(text) < _SHORTEST_TOKEN:
-        return f"a token has at least {_SHORTEST_TOKEN} characters, so that nobody can guess it"
+        return f"a token has at least {_SHORTEST_TOKEN} characters, so that it cannot be guessed"
     if not text.isascii() or not text.isprintable() or " " in text:
         return "a token has printable ASCII characters without blanks"
     return None

@@ -61,6 +61,11 @@ _NOT_LEADING: Final = frozenset({
 })  # fmt: skip
 """The controller does not lead the epoch that the observer knows; the answer says who leads which one."""
 
+_CLUSTER_ID_HINT: Final = (
+    ", or start the broker with --cluster-id ID: Apache Kafka's controllers tell the id of the cluster only to "
+    "principals that may Alter it"
+)
+
 T = TypeVar("T")
 
 logger = get_logger(__name__)
@@ -107,7 +112,7 @@ async def cluster_id_of(env: Env, addresses: QuorumView, config: MetadataSetting
                     connection.close()
             if not answer.error_code:
                 return answer.cluster_id
-            check_rights(code_of(answer.error_code), address)
+            check_rights(code_of(answer.error_code), address, hint=_CLUSTER_ID_HINT)
             reason: object = code_of(answer.error_code).name
         except NO_ANSWER as error:
             reason = describe(error)
@@ -116,13 +121,13 @@ async def cluster_id_of(env: Env, addresses: QuorumView, config: MetadataSetting
         await env.sleep_ms(backoff.next_ms(MAX_BACKOFF_MS))
 
 
-def check_rights(code: ErrorCode, address: Address) -> None:
+def check_rights(code: ErrorCode, address: Address, *, hint: str = "") -> None:
     """Raise KafkaError with the remedy if a controller does not let this node do what nodes do."""
     if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise KafkaError(
             code,
             f"the controller at {address} denies what this broker asks: add the principal of its connection "
-            "(User:ANONYMOUS on a listener without authentication) to super.users of the controllers",
+            f"(User:ANONYMOUS on a listener without authentication) to super.users of the controllers{hint}",
         )
 
 

@@ -65,13 +65,19 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         read_committed=request.isolation_level == READ_COMMITTED,
         may_read_follower=context.api_version >= FIRST_VERSION_WITH_RACKS,
     )
+    # A client that only claims to be a broker has the quotas of a client, and its session no precedence.
+    is_broker = fetcher.is_follower and (
+        context.authorizer is None or context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    )
     max_bytes = min(request.max_bytes, broker.settings.fetch.fetch_max_bytes)
-    context.is_charged = fetcher.is_follower
-    if context.measures and not fetcher.is_follower:
+    context.is_charged = is_broker
+    if context.measures and not is_broker:
         max_bytes = min(max_bytes, broker.quotas.max_fetch_bytes(context, now_ms))
     find: Callable[[FetchedPartition], Partition] = broker.find_fetched
     if context.authorizer is not None:
-        find = await _authorized(session.partitions, fetcher.is_follower, broker, context)
+        find = await _authorized(
+            session.partitions, broker, context, is_follower=fetcher.is_follower, may_all=is_broker
+        )
     this_round = FetchRound(
         session.partitions,
         find,
@@ -84,7 +90,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     context.is_large = len(session.partitions) > MANY_PARTITIONS
     await _read(this_round, broker, off_the_loop=context.is_large)
     this_round.set_unknown_aside()
-    if fetcher.is_follower:
+    if is_broker:
         broker.note_follower(this_round, now_ms)
     if request.max_wait_ms > 0 and not this_round.answers_at_once:
         keys = [answer.partition.key for answer in this_round.answers if answer.partition is not None]
@@ -110,11 +116,11 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         return FetchResponse(
             error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=request.session_id, responses=[]
         )
-    if context.measures and not fetcher.is_follower and _is_throttled(this_round, session, broker, context):
+    if context.measures and not is_broker and _is_throttled(this_round, session, broker, context):
         named = NO_SESSION if session.session is None else session.session.id
         return FetchResponse(session_id=named, responses=[])
     session_id, selected = session.select(
-        this_round.answers, is_follower=fetcher.is_follower, uses_topic_ids=by_id, now_ms=now_ms
+        this_round.answers, is_follower=is_broker, uses_topic_ids=by_id, now_ms=now_ms
     )
     response = _response(session_id=session_id, responses=[])
     leaders: set[int] = set()
@@ -147,9 +153,9 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
 
 
 async def _authorized(
-    asked: list[FetchedPartition], is_follower: bool, broker: Broker, context: Context
+    asked: list[FetchedPartition], broker: Broker, context: Context, *, is_follower: bool, may_all: bool
 ) -> Callable[[FetchedPartition], Partition]:
-    """Finds only the partitions that the client may read. Asks once for each topic.
+    """Finds only the partitions that the client may read. Asks once for each topic; a follower may read all or none.
 
     Errors of what it returns  UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, and those of Broker.find_fetched
     """
@@ -162,7 +168,7 @@ async def _authorized(
             names.add(one.name)
     if not is_follower:
         denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
-    elif context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+    elif may_all:
         denied = frozenset()
 
     def find(one: FetchedPartition) -> Partition:

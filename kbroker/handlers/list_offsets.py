@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import partial
 
 from kbroker.broker import Broker
@@ -27,12 +27,17 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 @handles(ListOffsetsRequest, versions="1-11")
 async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Context) -> ListOffsetsResponse:
-    """Answer each partition independently of the others; a partition that is named twice gets INVALID_REQUEST."""
+    """Answer each partition independently of the others; a partition that is named twice gets INVALID_REQUEST.
+
+    A follower whose log must begin later asks here. Kafka demands Describe of it; here, the right to fetch is enough.
+    """
     named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
-    names = [topic.name for topic in request.topics]
-    denied = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns)
+    denied: Set[str] = frozenset()
+    if request.replica_id < 0 or not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False):
+        names = [topic.name for topic in request.topics]
+        denied = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns)
     asks_both: list[tuple[str, int, Question]] = []
 
     async def look_up_one(name: str, asked: ListOffsetsPartition) -> OffsetFound | None:

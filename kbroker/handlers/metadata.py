@@ -85,7 +85,7 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
         if broker.turns.due():
             await broker.turns.next()
     if answer.to_create:
-        await broker.create_automatically(answer.to_create, context.sender)
+        await broker.auto_creator.create(answer.to_create, context.sender)
     return answer.response
 
 

@@ -1,7 +1,7 @@
 """What a client may change: splits a request to the controller into what is permitted and the refusals of the rest.
 
 The controller gets only what is permitted. What a request names twice goes to the controller too, which refuses it
-without a look at the resource. So does a topic id that this node does not know.
+without a look at the resource.
 
 Source: ControllerApis of Apache Kafka 4.3.1
 """
@@ -114,34 +114,49 @@ async def permit_creations(
 async def permit_deletions(
     request: DeleteTopicsRequest, broker: Broker, context: Context
 ) -> tuple[DeleteTopicsRequest, list[Any]]:
-    """Permit a DeleteTopics. The refusal of a topic id has the name only if the client may describe the topic."""
+    """Permit a DeleteTopics.
+
+    By id a client needs DELETE; by name also DESCRIBE, without which a name is refused before the broker looks for it.
+    The refusal of an id has the name only if the client may describe the topic. A controller in another process checks
+    the request again, so it gets ids and names that this node does not know yet. A controller in this process must not:
+    it may be creating the topic just now.
+    """
     if context.may(Operation.DELETE, ResourceType.CLUSTER, is_logged=False):
         return request, []
-    known, turns = broker.image.topics_by_id, broker.turns
+    is_decided_here = broker.controller.active_id == broker.node_id
+    image, turns = broker.image, broker.turns
     names = _once([*request.topic_names, *(topic.name for topic in request.topics if _is_named(topic))])
-    ids = {
-        topic_id: known[topic_id].name
-        for topic_id in _once(topic.topic_id for topic in request.topics if topic.name is None)
-        if topic_id in known
+    ids = _once(topic.topic_id for topic in request.topics if topic.name is None and topic.topic_id != ZERO_UUID)
+    asked = {*names, *(topic.name for one in ids if (topic := image.topics_by_id.get(one)) is not None)}
+    kept = await context.denied(Operation.DELETE, ResourceType.TOPIC, asked, turns)
+    hidden = {
+        *await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, kept, turns, is_logged=False),
+        *await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, set(names) - kept, turns),
     }
-    asked = {*names, *ids.values()}
-    hidden = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, asked, turns)
-    denied = {*hidden, *await context.denied(Operation.DELETE, ResourceType.TOPIC, asked - hidden, turns)}
-    refused_ids = {topic_id for topic_id, name in ids.items() if name in denied}
-    refused_names = denied.intersection(names)
+    refused: dict[str | UUID, DeletableTopicResult] = {}
+    for topic_id in ids:
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None and is_decided_here:
+            refused[topic_id] = _undeleted(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        elif topic is not None and topic.name in kept:
+            refused[topic_id] = _undeleted(None if topic.name in hidden else topic.name, topic_id, _TOPIC_DENIED)
+    for name in names:
+        if name in hidden or (name in kept and name in image.topics_by_name):
+            refused[name] = _undeleted(name, ZERO_UUID, _TOPIC_DENIED)
+        elif name in kept and is_decided_here:
+            refused[name] = _undeleted(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def is_permitted(topic: DeleteTopicState) -> bool:
         if topic.name is None:
-            return topic.topic_id not in refused_ids
-        return not (_is_named(topic) and topic.name in refused_names)
+            return topic.topic_id not in refused
+        return not (_is_named(topic) and topic.name in refused)
 
     permitted = DeleteTopicsRequest(
         topics=[topic for topic in request.topics if is_permitted(topic)],
-        topic_names=[name for name in request.topic_names if name not in refused_names],
+        topic_names=[name for name in request.topic_names if name not in refused],
         timeout_ms=request.timeout_ms,
     )
-    refused = [_undeleted(None if ids[one] in hidden else ids[one], one) for one in ids if one in refused_ids]
-    return permitted, refused + [_undeleted(name, ZERO_UUID) for name in names if name in refused_names]
+    return permitted, list(refused.values())
 
 
 def _once(values: Iterable[Any]) -> list[Any]:
@@ -153,5 +168,5 @@ def _is_named(topic: DeleteTopicState) -> bool:
     return topic.name is not None and topic.topic_id == ZERO_UUID
 
 
-def _undeleted(name: str | None, topic_id: UUID) -> DeletableTopicResult:
-    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=_TOPIC_DENIED, error_message=None)
+def _undeleted(name: str | None, topic_id: UUID, code: ErrorCode) -> DeletableTopicResult:
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=None)

@@ -182,11 +182,11 @@ def _has_transactional(request: ProduceRequest) -> bool:
     return False
 
 
-def _may_write(topic: TopicProduceData, context: Context) -> bool:
+def _may_write(topic: TopicProduceData, context: Context, *, is_logged: bool = True) -> bool:
     """Whether the client may write to a topic. An unknown id is refused later, as unknown."""
     if not topic.name and context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
         return True
-    return context.may(Operation.WRITE, ResourceType.TOPIC, topic.name)
+    return context.may(Operation.WRITE, ResourceType.TOPIC, topic.name, is_logged=is_logged)
 
 
 async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> Verified:
@@ -203,7 +203,7 @@ async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> 
     for topic in request.topic_data:
         if by_id:
             topic.name = broker.topic_name(topic.topic_id) or ""
-        if not _may_write(topic, context):
+        if not _may_write(topic, context, is_logged=False):  # the caller asks again, and refuses the topic
             continue
         for data in topic.partition_data:
             if broker.turns.due():

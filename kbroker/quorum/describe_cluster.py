@@ -14,10 +14,12 @@ async def describe_cluster(
     request: DescribeClusterRequest, service: ControllerService, context: Context
 ) -> DescribeClusterResponse:
     """Return the registered controllers with this listener. Clients need more than on a broker: to alter the cluster.
+    Brokers may ask too, which Kafka does not allow: one with an empty data directory learns the cluster id here.
     CLUSTER_AUTHORIZATION_FAILED, MISMATCHED_ENDPOINT_TYPE for brokers,
     UNSUPPORTED_ENDPOINT_TYPE for unknown types.
     """
-    context.demand(Operation.ALTER, ResourceType.CLUSTER)
+    if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False):
+        context.demand(Operation.ALTER, ResourceType.CLUSTER)
     if request.endpoint_type != CONTROLLER_ENDPOINTS:
         return wrong_endpoint(request.endpoint_type, sent_to=CONTROLLER_ENDPOINTS)
     controllers = [

@@ -4,7 +4,7 @@ A rate is the sum of the last samples divided by the time since the first of the
 one sample had passed, so a client may use the quota of (samples - 1) windows at once. If the rate is above its limit,
 the time to wait is that after which it is within the limit, if nothing else happens.
 
-The bucket holds the quota of all windows. Whoever takes more than it holds waits until it is refilled to zero.
+The bucket holds the quota of all windows. A client that takes more than it holds waits until it is refilled to zero.
 
 Source: Rate, SampledStat and TokenBucket of Apache Kafka 4.3.1; KIP-13, KIP-599.
 """

@@ -12,6 +12,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from kbroker.runtime.ports import Buffer
 
@@ -82,10 +83,11 @@ class RealDisk:
     """The file system of this machine; see `kbroker.runtime.ports.Disk`. Files are 0600 and directories 0700."""
 
     is_shared = True
+    file_class: ClassVar[type[RealFile]] = RealFile
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o600))
+        return self.file_class(path, os.open(path, flags, 0o600))
 
     def exists(self, path: str) -> bool:
         # os.path.exists returns False for every error, also if the directory cannot be searched.
@@ -156,10 +158,14 @@ class RealDisk:
 def keep_memory_and_files_private() -> None:
     """Write no core file, which would hold records and secrets, and let only this user read new files.
 
-    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`.
+    Processes that this one starts inherit both. Root can allow core files of a running broker: `prlimit --core`. The
+    limit is 1 byte where it can be: Linux ignores a limit of 0 if core_pattern is a program (apport, systemd-coredump),
+    but starts no program with a limit of 1 (do_coredump in fs/coredump.c).
     """
     os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    bytes_at_most = 0 if hard == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (bytes_at_most, bytes_at_most))
 
 
 def raise_descriptor_limit() -> None:

@@ -77,7 +77,7 @@ def authorizer_of(
     made.update(metadata.image.acls)
     if not (made.super_users or made.count or settings.allow_everyone_if_no_acl_found):
         logger.warning(
-            "nobody may do anything: the cluster has no ACL, and super.users is empty; set it, for instance to "
+            "every request is denied: the cluster has no ACL, and super.users is empty; set it, for instance to "
             "User:ANONYMOUS for the clients of a listener without authentication, and add ACLs with `kbroker acl`"
         )
     metadata.add_listener(made.follow)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import trio
+
 from kbroker.runtime.net_ports import Env, Stream
 from kbroker.security.listener import HandshakeFailed
 
@@ -35,7 +37,7 @@ async def open_stream(env: Env, host: str, port: int, security: PeerSecurity | N
             from kbroker.security.sasl.peer import log_in  # noqa: PLC0415  (not needed without SASL)
 
             await log_in(env, stream, security.sasl, host=f"{host}:{port}")
-    except HandshakeFailed as error:
+    except (HandshakeFailed, trio.BrokenResourceError) as error:
         stream.close()
         raise ConnectionError(f"TLS handshake with {host}:{port} failed: {error}") from error
     except BaseException:

@@ -6,7 +6,7 @@ record's, and `_scan_alike` reads it as a slice of the batch, as `wire.record_co
 takes half as long.
 
 A key is represented by itself if it is short, else by its BLAKE2s hash, which is longer than any short key. So two keys
-never look the same, and nobody can make a key that displaces another one's record. (Kafka compares MD5 hashes.)
+never look the same, and no client can make a key that displaces the record of another key. (Kafka compares MD5 hashes.)
 
 Source  DefaultRecord.readFrom of Apache Kafka 4.3.1
 """

@@ -129,7 +129,7 @@ class Segment:
     def open(self) -> OpenFile:
         """The log. A reader that still uses a replaced segment gets the file that it had.
 
-        `replaced` is set before the name is taken, so whoever finds it unset afterwards has opened the right file.
+        `replaced` is set before the name is taken, so a reader that finds it unset has opened the right file.
         """
         try:
             opened = self.files.open(self.log_path)

@@ -2,8 +2,8 @@
 
 Before the first write of a transaction to a partition, the leader asks the transaction coordinator whether the
 partition belongs to the transaction. If a marker ended the transaction between the answer and the append, the batch
-would start a transaction that nobody ends. So the append must present the `Verification` that the partition had when
-the request was sent; a marker or a data batch of the producer removes it.
+would start a transaction that no producer ends. So the append must present the `Verification` that the partition had
+when the request was sent; a marker or a data batch of the producer removes it.
 
 The state is not in the log. After a change of leader or a restart the producer's batches are verified again.
 

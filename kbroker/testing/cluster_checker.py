@@ -291,7 +291,7 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
             end_ms = heal_ms + patience_ms
             if not any(heal_ms <= at_ms <= end_ms for at_ms in times):
                 yield Finding("K11", "isr-not-full", key, -1, f"not within {patience_ms} ms after t={heal_ms}")
-            # With seldom transactions it happens that nobody writes to a partition in that time.
+            # If transactions are rare, a partition may get no records in that time.
             is_tried = any(
                 sent[0] == key and at_ms <= end_ms and ended.get(sent, heal_ms) >= heal_ms
                 for sent, at_ms in begun.items()

@@ -1,4 +1,5 @@
-"""Commands from a test to a broker that it has started, outside of Kafka's protocol: rules and the clock.
+"""Commands from a test to a broker that it has started, outside of Kafka's protocol: rules, the clock, what it
+holds.
 
 The commands are values, so that they can travel to a broker in another process:
 
@@ -7,7 +8,11 @@ The commands are values, so that they can travel to a broker in another process:
     {"remove": 1} or {"clear": true}                    -> {}
     {"rtt_ms": 100}                                     -> {}
     {"advance_ms": 3600000}                             -> {}
+    {"contents": true}                                  -> {"topics": ["orders"], "groups": ["billing"]}
+    {"empty": {"topics": [...], "groups": [...]}}       -> {"failed": ["topic orders: why"]}
     {"track": true}, then {"requests": true}            -> {"requests": [["Fetch", 12, "client id"], ...]}
+
+`empty` names what remains, and also clears the rules. `contents` answers `failed` too if the broker cannot be asked.
 
 A command to another process has a number, and so has its answer, so that the answer to a command that was given up is
 not taken for that of a later one.

@@ -48,11 +48,10 @@ Source: the histories of Jepsen (Kingsbury), in particular of its Kafka and Redp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final, TextIO
+from typing import Final
 
 
 class Function(StrEnum):
@@ -90,7 +89,7 @@ class Type(StrEnum):
 
 
 class BadHistory(ValueError):
-    """A line cannot be read, or the lines contradict each other: an error of the recorder, not of the broker."""
+    """The lines contradict each other: an error of the recorder, not of the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,20 +113,20 @@ class Event:
     error: str | None = None
 
 
-_FIELDS: Final[Mapping[str, tuple[str, type[Any]]]] = {
-    "t": ("at_ms", int),
-    "proc": ("process", str),
-    "f": ("function", Function),
-    "key": ("key", str),
-    "value": ("value", str),
-    "offset": ("offset", int),
-    "epoch": ("epoch", int),
-    "err": ("error", str),
-    "acks": ("acks", int),
-    "txn": ("transaction", str),
-    "type": ("type", Type),
+_FIELDS: Final = {
+    "t": "at_ms",
+    "proc": "process",
+    "f": "function",
+    "key": "key",
+    "value": "value",
+    "offset": "offset",
+    "epoch": "epoch",
+    "err": "error",
+    "acks": "acks",
+    "txn": "transaction",
+    "type": "type",
 }
-"""A field's name in the line, its attribute and its type. Fields at their defaults are left out."""
+"""A field's name in the line, and its attribute. Fields at their defaults are left out."""
 
 
 def value_of(payload: bytes) -> str:
@@ -138,63 +137,6 @@ def value_of(payload: bytes) -> str:
 
 def to_line(event: Event) -> str:
     """The event as a line of JSON, without the end of line and without absent fields."""
-    line = {name: getattr(event, attribute) for name, (attribute, _) in _FIELDS.items()}
+    line = {name: getattr(event, attribute) for name, attribute in _FIELDS.items()}
     given = {name: value for name, value in line.items() if value is not None and (name, value) != ("acks", -1)}
     return json.dumps(given, separators=(",", ":"), ensure_ascii=False)
-
-
-def from_line(text: str) -> Event:
-    """The event of a line. Errors: BadHistory."""
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise BadHistory(f"not JSON: {error}") from None
-    if not isinstance(line, dict):
-        raise BadHistory("not a JSON object")
-    if unknown := line.keys() - _FIELDS.keys():
-        raise BadHistory(f"unknown fields {sorted(unknown)}")
-    given = {_FIELDS[name][0]: _typed(name, value) for name, value in line.items() if value is not None}
-    try:
-        return Event(**given)
-    except TypeError as error:
-        raise BadHistory(str(error)) from None
-
-
-def _typed(name: str, value: object) -> Any:
-    kind = _FIELDS[name][1]
-    if issubclass(kind, StrEnum):
-        try:
-            return kind(str(value))
-        except ValueError as error:
-            raise BadHistory(str(error)) from None
-    if type(value) is not kind:  # a bool is an int for isinstance
-        raise BadHistory(f"field {name} is {value!r}, not {kind.__name__}")
-    return value
-
-
-def read_history(text: str) -> list[Event]:
-    """The events of a history.
-
-    The incomplete last line of a killed recorder is dropped. Any other line that cannot be read is an error, because a
-    check over half a history proves nothing.
-    Errors: BadHistory with the number of the line.
-    """
-    events: list[Event] = []
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            if number < len(lines):
-                raise BadHistory(f"line {number}: empty")
-            continue
-        try:
-            events.append(from_line(line))
-        except BadHistory as error:
-            if number < len(lines):
-                raise BadHistory(f"line {number}: {error}") from None
-    return events
-
-
-def write_event(file: TextIO, event: Event) -> None:
-    """Append a line and flush it, so a killed recorder loses at most the last one."""
-    file.write(to_line(event) + "\n")
-    file.flush()

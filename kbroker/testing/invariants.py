@@ -170,7 +170,7 @@ class Invariants:
         name, index = placed.topic, placed.partition
         topic = self._cluster.image.topics_by_name.get(name)
         if topic is None or topic.id != placed.topic_id:
-            return  # whoever has learned of the end of a topic deletes its segments
+            return  # every node that knows of the deletion of a topic deletes its segments
         replica = self._cluster.nodes[broker].replica(name, index)
         if operation == "delete" and segment.state is STARTED and segment.broker_id == broker:
             return  # its own copy that it could not finish

@@ -209,7 +209,7 @@ def _judge_starts(
         kept = sum(len(data) for base, data in history.batches[key].items() if base >= start)
         # A leader may count records that it loses later.
         if not topic.is_limited or (kept < topic.configs["retention_bytes"] and not is_cut):
-            text = f"broker {node} has deleted the records before it, and {kept} bytes are left: nobody wanted that"
+            text = f"broker {node} has deleted the records before it, and {kept} bytes are left: it was not asked to"
             history.complain("K1", "deleted-early", key, start, text)
 
 

@@ -34,7 +34,7 @@ from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 
 LATEST: Final = -1
 _OTHERS_EACH: Final = 3
-"""Metadata change less often than high watermarks: they are asked for with every so many looks."""
+"""Metadata change less often than high watermarks: they are asked for with every so many looks until the faults end."""
 _ANSWER_MS: Final = 5_000
 _OFFSETS_VERSION, _QUORUM_VERSION = 6, 0
 
@@ -109,7 +109,7 @@ async def _watch(
     for turn in count():
         try:
             await _ask_offsets(router, node, history, topics)
-            if turn % _OTHERS_EACH == 0:
+            if turn % _OTHERS_EACH == 0 or history.has_healed:
                 await _ask_metadata(router, node, history, topics)
         except Unreachable:
             router.drop(node)

@@ -115,7 +115,7 @@ class NodeThread:
         answers: list[dict[str, Any]] = []
 
         async def carry_out() -> None:
-            answers.append(await perform(command, self._book, self._clock))
+            answers.append(await perform(command, self._book, self._clock, self._node.broker))
             done.set()
 
         self._token.run_sync_soon(trio.lowlevel.spawn_system_task, carry_out)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,10 +21,13 @@ import pytest
 
 if TYPE_CHECKING:
     from kbroker.testing.servers import Server
+    from kbroker.testing.starting import _Starting
 
 _SECTIONS: Final = (("kbroker log", "log_tail"), ("kbroker state", "state"))
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _SERVERS: Final = pytest.StashKey["list[Server]"]()
+_BEGUN: Final = pytest.StashKey["_Starting | None"]()
+"""The session's broker, if it starts before a test asks for it."""
 
 
 class _Option:
@@ -98,12 +101,53 @@ def _log_level(config: pytest.Config) -> str:
     return level
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the session's broker if tests will use it; it starts while tests before them run.
+
+    A worker of pytest-xdist does not know which of the tests are its own, so it waits for the first one.
+    """
+    config = session.config
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)  # as the fixture has it
+    if factory is None or session.testsfailed or config.option.collectonly or config.option.setupplan:
+        return
+    if SERVERS.of(config) or IN_PROCESS.of(config) or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if not any(map(_will_use_broker, session.items)):
+        return
+    with suppress(pytest.UsageError, OSError):  # the fixture meets and reports the same
+        starting = _session_broker(config, factory)
+        config.add_cleanup(starting.give_up)
+        starting.begin()
+        config.stash[_BEGUN] = starting
+
+
+def _will_use_broker(item: pytest.Item) -> bool:
+    """Whether a test uses the fixture below, not one of the same name in its project, and will hardly be skipped."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    is_skipped = any(mark.name in ("skip", "skipif") for mark in item.iter_markers())
+    return len(known.get("kbroker_server", ())) == 1 and not is_skipped
+
+
+def _session_broker(config: pytest.Config, factory: pytest.TempPathFactory) -> _Starting:
+    from kbroker.testing.starting import broker  # noqa: PLC0415  (only if a test needs it)
+
+    return broker(
+        _settings(config),
+        port=_port(config),
+        in_process=bool(IN_PROCESS.of(config)),
+        log_level=_log_level(config),
+        data_dir=factory.mktemp("kbroker"),
+    )
+
+
 class Kbroker:
     """A test's view of the broker: everything of `Server`, and topics of its own."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.prefix = f"test-{server.client.env.new_uuid().hex[:8]}-"
+        from kbroker.runtime.clocks import RealClocks  # noqa: PLC0415  (only if a test needs it)
+
+        self.prefix = f"test-{RealClocks().new_uuid().hex[:8]}-"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.server, name)
@@ -125,15 +169,8 @@ def kbroker_server(
         yield _noted(request, server)
         server.disconnect()
         return
-    from kbroker.testing.starting import broker  # noqa: PLC0415
-
-    starting = broker(
-        _settings(pytestconfig),
-        port=_port(pytestconfig),
-        data_dir=tmp_path_factory.mktemp("kbroker"),
-        in_process=bool(IN_PROCESS.of(pytestconfig)),
-        log_level=_log_level(pytestconfig),
-    )
+    starting = pytestconfig.stash.get(_BEGUN, None) or _session_broker(pytestconfig, tmp_path_factory)
+    pytestconfig.stash[_BEGUN] = None
     with starting as server:
         yield _noted(request, server)
 
@@ -146,12 +183,13 @@ def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
         yield view
         kbroker_server.delete_topics([name for name in kbroker_server.topics() if name.startswith(view.prefix)])
         return
-    old_topics, old_groups = map(set, kbroker_server.contents())
+    (node,) = kbroker_server.nodes
+    before = node.control({"contents": True})
+    if "failed" in before:
+        raise RuntimeError(f"kbroker: the broker cannot be asked what it holds: {before['failed'][0]}")
     yield view
-    kbroker_server.clear_faults()
-    topics, groups = kbroker_server.contents()
-    kbroker_server.delete_topics([name for name in topics if name not in old_topics])
-    kbroker_server.delete_groups([group for group in groups if group not in old_groups])
+    if failed := node.control({"empty": before})["failed"]:
+        raise RuntimeError(f"kbroker: not deleted after the test: {'; '.join(failed)}")
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,13 @@ class History:
            maps partition -> base offset -> the bytes of the batch that a reader received first; deleted maps partition
            -> the highest offset below which a client has asked to delete, and confirmed what a leader has answered;
            lossy: topics with unclean elections, which may lose and replace records; excused: partitions that faults
-           have entitled to do so
+           have entitled to do so; has_healed: whether all faults have ended
     """
 
     def __init__(self, *, lossy: frozenset[str] = frozenset()) -> None:
         self.lossy = lossy
         self.excused: set[str] = set()
+        self.has_healed = False
         self.events: list[Event] = []
         self.counts: Counter[tuple[Function, Type]] = Counter()
         self.unordered: list[str] = []
@@ -58,6 +59,7 @@ class History:
     def heal(self) -> None:
         """Note that the harness has ended all faults."""
         self.note("harness", Function.HEAL, Type.OK)
+        self.has_healed = True
         self._answers.clear()
 
     def complain(self, check: str, kind: str, key: str, offset: int, text: str) -> None:

@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import trio
 
+from kbroker.broker import Broker
 from kbroker.handlers import CloseConnection, Context, Handler, Later
 from kbroker.testing.control import DELAY, DROP_REPLY, FAIL, LET_THROUGH, OBSERVE, Command, nearest
+from kbroker.testing.emptying import contents, empty
 from kbroker.testing.node_clock import NodeClock
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.refusals import refused
 
@@ -76,6 +78,11 @@ class RuleBook:
             if number in self.rules:
                 self.rules[number].times = 0
 
+    def clear(self) -> None:
+        """Let no rule apply any more, and handle requests at once."""
+        self.end(*self.rules)
+        self.rtt_ms = 0
+
     def find(self, api: str, client_id: str) -> Rule | None:
         """The rule for a request; None if no rule applies. Rules that only observe count it."""
         applying = (rule for rule in self.rules.values() if rule.matches(api, client_id))
@@ -86,7 +93,7 @@ class RuleBook:
         return None
 
 
-async def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[str, Any]:
+async def perform(command: Command, book: RuleBook, clock: NodeClock, broker: Broker | None) -> dict[str, Any]:
     """Carry out a command of kbroker.testing.control in the process of the broker."""
     if "add" in command:
         rule = Rule(**command["add"])
@@ -99,14 +106,22 @@ async def perform(command: Command, book: RuleBook, clock: NodeClock) -> dict[st
     if "remove" in command:
         book.end(command["remove"])
     elif "clear" in command:
-        book.end(*book.rules)
-        book.rtt_ms = 0
+        book.clear()
     elif "rtt_ms" in command:
         book.rtt_ms = command["rtt_ms"]
     elif "track" in command:
         book.requests = deque(maxlen=_MOST_TRACKED)
     elif "requests" in command:
         return {"requests": list(book.requests or ())}
+    elif "contents" in command or "empty" in command:
+        assert broker is not None, "a controller holds no topics"
+        try:
+            if "contents" in command:
+                return await contents(broker)
+            book.clear()
+            return {"failed": await empty(broker, keep=command["empty"])}
+        except KafkaError as error:
+            return {"failed": [f"{error.code.name}: {error.message}"]}
     else:
         clock.advance(command["advance_ms"])
         for _ in range(_SETTLING_ROUNDS):

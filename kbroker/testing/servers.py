@@ -43,7 +43,6 @@ class Server:
         self.data_dir = data_dir
         self.nodes = nodes
         self._clients: dict[int, Cluster] = {}  # by thread
-        self._may_have_rules = False
 
     def __repr__(self) -> str:
         return f"<kbroker at {self.bootstrap_servers}>"
@@ -61,14 +60,7 @@ class Server:
     @property
     def faults(self) -> Faults:
         """Rules that make the brokers answer wrongly."""
-        self._may_have_rules = True
         return Faults([node for node in self._running() if node.address], wait_until)
-
-    def clear_faults(self) -> None:
-        """Remove all rules, if there may be any."""
-        if self._may_have_rules:
-            self.faults.clear()
-            self._may_have_rules = False
 
     @property
     def requests(self) -> Requests:
@@ -210,11 +202,6 @@ class Server:
         """The offset that a group has committed for a partition, None if it has committed none."""
         found = committed_offsets(self.client, group).get((topic, partition))
         return None if found is None or found.offset < 0 else found.offset
-
-    def contents(self) -> tuple[list[str], list[str]]:
-        """`topics` and `groups`."""
-        topics = self.topics()  # looks up the brokers too
-        return topics, [group.group for group in list_groups(self.client, knows_brokers=True)]
 
     def wait_for_group(
         self, group: str, *, state: str = "Stable", members: int | None = None, timeout: float = WAIT_S

@@ -57,22 +57,40 @@ class _Starting:
     def __init__(self, start: Callable[[Path], Sequence[Running]], data_dir: Path | None) -> None:
         self._start = start
         self._given = data_dir
+        self._begun: tuple[Path, Sequence[Running]] | None = None
         self._server: Server | None = None
 
-    def __enter__(self) -> Server:
+    def begin(self) -> None:
+        """Start the nodes without waiting for them; entering the context waits. Errors: OSError."""
         directory = Path(tempfile.mkdtemp(prefix="kbroker-")) if self._given is None else self._given
-        nodes: Sequence[Running] = ()
         try:
-            nodes = self._start(directory)
+            self._begun = directory, self._start(directory)
+        except BaseException:
+            self._clean(directory)
+            raise
+
+    def give_up(self) -> None:
+        """End what `begin` has started, unless the context was entered."""
+        if self._begun is not None:
+            (directory, nodes), self._begun = self._begun, None
+            for node in nodes:
+                node.stop()
+            self._clean(directory)
+
+    def __enter__(self) -> Server:
+        if self._begun is None:
+            self.begin()
+        assert self._begun is not None, "`begin` sets it"
+        directory, nodes = self._begun
+        try:
             from kbroker.testing.servers import Server  # noqa: PLC0415  (while the nodes start)
 
             for node in nodes:
                 node.await_ready()
         except BaseException:
-            for node in nodes:
-                node.stop()
-            self._clean(directory)
+            self.give_up()
             raise
+        self._begun = None
         addresses = ",".join(node.address for node in nodes if node.address)
         self._server = Server(addresses, nodes=nodes, data_dir=directory)
         return self._server

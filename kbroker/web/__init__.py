@@ -15,5 +15,4 @@ cannot be read later are counted as they occur: durations and errors of requests
     state_page.py   the page at /, which is state.html; view.py and details.py make its data, sorting.py sorts them
     groups.py       the groups and their lag
     ports.py        the node, as the pages see it
-    document.py     docs/metrics.md, from the declarations
 """

@@ -20,9 +20,9 @@ from kbroker.replication.partition import Partition
 from kbroker.web import health, state
 from kbroker.web.groups import committed, shards
 from kbroker.web.http import Reply
+from kbroker.web.partition_tables import offsets
 from kbroker.web.ports import Observed
 from kbroker.web.sorting import STEP, Order, Sorted
-from kbroker.web.view import offsets
 
 MAX_SEGMENTS: Final = 100
 MAX_MEMBERS: Final = 100

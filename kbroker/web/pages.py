@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kbroker.web import details, exposition, health, state, state_page
+from kbroker.web.asked import Asked
 from kbroker.web.gate import Gate
 from kbroker.web.http import TEXT, HttpServer, Page, Reply
 from kbroker.web.ports import Observed
-from kbroker.web.view import Asked, Views
+from kbroker.web.view import Views
 
 
 def pages_server(node: Observed, names: Collection[str], gate: Gate | None) -> HttpServer:

@@ -20,34 +20,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
 
 from kbroker.broker import Broker
 from kbroker.coordinator.context import AnyGroup
 from kbroker.coordinator.group import Group
 from kbroker.coordinator.shard import GroupShard
 from kbroker.coordinator.transactions.state import IDLE
-from kbroker.metadata.image import NO_LEADER, Image, PartitionImage
-from kbroker.replication.partition import Partition
+from kbroker.metadata.image import Image
 from kbroker.web import health, state
+from kbroker.web.asked import ROWS, Asked
 from kbroker.web.groups import committed, groups
 from kbroker.web.health import JSON
 from kbroker.web.http import TEXT, Reply
+from kbroker.web.partition_tables import MAX_TEXT, Scan, topic_row
 from kbroker.web.ports import Observed
-from kbroker.web.sorting import STEP, Order, Page, Sorted, Steps
+from kbroker.web.sorting import STEP, Page, Sorted, Steps
 from kbroker.web.transaction_metrics import describe, transactions
 
-SORTS: Final = {
-    "partitions": ("health", "name", "size", "copylag"),
-    "topics": ("health", "name", "partitions", "size"),
-    "groups": ("health", "name", "members", "lag"),
-    "transactions": ("age", "name"),
-}
-"""What each table can be sorted by; the first one is the default."""
-ROWS: Final = {"partitions": 50, "topics": 25, "groups": 25, "transactions": 25}
 MIN_LIFE_NS: Final = 1_000_000_000
 MAX_LIFE_NS: Final = 5_000_000_000
 LIFE_FACTOR: Final = 100
@@ -59,46 +50,9 @@ STEP_NS: Final = 2_000_000
 """A step that seems to take longer was interrupted: on a busy machine the time includes that of other processes."""
 BUSY: Final = "this node makes no more views at the moment: they have taken more than 1% of its time; try again soon"
 MAX_KEPT: Final = 16
-MAX_QUERY: Final = 2_000
 NAMED: Final = 5
 """Partitions of a transaction that are named."""
-MAX_ERRORS: Final = 10
-MAX_TEXT: Final = 1_000
-"""Longer error texts are cut."""
-
-OK, REASSIGNING, TIER_ERROR, UNDER_REPLICATED, UNDER_MIN_ISR, LOG_FAILED, OFFLINE = range(7)
-TROUBLES: Final = (
-    None, "reassigning", "tier error", "under-replicated", "under min ISR", "log failed", "offline"
-)  # fmt: skip
 _STEADY = frozenset({"Stable", "Empty"})
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for the page's data."""
-
-    search: str
-    orders: tuple[Order, ...]
-
-    @classmethod
-    def parse(cls, query: str) -> Asked:
-        """Errors: ValueError"""
-        if len(query) > MAX_QUERY:
-            raise ValueError(f"the query is longer than {MAX_QUERY} characters")
-        given = dict(parse_qsl(query, max_num_fields=10))
-        orders = tuple(Order.parse(given.pop(table, allowed[0]), allowed) for table, allowed in SORTS.items())
-        search = given.pop("search", "").strip().casefold()
-        if given:
-            raise ValueError(f"unknown parameter {next(iter(given))!r}")
-        return cls(search, orders)
-
-    def order(self, table: str) -> Order:
-        """The order of a table."""
-        return self.orders[list(SORTS).index(table)]
-
-    def table(self, name: str) -> Sorted:
-        """An empty table."""
-        return Sorted(self.order(name), ROWS[name])
 
 
 class _Kept(NamedTuple):
@@ -158,10 +112,10 @@ def _view(node: Observed, asked: Asked) -> Iterator[bytes]:
     }
     yield b"{" + _members(facts)
     if image is not None:
-        found = _Scan(node, image, asked)
+        found = Scan(node, image, asked)
         yield from found.run()
         yield from _table("partitions", found.partitions, found.partition_row)
-        yield from _table("topics", found.topics, _topic_row)
+        yield from _table("topics", found.topics, topic_row)
         brokers = yield from _brokers(image, found)
         yield _members({"brokers": brokers, "totals": found.totals(), "tier": _tier(broker, found)})
         yield _members({"disk": _disk(node, found.size_bytes)})
@@ -184,185 +138,10 @@ def _table(name: str, table: Sorted, row: Any) -> Steps[None]:
     yield _members({name: {"count": page.total, "page": page.number, "page_size": ROWS[name], "rows": rows}})
 
 
-# Partitions and topics
-
-
-def trouble_of(partition: PartitionImage, held: Partition | None, min_isr: int, *, has_failed: bool) -> int:
-    """The worst trouble of a partition. `min_isr` is what the metadata say; a replica here knows it better."""
-    if partition.leader == NO_LEADER:
-        return OFFLINE
-    if has_failed:
-        return LOG_FAILED
-    in_sync, replicas = len(partition.isr), len(partition.replicas)
-    if in_sync < replicas:
-        if held is not None:
-            min_isr = held.log.config.min_insync_replicas
-        return UNDER_MIN_ISR if in_sync < min(min_isr, replicas) else UNDER_REPLICATED
-    if held is not None and held.remote is not None and held.remote.last_error:
-        return TIER_ERROR
-    return REASSIGNING if partition.adding_replicas or partition.removing_replicas else OK
-
-
-class _Topic(NamedTuple):
-    name: str
-    partitions: int
-    trouble: int
-    troubled: int
-    size: int
-    remote_size: int
-    is_tiered: bool
-
-
-@dataclass(slots=True)
-class _Scan:
-    """One pass over all partitions."""
-
-    node: Observed
-    image: Image
-    asked: Asked
-    partitions: Sorted = field(init=False)
-    topics: Sorted = field(init=False)
-    leaders: Counter[int] = field(default_factory=Counter)
-    layouts: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=Counter)
-    troubles: Counter[int] = field(default_factory=Counter)
-    errors: dict[str, list[Any]] = field(default_factory=dict)
-    size_bytes: int = 0
-    tiered: int = 0
-    remote_bytes: int = 0
-    copy_lag_bytes: int = 0
-    copy_lag_segments: int = 0
-    delete_lag_segments: int = 0
-    waits_for_quota: int = 0
-
-    def __post_init__(self) -> None:
-        self.partitions, self.topics = self.asked.table("partitions"), self.asked.table("topics")
-
-    def min_isr(self, topic: str) -> int:
-        text = self.image.topic_configs(topic).get("min.insync.replicas")
-        return self.node.settings.log.min_insync_replicas if text is None else int(text)
-
-    def run(self) -> Steps[None]:
-        broker, steps = self.node.broker, 0
-        held_partitions = {} if broker is None else broker.replicas.partitions
-        failed = {} if broker is None else broker.replicas.failed
-        by_partition, by_topic = self.asked.order("partitions").by, self.asked.order("topics").by
-        for topic in self.image.topics_by_id.values():
-            name, is_internal = topic.name, topic.name.startswith("__")
-            matches, min_isr = self.asked.search in name.casefold(), self.min_isr(topic.name)
-            worst = troubled = topic_size = topic_remote = 0
-            is_tiered = False
-            for index, partition in topic.partitions.items():
-                key = name, index
-                held = held_partitions.get(key)
-                trouble = trouble_of(partition, held, min_isr, has_failed=key in failed)
-                self.leaders[partition.leader] += 1
-                self.layouts[partition.replicas, partition.isr] += 1
-                if trouble:
-                    self.troubles[trouble] += 1
-                    worst, troubled = max(worst, trouble), troubled + 1
-                size = copy_lag = 0
-                if held is not None:
-                    size = held.log.segments.size
-                    topic_size += size
-                    if held.remote is not None:
-                        is_tiered = True
-                        topic_remote += self._note_tier(held)
-                        copy_lag = held.remote.copy_lag_bytes
-                if matches:
-                    if by_partition == "health":
-                        self.partitions.add((-trouble, is_internal, name, index))
-                    else:
-                        number = {"name": 0, "size": -size, "copylag": -copy_lag}[by_partition]
-                        self.partitions.add((number, name, index))
-                steps += 1
-                if steps % STEP == 0:
-                    yield b""
-            self.size_bytes += topic_size
-            if matches:
-                found = _Topic(name, len(topic.partitions), worst, troubled, topic_size, topic_remote, is_tiered)
-                number = {"health": -worst, "name": 0, "partitions": -found.partitions, "size": -topic_size}[by_topic]
-                self.topics.add((number, by_topic == "health" and is_internal, name, found))
-            steps += 1
-            if steps % STEP == 0:
-                yield b""
-
-    def _note_tier(self, held: Partition) -> int:
-        """Add up a tiered partition; returns its size in the tier."""
-        remote = held.remote
-        assert remote is not None
-        self.tiered += 1
-        self.remote_bytes += remote.remote_size_bytes
-        self.copy_lag_bytes += remote.copy_lag_bytes
-        self.copy_lag_segments += remote.copy_lag_segments
-        self.delete_lag_segments += remote.delete_lag_segments
-        self.waits_for_quota += remote.waits_for_quota
-        if text := remote.last_error[:MAX_TEXT]:
-            if text in self.errors:
-                self.errors[text][1] += 1
-            elif len(self.errors) < MAX_ERRORS:
-                self.errors[text] = [held.name, 1]
-        return remote.remote_size_bytes
-
-    def totals(self) -> dict[str, int]:
-        """The number of topics and of partitions, and of those with each kind of trouble."""
-        found = {"topics": len(self.image.topics_by_id), "partitions": self.leaders.total()}
-        return found | {text: self.troubles[number] for number, text in enumerate(TROUBLES) if text is not None}
-
-    def partition_row(self, key: Any) -> dict[str, Any]:
-        """The row of a partition, whose key ends with its topic and its index."""
-        topic, index = key[-2:]
-        partition, broker = self.image.partition(topic, index), self.node.broker
-        assert partition is not None
-        held = None if broker is None else broker.replicas.partitions.get((topic, index))
-        has_failed = broker is not None and (topic, index) in broker.replicas.failed
-        trouble = trouble_of(partition, held, self.min_isr(topic), has_failed=has_failed)
-        return {
-            "topic": topic,
-            "partition": index,
-            "trouble": TROUBLES[trouble],
-            "severity": trouble,
-            "leader": partition.leader,
-            "leader_epoch": partition.leader_epoch,
-            "replicas": partition.replicas,
-            "isr": partition.isr,
-            "offsets": None if held is None else offsets(held),
-            "error": "" if held is None or held.remote is None else held.remote.last_error[:MAX_TEXT],
-        }
-
-
-def offsets(held: Partition) -> dict[str, Any]:
-    """What this broker knows about its replica's offsets and sizes. Only a leader knows the last stable offset."""
-    log, remote = held.log, held.remote
-    found = {
-        "role": held.role.value,
-        "log_start": log.log_start_offset,
-        "local_start": log.local_log_start_offset,
-        "high_watermark": held.known_high_watermark,
-        "last_stable": held.last_stable_offset,
-        "log_end": log.log_end_offset,
-        "size_bytes": log.segments.size,
-        "is_tiered": remote is not None,
-    }
-    if remote is not None:
-        found |= {
-            "remote_end": remote.highest_offset_in_remote_storage,
-            "remote_size_bytes": remote.remote_size_bytes,
-            "copy_lag_segments": remote.copy_lag_segments,
-            "copy_lag_bytes": remote.copy_lag_bytes,
-            "waits_for_quota": remote.waits_for_quota,
-        }
-    return found
-
-
-def _topic_row(key: Any) -> dict[str, Any]:
-    found: _Topic = key[-1]
-    return found._asdict() | {"trouble": TROUBLES[found.trouble], "severity": found.trouble}
-
-
 # The cluster and the node
 
 
-def _brokers(image: Image, found: _Scan) -> Steps[list[dict[str, Any]]]:
+def _brokers(image: Image, found: Scan) -> Steps[list[dict[str, Any]]]:
     replicas: Counter[int] = Counter()
     lagging: Counter[int] = Counter()
     for number, ((placed, in_sync), count) in enumerate(found.layouts.items(), 1):
@@ -421,7 +200,7 @@ def _disk(node: Observed, logs_bytes: int) -> dict[str, Any]:
     }
 
 
-def _tier(broker: Broker | None, found: _Scan) -> dict[str, Any] | None:
+def _tier(broker: Broker | None, found: Scan) -> dict[str, Any] | None:
     if broker is None or (broker.tier.manager is None and not broker.tier.failure):
         return None
     rows: dict[str, Any] = {

@@ -1,8 +1,9 @@
 """The cost of the pytest plug-in: `python -m tests.bench.bench_plugin [--install]`.
 
-It prints the time of the first test with the fixture `kbroker`, set-up and clean-up included, the median of the next
-ones, and the resident memory of the session's broker at the end. With --install it also installs the checkout into an
-empty environment, and prints the time to a passed first test and the size of what was installed.
+It prints the time of the first test with the fixture `kbroker`, from the end of the collection, when the broker begins
+to start, to the end of its clean-up; the median of the next ones, set-up and clean-up included; and the resident memory
+of the session's broker at the end. With --install it also installs the checkout into an empty environment, and prints
+the time to a passed first test and the size of what was installed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class Durations:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.kib = 0
+        self.first = self._collected = 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self) -> None:
+        self._collected = time.perf_counter()
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.first = self.first or time.perf_counter() - self._collected
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         assert report.passed, report.longreprtext
@@ -56,8 +65,8 @@ def fixtures(directory: Path) -> None:
     words = ["-q", "--rootdir", str(directory), "-c", "/dev/null", "-p", "no:cacheprovider", str(file)]
     assert pytest.main(words, plugins=[found]) == 0
     # The last test stops the broker.
-    first, *others, _ = found.seconds.values()
-    print(f"{'first test':40} {first:8.3f} s    (at most 0.4)")
+    _, *others, _ = found.seconds.values()
+    print(f"{'first test':40} {found.first:8.3f} s    (at most 0.4)")
     print(f"{'next test, median':40} {median(others) * 1000:8.1f} ms   (at most 5)")
     print(f"{'resident memory of the broker':40} {found.kib / 1024:8.1f} MiB  (at most 50)")
 

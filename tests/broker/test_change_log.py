@@ -125,6 +125,6 @@ async def test_the_broker_itself_asks_for_internal_topics(
     broker: MemoryBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert broker.node.broker is not None
-    await broker.node.broker.create_automatically(["__consumer_offsets"])
+    await broker.node.broker.auto_creator.create(["__consumer_offsets"])
     (line,) = (vars(each)["kbroker_fields"] for each in caplog.records if each.getMessage() == "topic created")
     assert (line["topic"], line["client_id"]) == ("__consumer_offsets", "")

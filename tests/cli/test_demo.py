@@ -99,7 +99,7 @@ def test_on_a_terminal_there_is_a_picture(tmp_path: Path) -> None:
     while select.select([ours], [], [], 60)[0]:
         try:
             shown += os.read(ours, 1 << 16)
-        except OSError:  # a terminal that nobody has open any more
+        except OSError:  # a terminal that is no longer open
             break
     os.close(ours)
     assert process.wait(20) == 0

@@ -175,7 +175,11 @@ def test_a_java_clients_properties_are_translated(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"ssl.truststore.location": "/x.jks"}, "is of type JKS, which is not supported"),
+        ({"ssl.truststore.location": "/x.jks"}, "only PEM files, not JKS.*set ssl.truststore.type=PEM"),
+        (
+            {"ssl.keystore.location": "/x.p12", "ssl.keystore.type": "PKCS12"},
+            "only PEM files, not PKCS12.*openssl pkcs12 .*-in /x.p12 .*set ssl.keystore.type=PEM",
+        ),
         ({"sasl.jaas.config": "Krb5LoginModule required;"}, "has no username and password"),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms=soon is not a number"),
         ({"request.timeout.ms": "-1"}, "request.timeout.ms=-1 is less than 1"),

@@ -94,7 +94,7 @@ def _check_readable(batch: RecordBatch, config: LogConfig) -> None:
 
 
 def _batches() -> Iterator[bytes]:
-    some = [Record(timestamp=NOW_MS, key=b"k", value=b"v", headers=[("h", b"x"), ("n", None)])]
+    some = [Record(timestamp=NOW_MS, key=b"k", value=b"v", headers=(("h", b"x"), ("n", None)))]
     alike = [Record(timestamp=NOW_MS + number, key=None, value=b"value-%04d" % number) for number in range(20)]
     mixed = [
         Record(timestamp=NOW_MS, key=b"k" * (number % 5), value=None if number % 3 else b"v" * number)

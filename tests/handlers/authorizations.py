@@ -70,7 +70,7 @@ class Row:
         return self.codes[need] if self.codes else self.code
 
     def __str__(self) -> str:
-        return f"{self.api} v{self.version or 'newest'} {dict(self.fields)}"
+        return f"{self.api} v{'newest' if self.version is None else self.version} {dict(self.fields)}"
 
 
 def right_of(text: str) -> Right:
@@ -318,7 +318,7 @@ _SHARED = frozenset(
 
 CONTROLLER = (
     *(cluster(api, "CLUSTER_ACTION") for api in _OF_NODES),
-    cluster("DescribeCluster", "ALTER", {"endpoint_type": 2}),
+    Row("DescribeCluster", {"endpoint_type": 2}, ("CLUSTER_ACTION CLUSTER | ALTER CLUSTER",), CLUSTER_DENIED),
     *(row for row in BROKER if row.api in _SHARED),
 )
 """The checks of a controller."""

@@ -7,12 +7,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import trio
 
 from kbroker import quorum
 from kbroker.handlers import discover
 from kbroker.security.acls import StandardAuthorizer
-from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
-from kbroker.testing.memory_node import Client, MemoryBroker
+from kbroker.security.authorizing import CLUSTER_NAME, Operation, Permission, ResourceType
+from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
     batch,
     create_topic,
@@ -37,10 +38,11 @@ from tests.handlers.authorizations import (
 )
 from tests.security.acl_model import acl, by_id
 from wire.errors import ErrorCode
-from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
+from wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.types import ZERO_UUID
 
@@ -146,6 +148,18 @@ async def test_each_topic_of_a_produce_is_decided_apart(user: Client, rights: Ri
     assert ends == {name: int(name in allowed) for name in names}
 
 
+@pytest.mark.parametrize(("replica_id", "code"), [(7, 0), (-1, TOPIC_DENIED)])
+async def test_a_follower_lists_offsets_with_the_right_to_fetch(
+    user: Client, rights: Rights, replica_id: int, code: int
+) -> None:
+    await create_topic(user, ORDERS)
+    rights.grant((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME))
+    asked = ListOffsetsTopic(name=ORDERS, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-4)])
+    answer = await user.ask(ListOffsetsRequest(replica_id=replica_id, topics=[asked]), version=9)
+    assert answer.topics[0].partitions[0].error_code == code
+    assert bool(rights.denials) == bool(code)
+
+
 async def read_all(client: Client, topic: str) -> list[bytes | None]:
     return values(parts(await client.ask(fetching(topic, wanted()), version=12))[0])
 
@@ -172,6 +186,30 @@ async def test_a_replica_id_gives_a_consumer_no_right(user: Client, rights: Righ
         assert [part.error_code for part in parts(as_follower).values()] == [TOPIC_DENIED]
 
 
+async def test_a_false_follower_replaces_no_session_and_keeps_its_quotas() -> None:
+    settings = {"max.incremental.fetch.session.cache.slots": 1}
+    async with memory_broker(settings=settings) as broker:
+        broker.node.broker.authorizer = rights = Rights()
+        user = await broker.connect()
+        topic_id = await create_topic(user, ORDERS)
+        quota = {"entity": [{"entity_type": "client-id", "entity_name": None}],
+                 "ops": [{"key": "consumer_byte_rate", "value": 1.0}]}  # fmt: skip
+        asked = Row("AlterClientQuotas", {"entries": [quota]}, (), None).request(topic_id)
+        assert (await user.ask(asked)).entries[0].error_code == 0
+        rights.grant((Operation.READ, ResourceType.TOPIC, ORDERS))
+        session = (await user.ask(fetching(ORDERS, wanted(), session=(0, 0)), version=12)).session_id
+        assert session
+        for _ in range(3):
+            false = fetching(ORDERS, wanted(), session=(0, 0), replica_id=1)
+            answer = await user.ask(false, version=12)
+            assert answer.session_id == 0
+            codes = {code for code in codes_in(answer) if code}
+            assert codes <= {TOPIC_DENIED}
+        assert answer.throttle_time_ms > 0
+        again = await user.ask(fetching(ORDERS, session=(session, 1)), version=12)
+        assert again.error_code == 0
+
+
 async def test_lists_have_only_what_the_client_may_describe(user: Client, rights: Rights) -> None:
     for name in ("open", "secret"):
         await create_topic(user, name)
@@ -187,12 +225,69 @@ async def test_deletions_do_not_tell_whether_a_hidden_topic_exists(user: Client,
     topic_id = await create_topic(user, "secret")
     rights.grant()
     asked = [DeleteTopicState(name=name, topic_id=ZERO_UUID), DeleteTopicState(name=None, topic_id=topic_id)]
-    answer = await user.ask(DeleteTopicsRequest(topics=asked, topic_names=[], timeout_ms=1_000))
-    found = {(topic.name, topic.topic_id): topic.error_code for topic in answer.responses}
-    assert found == {(name, ZERO_UUID): TOPIC_DENIED, (None, topic_id): TOPIC_DENIED}
+    assert await deleted(user, *asked) == {(name, ZERO_UUID, TOPIC_DENIED), (None, topic_id, TOPIC_DENIED)}
     rights.grant((Operation.DESCRIBE, ResourceType.TOPIC, "secret"))
-    answer = await user.ask(DeleteTopicsRequest(topics=asked[1:], topic_names=[], timeout_ms=1_000))
-    assert [(topic.name, topic.error_code) for topic in answer.responses] == [("secret", TOPIC_DENIED)]
+    assert await deleted(user, *asked[1:]) == {("secret", topic_id, TOPIC_DENIED)}
+
+
+async def deleted(client: Client, *asked: DeleteTopicState) -> set[tuple[str | None, UUID, int]]:
+    """The answers to a DeleteTopics."""
+    answer = await client.ask(DeleteTopicsRequest(topics=list(asked), topic_names=[], timeout_ms=1_000))
+    return {(topic.name, topic.topic_id, topic.error_code) for topic in answer.responses}
+
+
+async def test_a_client_that_may_describe_a_topic_learns_that_it_is_unknown(user: Client, rights: Rights) -> None:
+    rights.grant((Operation.DESCRIBE, ResourceType.TOPIC, "nowhere"))
+    asked = [DeleteTopicState(name="nowhere", topic_id=ZERO_UUID), DeleteTopicState(name=None, topic_id=UUID(int=77))]
+    assert await deleted(user, *asked) == {
+        ("nowhere", ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (None, UUID(int=77), ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+
+
+async def test_a_deletion_by_id_needs_no_right_to_describe(user: Client, rights: Rights) -> None:
+    topic_id = await create_topic(user, "secret")
+    may, may_not = (
+        acl(ANYBODY, operation, "secret", permission=permission)
+        for operation, permission in ((Operation.DELETE, Permission.ALLOW), (Operation.DESCRIBE, Permission.DENY))
+    )
+    rights.update(by_id([may, may_not]))
+    by_name = DeleteTopicState(name="secret", topic_id=ZERO_UUID)
+    assert await deleted(user, by_name) == {("secret", ZERO_UUID, TOPIC_DENIED)}
+    assert await deleted(user, DeleteTopicState(name=None, topic_id=topic_id)) == {("secret", topic_id, 0)}
+
+
+async def test_a_topic_that_is_being_created_cannot_be_deleted_without_rights() -> None:
+    asked = CreateTopicsRequest(
+        topics=[CreatableTopic(name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[])],
+        timeout_ms=1_000,
+    )
+    async with memory_broker() as broker:  # a run tells the id that the next one draws too
+        await broker.connect()
+        topic_id = (await broker.node.broker.controller.ask(asked, CreateTopicsResponse)).topics[0].topic_id
+    async with memory_broker() as broker:
+        node = broker.node.broker
+        node.authorizer = rights = Rights()
+        rights.grant()
+        client = await broker.connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.controller.ask, asked, CreateTopicsResponse)
+            answers = await deleted(client, DeleteTopicState(name=None, topic_id=topic_id))
+            assert answers == {(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)}
+        assert topic_id in node.image.topics_by_id
+
+
+async def test_a_denied_transactional_produce_is_one_denial(user: Client, rights: Rights) -> None:
+    await create_topic(user, ORDERS)
+    (found,) = (await user.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[TXN]))).coordinators
+    assert found.error_code == 0
+    rights.grant((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, TXN))
+    records = batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    request = producing((ORDERS, 0, records))
+    request.transactional_id = TXN
+    answer = await user.ask(request, version=12)
+    assert answer.responses[0].partition_responses[0].error_code == TOPIC_DENIED
+    assert rights.denials == [("Produce", Operation.WRITE, ResourceType.TOPIC, ORDERS)]
 
 
 async def test_a_creation_keeps_the_settings_from_those_who_must_not_describe_them(

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -181,12 +182,18 @@ def test_x6_a_client_cannot_renegotiate(secured: Secured) -> None:
         "openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{secured.broker.port}",
         "-cert", str(secured.user), "-key", str(secured.user),
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdin is not None
-    time.sleep(0.5)
-    process.stdin.write(b"R\n")
-    process.stdin.flush()
-    out, _ = process.communicate(timeout=20)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Timer(20, process.kill)
+        late.start()
+        any(b"Verify return code" in line for line in process.stdout)  # the end of the handshake
+        process.stdin.write(b"R\n")
+        process.stdin.close()
+        out = process.stdout.read()
+        late.cancel()
     assert b"RENEGOTIATING" in out
     assert b"no renegotiation" in out
 

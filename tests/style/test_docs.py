@@ -22,9 +22,9 @@ PAGES = sorted(
 @pytest.mark.parametrize(
     ("module", "page"),
     [
-        ("kbroker.config.document", "configuration.md"),
-        ("kbroker.server.document", "apis.md"),
-        ("kbroker.web.document", "metrics.md"),
+        ("requirements.settings_page", "configuration.md"),
+        ("requirements.apis_page", "apis.md"),
+        ("requirements.metrics_page", "metrics.md"),
         ("requirements.man_page", "kbroker.1"),
     ],
 )

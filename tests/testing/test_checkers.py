@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kbroker.testing.checkers import NOTHING_ALLOWED, Allowances, check_history
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import BadHistory, Event, Function, Type, read_history
+from kbroker.testing.history import BadHistory, Event, Function, Type
 from tests.testing.perfect_run import perfect_history
 from tests.testing.planted import FAULTS, Planted
+from tests.testing.recorded_history import recorded_history
 
 SEEDS = st.integers(0, 1 << 32)
 
@@ -146,7 +147,7 @@ KAFKA_HISTORY = Path(__file__).parent / "fixtures" / "kafka-4.3.1-killed-once.js
 
 def test_k1_k2_k3_k4_accept_a_history_of_apache_kafka() -> None:
     """Recorded by compat/torture: two idempotent producers, two readers, one kill -9 of the broker in the middle."""
-    history = read_history(KAFKA_HISTORY.read_text())
+    history = recorded_history(KAFKA_HISTORY)
     assert check_history(history) == []
     acknowledged = [e for e in history if e.function is Function.SEND and e.type is Type.OK]
     assert len(acknowledged) == 350
@@ -156,7 +157,7 @@ def test_k1_k2_k3_k4_accept_a_history_of_apache_kafka() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_k1_reports_a_record_removed_from_apache_kafkas_history(seed: int) -> None:
-    history = read_history(KAFKA_HISTORY.read_text())
+    history = recorded_history(KAFKA_HISTORY)
     records = [e for e in history if e.function is Function.FINAL]
     history.remove(Draws("take out", seed).choice(records))
     assert {(finding.check, finding.kind) for finding in check_history(history)} == {("K1", "lost"), ("K4", "gap")}

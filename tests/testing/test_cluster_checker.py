@@ -10,8 +10,9 @@ import pytest
 
 from kbroker.testing.cluster_checker import METADATA, check_cluster
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import BadHistory, Event, Function, Type, read_history
+from kbroker.testing.history import BadHistory, Event, Function, Type
 from tests.testing.planted_cluster import FAULTS, History
+from tests.testing.recorded_history import recorded_history
 
 KAFKA_HISTORY = Path(__file__).parent / "fixtures" / "kafka-4.3.1-killed-controllers.jsonl"
 """Recorded by compat/cluster/storm.py on three controllers and three brokers of Apache Kafka 4.3.1; the active
@@ -21,7 +22,7 @@ controller and a leader were killed twice. Shortened to one partition, and to ev
 
 @pytest.fixture(name="history", scope="module")
 def _history() -> History:
-    return read_history(KAFKA_HISTORY.read_text())
+    return recorded_history(KAFKA_HISTORY)
 
 
 def kinds(history: History) -> set[tuple[str, str]]:

@@ -71,9 +71,7 @@ def test_a_topic(kbroker):
     kbroker.topic()
 
 def test_after(kbroker_server):
-    assert [each.api for each in kbroker_server.requests.received()] == [
-        "Metadata", "ListGroups", "CreateTopics", "Metadata", "ListGroups", "DeleteTopics"
-    ]
+    assert [each.api for each in kbroker_server.requests.received()] == ["CreateTopics"]
 
 def test_with_rules(kbroker):
     kbroker.faults.fail("Produce", "INVALID_RECORD", times=None)
@@ -83,6 +81,110 @@ def test_without_rules(kbroker):
 """,
     )
     done.assert_outcomes(passed=5)
+
+
+@pytest.mark.parametrize("flag", [[], ["--kbroker-in-process"]], ids=["process", "thread"])
+def test_what_cannot_be_deleted_fails_its_test(pytester: pytest.Pytester, flag: list[str]) -> None:
+    done = run(
+        pytester,
+        """
+def test_before(kbroker_server):
+    kbroker_server.create_topic("old")
+
+def test_a_topic(kbroker):
+    kbroker.create_topic("new")
+
+def test_nothing(kbroker):
+    assert kbroker.topics() == ["new", "old"]
+""",
+        "--kbroker-setting=delete.topic.enable=false",
+        *flag,
+    )
+    done.assert_outcomes(passed=3, errors=1)
+    done.stdout.fnmatch_lines(["*ERROR at teardown of test_a_topic*", "*not deleted after the test: topic new: *"])
+
+
+def test_groups_of_every_kind_are_deleted(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+from wire.errors import check
+from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from wire.messages.leave_group import LeaveGroupRequest
+from wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+
+def commit(kbroker, group, topic):
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="")
+    request = OffsetCommitRequest(
+        group_id=group, member_id="", topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])]
+    )
+
+    def read(answer):
+        check(answer.topics[0].partitions[0].error_code)
+
+    kbroker.client.ask_coordinator(group, request, read, at_most=8)
+
+def groups(kbroker):
+    (node,) = kbroker.nodes
+    return node.control({"contents": True})["groups"]
+
+def test_old(kbroker_server):
+    commit(kbroker_server, "old", kbroker_server.create_topic("kept"))
+
+def test_groups(kbroker):
+    commit(kbroker, "billing", "kept")
+    worker = JoinGroupRequest(
+        group_id="workers", session_timeout_ms=30_000, rebalance_timeout_ms=30_000, member_id="",
+        protocol_type="connect", protocols=[JoinGroupRequestProtocol(name="sessioned", metadata=b"")],
+    )
+    joined = []
+    kbroker.client.ask_coordinator("workers", worker, joined.append, at_most=3)
+    check(joined[-1].error_code)
+    leave = LeaveGroupRequest(group_id="workers", member_id=joined[-1].member_id)
+    kbroker.client.ask_coordinator("workers", leave, lambda _: None, at_most=2)
+    assert sorted(groups(kbroker)) == ["billing", "old", "workers"]
+
+def test_later(kbroker):
+    assert groups(kbroker) == ["old"]
+    assert kbroker.consumer_offset("billing", "kept") is None
+    assert kbroker.consumer_offset("old", "kept") == 3
+""",
+    )
+    done.assert_outcomes(passed=3)
+
+
+USED_LATER = """
+from pathlib import Path
+
+def test_before(tmp_path_factory):
+    print("began:", (tmp_path_factory.getbasetemp() / "kbroker0" / "broker-1.log").exists())
+    print("children:", Path("/proc/thread-self/children").read_text())
+    assert {passes}
+
+def test_broker(kbroker):
+    assert kbroker.nodes[0].is_running
+"""
+
+
+def test_the_broker_starts_during_the_tests_before_its_first(pytester: pytest.Pytester) -> None:
+    done = run(pytester, USED_LATER.format(passes=True), "-s")
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*began: True"])
+
+
+@pytest.mark.parametrize("arguments", [["--collect-only"], ["-kbefore"], ["--setup-plan"]], ids=str)
+def test_a_broker_that_no_test_uses_is_not_started(pytester: pytest.Pytester, arguments: list[str]) -> None:
+    base = pytester.path / "base"
+    done = run(pytester, USED_LATER.format(passes=True), f"--basetemp={base}", *arguments)
+    assert done.ret == 0
+    assert not (base / "kbroker0").exists()
+
+
+def test_a_broker_that_began_for_nothing_ends_with_pytest(pytester: pytest.Pytester) -> None:
+    done = run(pytester, USED_LATER.format(passes=False), "-s", "-x")
+    done.assert_outcomes(failed=1)
+    (pid,) = re.findall(r"children: (\d+)", str(done.stdout))
+    assert not Path("/proc", pid).exists()
 
 
 def test_a_failure_shows_the_log_and_the_state(pytester: pytest.Pytester) -> None:

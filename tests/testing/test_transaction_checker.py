@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from kbroker.testing.checkers import check_history
 from kbroker.testing.draws import Draws
 from kbroker.testing.group_checker import check_groups
-from kbroker.testing.history import BadHistory, Event, Function, Type, from_line, to_line
+from kbroker.testing.history import BadHistory, Event, Function, Type, to_line
 from kbroker.testing.transaction_checker import check_transactions, sort_transactions
 from tests.testing.perfect_transactions import ALLOWED, perfect_transactions
 from tests.testing.planted_transactions import FAULTS, Plant
+from tests.testing.recorded_history import event_of
 
 SEEDS = 40
 
@@ -119,7 +120,7 @@ def test_k5_a_circle_of_three_is_found() -> None:
 
 def test_a_transaction_line_survives_a_file() -> None:
     event = line("p", Function.SEND, Type.INVOKE, "k", value="v", transaction="t")
-    assert from_line(to_line(event)) == event
+    assert event_of(to_line(event)) == event
     assert '"txn":"t"' in to_line(event)
 
 

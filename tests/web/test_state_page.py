@@ -21,9 +21,10 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.net_ports import Listener
 from kbroker.runtime.turns import Turns
 from kbroker.testing.servers import Server
+from kbroker.web.asked import Asked
 from kbroker.web.serving import serving_pages
 from kbroker.web.sorting import STEP
-from kbroker.web.view import BURST_NS, MAX_AGE_NS, Asked, Views
+from kbroker.web.view import BURST_NS, MAX_AGE_NS, Views
 from tests.web.chromium import Chromium
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

@@ -10,18 +10,10 @@ import pytest
 from trio.testing import MockClock
 
 from kbroker.metadata.image import PartitionImage
+from kbroker.web.asked import Asked
+from kbroker.web.partition_tables import OFFLINE, OK, REASSIGNING, UNDER_MIN_ISR, UNDER_REPLICATED, trouble_of
 from kbroker.web.sorting import Order, Sorted
-from kbroker.web.view import (
-    MAX_KEPT,
-    OFFLINE,
-    OK,
-    REASSIGNING,
-    UNDER_MIN_ISR,
-    UNDER_REPLICATED,
-    Asked,
-    Views,
-    trouble_of,
-)
+from kbroker.web.view import MAX_KEPT, Views
 from tests.handlers.test_consumer_group_heartbeat import join as join_consumer_group
 from tests.handlers.transactions import add_partitions, init
 from tests.web.asking import Browser, get

@@ -75,8 +75,12 @@ func group(ctx context.Context, given parameters) (any, error) {
 
 // transact copies Count records in transactions of a group, and aborts some of them at random.
 func transact(ctx context.Context, given parameters) (any, error) {
+	secured, err := given.Security.options()
+	if err != nil {
+		return nil, err
+	}
 	session, err := kgo.NewGroupTransactSession(append(
-		given.options(),
+		append(given.options(), secured...),
 		kgo.SeedBrokers(given.Servers),
 		kgo.TransactionalID(given.ID+"-copier"),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),

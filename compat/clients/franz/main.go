@@ -24,6 +24,7 @@ type parameters struct {
 	Count     int    // records to write, or to read
 	Seed      int64
 	Isolation string
+	Security  security
 }
 
 var jobs = map[string]func(context.Context, parameters) (any, error){
@@ -65,7 +66,11 @@ func fail(err error) {
 
 // connect makes a client that is closed by the caller.
 func (given parameters) connect(more ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(given.Servers)}, more...)...)
+	secured, err := given.Security.options()
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(append(append(secured, kgo.SeedBrokers(given.Servers)), more...)...)
 }
 
 // one polls once; the records are in the order of each partition.

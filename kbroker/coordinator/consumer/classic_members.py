@@ -41,7 +41,7 @@ MEMBER_ID_REQUIRED_VERSION = 4
 
 
 def join(context: Context, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller) -> JoinGroupResponse:
-    """Add or move a classic member. The answer waits for nobody: each member has its own pace."""
+    """Add or move a classic member. The answer does not wait for other members: each has its own pace."""
     if not migrating.allows_classic_members(context):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the migration of groups is disabled")
     group_id, instance_id = group.group_id, request.group_instance_id

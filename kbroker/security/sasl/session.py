@@ -22,6 +22,11 @@ from kbroker.security.sasl.server import SaslServer
 from wire.errors import ErrorCode
 
 MIN_REAUTHENTICATION_MS: Final = 1_000
+_FAILURE_TEXTS: Final = {
+    "PLAIN": "Authentication failed: Invalid username or password",
+    "OAUTHBEARER": '{"status":"invalid_token"}',
+}
+"""What Apache Kafka tells a client that logs in with wrong credentials."""
 
 
 class State(Enum):
@@ -70,10 +75,11 @@ class SaslSession:
 
     @property
     def failure_text(self) -> str:
-        """What the client is told, whatever the reason is."""
+        """What the client is told: one text for each mechanism, whatever the reason is."""
+        if not self._authenticated_by and self._mechanism in _FAILURE_TEXTS:
+            return _FAILURE_TEXTS[self._mechanism]
         what = "re-authentication" if self._authenticated_by else "authentication"
-        mechanism = self._mechanism
-        return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {mechanism}"
+        return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._mechanism}"
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
         """The client chooses a mechanism."""

@@ -118,7 +118,7 @@ class Run:
         self.check_clients(group)
 
     def check_clients(self, group: ConsumerGroup) -> None:
-        """A client uses only partitions that nobody else may use."""
+        """A client uses only partitions that no other client may use."""
         users: dict[tuple[str, int], str] = {}
         for member in self.members:
             since_ms = self.world.now_ms - self.last_beat.get(member.member_id, 0)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from kbroker.config.catalogue import BROKER, TOPIC
-from kbroker.config.document import document
 from kbroker.config.settings import Effect
+from requirements.settings_page import document
 from tests.config.oracle import recorded
-
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-
-
-def test_the_page_is_generated_from_the_declarations() -> None:
-    assert PAGE.read_text() == document(), "run: python -m kbroker.config.document > docs/configuration.md"
 
 
 def test_the_page_has_every_key_that_is_not_internal() -> None:

@@ -1,4 +1,4 @@
-"""Generates docs/apis.md from the handlers: `python -m kbroker.server.document > docs/apis.md`."""
+"""Generates docs/apis.md from the handlers: `python -m requirements.apis_page > docs/apis.md`."""
 
 from __future__ import annotations
 

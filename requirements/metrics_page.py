@@ -1,4 +1,4 @@
-"""Generates docs/metrics.md from the declarations: `python -m kbroker.web.document > docs/metrics.md`."""
+"""Generates docs/metrics.md from the declarations: `python -m requirements.metrics_page > docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.web.metrics import DECLARED
 _HEAD = """\
 # Pages about a running node
 
-Written by `python -m kbroker.web.document`; do not edit.
+Written by `make docs`; do not edit.
 
 `kbroker serve --http 127.0.0.1:9644` (or the setting `kbroker.http.listener`) serves these pages; by default they are
 off. By default they need no password: bind them to a private address, or protect them with a token and TLS, see

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the declarations: `python -m kbroker.config.document > docs/configuration.md`."""
+"""Writes docs/configuration.md from the declarations: `python -m requirements.settings_page`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.config.values import to_text
 _INTRODUCTION = """\
 # Settings
 
-Written by `python -m kbroker.config.document`; do not edit.
+Written by `make docs`; do not edit.
 
 kbroker has Apache Kafka's settings under Kafka's names. Its own settings begin with `kbroker.`. The broker takes a
 value from the first of these sources that has the key:

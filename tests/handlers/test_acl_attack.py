@@ -1,0 +1,99 @@
+"""A client that may not describe a topic learns its name from no API: not by ids, groups, transactions or lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from kbroker.security.authorizing import Operation, ResourceType
+from kbroker.testing.memory_node import Client, MemoryBroker
+from tests.handlers.asking import create_topic
+from tests.handlers.authorizations import BROKER, GROUP, ORDERS, TXN, OrdersId, Right, Row
+from tests.handlers.groups import commit, find
+from tests.handlers.test_authorization import Rights
+from tests.handlers.transactions import add_partitions, init
+from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+HIDDEN = "hidden-topic"
+ID = {"topic_id": OrdersId}
+"""The id of HIDDEN: the requests of the table are built with it."""
+
+_FETCHED = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+BROAD = (
+    Row("Metadata", {"topics": []}, (), None, version=0),
+    *(Row("Metadata", {"topics": None, "allow_auto_topic_creation": False}, (), None, version=at) for at in (4, 13)),
+    Row("DescribeTopicPartitions", {"topics": []}, (), None),
+    Row("DescribeTopicPartitions", {"topics": [], "response_partition_limit": 1,
+                                    "cursor": {"topic_name": "a", "partition_index": 0}}, (), None),
+    *(Row("OffsetFetch", {"groups": [{"group_id": GROUP, "topics": None}]}, (), None, version=at) for at in (8, 9, 10)),
+    Row("OffsetFetch", {"group_id": GROUP, "topics": None}, (), None, version=2),
+    Row("OffsetFetch", {"groups": [{"group_id": GROUP, "topics": [{**ID, "partition_indexes": [0, 9]}]}]}, (), None),
+    Row("OffsetCommit", {"group_id": GROUP, "topics": [{**ID, "partitions": [{
+        "partition_index": 9, "committed_offset": 1, "committed_metadata": ""}]}]}, (), None),
+    Row("DescribeTransactions", {"transactional_ids": [TXN]}, (), None),
+    Row("ListTransactions", {"transactional_id_pattern": ".*"}, (), None),
+    Row("ConsumerGroupDescribe", {"group_ids": [GROUP]}, (), None),
+    Row("DescribeGroups", {"groups": [GROUP]}, (), None),
+    Row("DeleteTopics", {"topics": [{"name": None, **ID}], "timeout_ms": 1_000}, (), None),
+    *(Row("Fetch", {"replica_id": replica, "min_bytes": 0, "max_bytes": 1 << 20, "topics": [
+        {**ID, "partitions": _FETCHED}]}, (), None, version=13) for replica in (-3, -2, -1, 1)),
+    Row("Fetch", {"replica_state": {"replica_id": 1, "replica_epoch": -1}, "min_bytes": 0, "max_bytes": 1 << 20,
+                  "topics": [{**ID, "partitions": _FETCHED}]}, (), None),
+)  # fmt: skip
+"""Requests that name nothing, or only ids."""
+
+
+def every_right_but_those_on_hidden() -> Iterator[Right]:
+    """All rights on the resources of the table, except those on the cluster that show all topics by their nature."""
+    yield Operation.ALL, ResourceType.TOPIC, ORDERS
+    yield Operation.ALL, ResourceType.TOPIC, "fresh"
+    yield Operation.ALL, ResourceType.GROUP, "*"
+    yield Operation.ALL, ResourceType.TRANSACTIONAL_ID, "*"
+    for operation in (Operation.CREATE, Operation.IDEMPOTENT_WRITE):
+        yield operation, ResourceType.CLUSTER, "kafka-cluster"
+
+
+@pytest.fixture
+def rights(broker: MemoryBroker) -> Rights:
+    """An authorizer that allows everything at first."""
+    made = broker.node.broker.authorizer = Rights()
+    return made
+
+
+async def heartbeat(client: Client, group: str, member: str, **fields: object) -> ConsumerGroupHeartbeatResponse:
+    """Join a consumer group."""
+    values = {"rebalance_timeout_ms": 30_000, "topic_partitions": [], **fields}
+    request = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=0, **values)  # type: ignore[arg-type]
+    answer: ConsumerGroupHeartbeatResponse = await client.ask(request)
+    assert answer.error_code == 0, answer
+    return answer
+
+
+async def make_state(client: Client) -> UUID:
+    """A topic that everything of the cluster refers to: a group, its offsets, and an open transaction."""
+    for name in (ORDERS, HIDDEN):
+        topic_id = await create_topic(client, name)
+    await find(client, GROUP)
+    assert await commit(client, {(HIDDEN, 0): 1}, group_id=GROUP) == {(HIDDEN, 0): 0}
+    joined = await heartbeat(client, GROUP, "member", subscribed_topic_names=[HIDDEN])
+    assert joined.assignment.topic_partitions[0].topic_id == topic_id
+    producer_id, epoch = await init(client, TXN)
+    assert await add_partitions(client, TXN, producer_id, epoch, (HIDDEN, 0)) == {(HIDDEN, 0): 0}
+    return topic_id
+
+
+@pytest.mark.parametrize("given", [[], list(every_right_but_those_on_hidden())], ids=["nothing", "the rest"])
+async def test_no_api_names_a_topic_that_the_client_may_not_describe(
+    broker: MemoryBroker, rights: Rights, given: list[Right]
+) -> None:
+    user = await broker.connect()
+    topic_id = await make_state(user)
+    for row in (*BROAD, *BROKER):
+        rights.grant(*given)
+        answer = await user.ask(row.request(topic_id, topic_id), version=row.version)
+        assert HIDDEN not in repr(answer), f"{row}: {answer}"
+    rights.grant_all()
+    told = {row.api for row in BROAD if HIDDEN in repr(await user.ask(row.request(topic_id), version=row.version))}
+    assert told >= {"Metadata", "OffsetFetch", "ConsumerGroupDescribe", "DeleteTopics"}  # the requests can tell it
