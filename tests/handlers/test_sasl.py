@@ -319,7 +319,7 @@ async def test_a_signed_token_logs_in_until_it_expires(tmp_path: Path) -> None:
     async with memory_broker(disk, settings=settings) as broker:
         client = await log_in_with(broker)
         assert (await client.ask(MetadataRequest(topics=[]))).brokers
-        with pytest.raises(ConnectionError, match="Authentication failed"):
+        with pytest.raises(ConnectionError, match="invalid_token"):
             await log_in_with(broker, aud="other")
         await trio.sleep(61)
         with pytest.raises(ConnectionClosed):

@@ -38,6 +38,7 @@ from wire.stored.metadata import UserScramCredentialRecord
 
 JAAS = 'listener.name.plaintext.plain.sasl.jaas.config=PlainLoginModule required user_al="sesame" user_bo="x";'
 SETTINGS = (JAAS, "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512")
+SESSIONS = "listener.name.plaintext.plain.connections.max.reauth.ms=60000"
 RIGHT, WRONG = b"\0al\0sesame", b"\0al\0guess"
 LOGIN_HANDLERS = {**HANDLERS, **{one.api_key: one for one in (sasl_handshake, sasl_authenticate)}}
 VERSIONS = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -305,7 +306,7 @@ async def test_an_expired_session_ends_and_may_log_in_again_before(autojump_cloc
     ("mechanism", "token"), [("PLAIN", b"\0bo\0x"), ("PLAIN", WRONG), ("SCRAM-SHA-256", b"n,,n=al,r=x")]
 )
 async def test_a_session_keeps_principal_and_mechanism(autojump_clock: MockClock, mechanism: str, token: bytes) -> None:
-    async with login_server() as rig:
+    async with login_server(SESSIONS) as rig:
         client = await logged_in(rig)
         await trio.sleep(1)
         assert (await choose(client, mechanism)).error_code == 0
@@ -316,7 +317,7 @@ async def test_a_session_keeps_principal_and_mechanism(autojump_clock: MockClock
 
 
 async def test_a_client_logs_in_again_at_most_once_a_second(autojump_clock: MockClock) -> None:
-    async with login_server() as rig:
+    async with login_server(SESSIONS) as rig:
         client = await logged_in(rig)
         assert (await choose(client)).error_code == 0
         assert (await authenticate(client, RIGHT)).error_code == 0
@@ -326,8 +327,18 @@ async def test_a_client_logs_in_again_at_most_once_a_second(autojump_clock: Mock
         assert await beats(client)
 
 
-async def test_requests_during_a_new_login_end_the_connection(autojump_clock: MockClock) -> None:
+async def test_a_session_without_end_takes_no_new_login(autojump_clock: MockClock) -> None:
+    """As in Kafka, which then handles SaslHandshake as any other request."""
     async with login_server() as rig:
+        client = await logged_in(rig)
+        await trio.sleep(1)
+        assert (await choose(client)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert (await authenticate(client, WRONG)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert await beats(client)
+
+
+async def test_requests_during_a_new_login_end_the_connection(autojump_clock: MockClock) -> None:
+    async with login_server(SESSIONS) as rig:
         client = await logged_in(rig)
         await trio.sleep(1)
         await choose(client)

@@ -37,6 +37,7 @@ MAX_ITERATIONS: Final = 16_384
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 """The alphabet of the salts of Kafka's tools."""
 
+_AS_TEXT: Final = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in range(256))
 _SAMPLE: Final = 1_000
 _MAX_FORMS: Final = 8
 _NAME: Final = r"(?:[^=,\0]|=2C|=3D)+"
@@ -183,15 +184,15 @@ class ScramUsers:
         stored = None if image is None else image.broker_configs(None).get(SCRAM_SECRET)
         secret = self._store.own_secret if stored is None else stored.encode()
         seed = hmac.digest(secret, f"{mechanism.name}\0{user}".encode(), "sha512")
-        size, iterations, is_text = max(
-            self._forms_in(records).get(mechanism.number, (_DEFAULT_FORM,)),
-            key=lambda form: hashlib.sha256(seed + repr(form).encode()).digest(),
-        )
-        salt = hashlib.shake_256(seed).digest(size)
-        if is_text:
-            salt = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in salt)
+        forms = self._forms_in(records).get(mechanism.number, [_DEFAULT_FORM])
+        form = forms[0]
+        if len(forms) > 1:
+            form = max(forms, key=lambda each: hashlib.sha256(seed + repr(each).encode()).digest())
+        salt = hashlib.shake_256(seed).digest(form.salt_size)
+        if form.is_text:
+            salt = salt.translate(_AS_TEXT)
         key = seed[: mechanism.size]
-        return Credential(salt, key, key, iterations)
+        return Credential(salt, key, key, form.iterations)
 
     def _forms_in(self, records: Mapping[tuple[str, int], Any]) -> dict[int, list[_Form]]:
         """The forms of the first credentials by mechanism. The order of the records is the same on all nodes."""
@@ -284,7 +285,7 @@ class ScramExchange:
         signature = mechanism.sign(credential.stored_key, signed)
         if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has a wrong size")
-        key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        key = (int.from_bytes(proof, "big") ^ int.from_bytes(signature, "big")).to_bytes(mechanism.size, "big")
         is_right = hmac.compare_digest(mechanism.digest(key), credential.stored_key)
         answer = mechanism.sign(credential.server_key, signed)
         if not is_right or not self._is_known:

@@ -2,7 +2,7 @@
 
     HANDSHAKE   the client may ask for versions, and then chooses a mechanism
     TOKENS      tokens of the mechanism; in SaslAuthenticate, or as they are after version 0 of SaslHandshake
-    COMPLETE    requests; a SaslHandshake starts a re-authentication
+    COMPLETE    requests; if the session ends some time, a SaslHandshake starts a re-authentication
     FAILED      nothing more: the connection closes after its last answer
 
 A re-authentication keeps mechanism and principal. An expired session may still re-authenticate; any other request
@@ -85,6 +85,8 @@ class SaslSession:
         """The client chooses a mechanism."""
         now_ms = self.server.env.now_ms()
         if self.state is State.COMPLETE:
+            if self._expires_ms is None:
+                return ErrorCode.ILLEGAL_SASL_STATE
             if self._began_ms is not None and now_ms - self._began_ms < MIN_REAUTHENTICATION_MS:
                 return ErrorCode.ILLEGAL_SASL_STATE
             self._began_ms = now_ms
