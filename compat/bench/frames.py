@@ -6,7 +6,8 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from compat.oracle.batches import Batch, Item
 from compat.oracle.schema import decode_response, encode_request
@@ -80,3 +81,20 @@ def batch_starts(records: bytes) -> list[int]:
         starts.append(position)
         position += 12 + struct.unpack_from(">i", records, position + 8)[0]
     return starts
+
+
+def rate(act: Callable[[], object], seconds: float, *, clients: int) -> float:
+    """How often a second `clients` threads together repeat an action."""
+
+    def repeat() -> int:
+        count = 0
+        while time.perf_counter() < end:
+            act()
+            count += 1
+        return count
+
+    began = time.perf_counter()
+    end = began + seconds
+    with ThreadPoolExecutor(clients) as pool:
+        count = sum(one.result() for one in [pool.submit(repeat) for _ in range(clients)])
+    return count / (time.perf_counter() - began)

@@ -14,12 +14,11 @@ import os
 import socket
 import struct
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from compat.bench.frames import rate
 from compat.bench.rivals import Rival
 from compat.brokers import KbrokerProcess, free_port
 from compat.kafka import KafkaNode
@@ -134,19 +133,7 @@ def log_in(mechanism: ScramMechanism, port: int) -> None:
 
 def logins(mechanism: ScramMechanism, port: int, seconds: float) -> float:
     """Logins a second on CLIENTS connections at once."""
-
-    def repeat() -> int:
-        count = 0
-        while time.perf_counter() < end:
-            log_in(mechanism, port)
-            count += 1
-        return count
-
-    began = time.perf_counter()
-    end = began + seconds
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        count = sum(one.result() for one in [pool.submit(repeat) for _ in range(CLIENTS)])
-    return count / (time.perf_counter() - began)
+    return rate(lambda: log_in(mechanism, port), seconds, clients=CLIENTS)
 
 
 def main() -> None:

@@ -14,11 +14,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compat.authority import make_authority
-from compat.bench.frames import batch_of_now, batch_of_size, check_produced, fetch_frame, produce_frame, receive
+from compat.bench.frames import batch_of_now, batch_of_size, check_produced, fetch_frame, produce_frame, rate, receive
 from compat.bench.rivals import Rival
 from compat.brokers import KbrokerProcess, free_port
 from compat.kafka import KafkaNode
@@ -75,19 +74,7 @@ def connect(context: ssl.SSLContext, port: int) -> ssl.SSLSocket:
 
 def handshakes(context: ssl.SSLContext, port: int, seconds: float) -> float:
     """Full handshakes a second on CLIENTS connections at once."""
-
-    def repeat() -> int:
-        count = 0
-        while time.perf_counter() < end:
-            connect(context, port).close()
-            count += 1
-        return count
-
-    began = time.perf_counter()
-    end = began + seconds
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        count = sum(one.result() for one in [pool.submit(repeat) for _ in range(CLIENTS)])
-    return count / (time.perf_counter() - began)
+    return rate(lambda: connect(context, port).close(), seconds, clients=CLIENTS)
 
 
 def produce_us(connection: ssl.SSLSocket, topic: str, count: int) -> float:

@@ -30,8 +30,8 @@ class Difference:
     why: str
     what: frozenset[str] = frozenset()
     apis: frozenset[str] = frozenset()
-    theirs: str = ""
-    ours: str = ""
+    theirs: str = "reply"
+    ours: str = "close"
 
     def covers(self, one: Hostile, theirs: str, ours: str) -> bool:
         """Whether it explains these two classes."""
@@ -47,34 +47,24 @@ ACCEPTED: tuple[Difference, ...] = (
     Difference(
         "Kafka replaces bytes that are not UTF-8 by U+FFFD, so two names become one; kbroker refuses",
         what=frozenset({"text that is not UTF-8"}),
-        theirs="reply",
-        ours="close",
     ),
     Difference(
         "Kafka takes any negative length as null; in its clients only -1 is",
         what=frozenset({"a client id of -2 bytes", "a length of -2"}),
-        theirs="reply",
-        ours="close",
     ),
     Difference(
         "a compact length of 2^32-1 is a negative number in Java, and counts as null",
         what=frozenset({"a huge length"}),
-        theirs="reply",
-        ours="close",
     ),
     Difference(
         "Kafka ignores the size of a tagged field that it knows, and reads on behind the field's own end",
         what=frozenset({"a length of two bytes for one", "an unknown tag"}),
         apis=frozenset({"Fetch"}),
-        theirs="reply",
-        ours="close",
     ),
     Difference(
         "the string then ends in a byte of the epoch, which is not UTF-8",
         what=frozenset({"a length of one more"}),
         apis=frozenset({"OffsetFetch"}),
-        theirs="reply",
-        ours="close",
     ),
     Difference(
         "the time-out is then one of the bytes behind, and Kafka's controller has no time at all",
@@ -86,8 +76,6 @@ ACCEPTED: tuple[Difference, ...] = (
     Difference(
         "tags have to ascend (KIP-482), and 2^32-1 of them are not none; Kafka does not check either",
         what=frozenset({"a tag twice", "tags in descending order", "2^32-1 tags"}),
-        theirs="reply",
-        ours="close",
     ),
 )
 

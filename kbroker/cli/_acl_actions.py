@@ -80,18 +80,7 @@ def _remove(client: Cluster, options: argparse.Namespace) -> None:
         names = [f"{one.resource_type}:{one.resource_name} {_entry_line(one)}" for one in found]
         confirm(f"Remove these {len(found)} ACLs?", names, is_agreed=options.yes)
     if found:
-        asked = [
-            DeleteAclsFilter(
-                resource_type_filter=one.resource_type,
-                resource_name_filter=one.name,
-                pattern_type_filter=one.pattern_type,
-                principal_filter=one.principal,
-                host_filter=one.host,
-                operation=one.operation,
-                permission_type=one.permission,
-            )
-            for one in filters
-        ]
+        asked = [one.asking(DeleteAclsFilter) for one in filters]
         for result in client.ask(DeleteAclsRequest(filters=asked)).filter_results:
             _check(result.error_code, result.error_message)
             for each in result.matching_acls:
@@ -106,17 +95,7 @@ def _list(client: Cluster, options: argparse.Namespace) -> None:
 def _find(client: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
     found: dict[Acl, None] = {}
     for one in filters:
-        answer = client.ask(
-            DescribeAclsRequest(
-                resource_type_filter=one.resource_type,
-                resource_name_filter=one.name,
-                pattern_type_filter=one.pattern_type,
-                principal_filter=one.principal,
-                host_filter=one.host,
-                operation=one.operation,
-                permission_type=one.permission,
-            )
-        )
+        answer = client.ask(one.asking(DescribeAclsRequest))
         _check(answer.error_code, answer.error_message)
         for resource in answer.resources:
             found |= dict.fromkeys(_shown(resource, resource.pattern_type, acl) for acl in resource.acls)

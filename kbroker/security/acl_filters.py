@@ -6,7 +6,7 @@ Source  AclBindingFilter, AclControlManager.validateNewAcl, AclApis of Apache Ka
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kbroker.security.acls import ANY_NAME
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
@@ -17,6 +17,8 @@ from wire.messages.describe_acls import DescribeAclsRequest
 from wire.stored.metadata import AccessControlEntryRecord
 
 ANY = 1
+
+Asked = TypeVar("Asked", DescribeAclsRequest, DeleteAclsFilter)
 
 
 class AclFilter(NamedTuple):
@@ -44,6 +46,18 @@ class AclFilter(NamedTuple):
             asked.host_filter,
             asked.operation,
             asked.permission_type,
+        )
+
+    def asking(self, kind: type[Asked]) -> Asked:
+        """The filter as a request, or as a part of one."""
+        return kind(
+            resource_type_filter=self.resource_type,
+            resource_name_filter=self.name,
+            pattern_type_filter=self.pattern_type,
+            principal_filter=self.principal,
+            host_filter=self.host,
+            operation=self.operation,
+            permission_type=self.permission,
         )
 
     def validate(self) -> None:

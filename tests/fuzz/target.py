@@ -30,7 +30,7 @@ class Target:
     """
 
     name: str
-    run: Callable[[bytes], None]
+    run: Callable[[bytes], object]
     seeds: Callable[[], Iterable[bytes]]
     max_bytes: int = 2048
     cpu_ms: float = 50.0
@@ -83,7 +83,7 @@ def _resident_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def executed_lines(run: Callable[[bytes], None], data: bytes) -> int:
+def executed_lines(run: Callable[[bytes], object], data: bytes) -> int:
     """The number of lines of Python that a run executes: the same in every run, on every machine."""
     count = 0
 
@@ -101,7 +101,7 @@ def executed_lines(run: Callable[[bytes], None], data: bytes) -> int:
     return count
 
 
-def covered_lines(run: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
+def covered_lines(run: Callable[[bytes], object], data: bytes) -> set[tuple[str, int]]:
     """The (file, line) pairs outside of this folder that a run executes; failures of the run do not matter."""
     lines: set[tuple[str, int]] = set()
 
@@ -123,7 +123,7 @@ def covered_lines(run: Callable[[bytes], None], data: bytes) -> set[tuple[str, i
     return lines
 
 
-def allocated_bytes(run: Callable[[bytes], None], data: bytes) -> int:
+def allocated_bytes(run: Callable[[bytes], object], data: bytes) -> int:
     """The peak of the memory that Python allocates in a run."""
     tracemalloc.start()
     try:

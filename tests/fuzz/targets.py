@@ -13,7 +13,15 @@ INSTRUMENTED = {
     "stored": ["wire", "kbroker.coordinator", "kbroker.controller", "kbroker.tiered"],
     "files": ["kbroker.storage", "kbroker.tiered", "kbroker.controller"],
     "logins": ["kbroker.security", "kbroker.config.sasl"],
-    "node": ["wire", "h11", "kbroker.server", "kbroker.handlers", "kbroker.web", "kbroker.coordinator"],
+    "node": [
+        "wire",
+        "h11",
+        "kbroker.server",
+        "kbroker.security",
+        "kbroker.handlers",
+        "kbroker.web",
+        "kbroker.coordinator",
+    ],
 }
 MODULES = {
     "frames": "messages",
@@ -26,6 +34,7 @@ MODULES = {
     "files": "files",
     "sasl": "logins",
     "broker": "node",
+    "login": "node",
     "pages": "node",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuzz.node import log_in
 from tests.fuzz.target import Target, allocated_bytes, executed_lines, inputs, kept
 from tests.fuzz.targets import MODULES, find
 
@@ -30,3 +31,10 @@ def test_work_and_memory_are_in_proportion_to_the_input(target: Target) -> None:
         lines, allocated = executed_lines(target.run, data), allocated_bytes(target.run, data)
         assert lines <= target.lines[0] + target.lines[1] * len(data), data.hex()
         assert allocated <= target.allocated[0] + target.allocated[1] * len(data), data.hex()
+
+
+def test_a_login_with_the_password_reaches_the_broker() -> None:
+    """Or else no input of the target could."""
+    served = [log_in(data) for data in find("login").seeds()]
+    assert served[:3] == [1, 0, 1]
+    assert sum(served) == 2
