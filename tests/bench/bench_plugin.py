@@ -1,9 +1,9 @@
 """The cost of the pytest plug-in: `python -m tests.bench.bench_plugin [--install]`.
 
-It prints the time of the first test with the fixture `kbroker`, from the end of the collection, when the broker begins to
-start, to the end of its clean-up; the median of the next ones, set-up and clean-up included; and the resident memory of
-the session's broker at the end. With --install it also installs the checkout into an
-empty environment, and prints the time to a passed first test and the size of what was installed.
+It prints the time of the first test with the fixture `kbroker`, from the end of the collection, when the broker begins
+to start, to the end of its clean-up; the median of the next ones, set-up and clean-up included; and the resident memory
+of the session's broker at the end. With --install it also installs the checkout into an empty environment, and prints
+the time to a passed first test and the size of what was installed.
 """
 
 from __future__ import annotations
