@@ -13,7 +13,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.controller.port import Sender
-from kbroker.coordinator.context import Caller
+from kbroker.coordinator.caller import Caller
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode, KafkaError, code_of
