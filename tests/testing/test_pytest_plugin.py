@@ -153,6 +153,32 @@ def test_later(kbroker):
     done.assert_outcomes(passed=3)
 
 
+def test_a_cluster_in_place_of_the_session_s_broker_is_emptied(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+import pytest
+from kbroker.testing import brokers
+
+@pytest.fixture(scope="session")
+def kbroker_server():
+    with brokers(2) as servers:
+        yield servers
+"""
+    )
+    done = run(
+        pytester,
+        """
+def test_before(kbroker):
+    produce(kbroker, kbroker.create_topic("same-name"), 2)
+
+def test_later(kbroker):
+    assert kbroker.topics() == []
+    assert kbroker.records(kbroker.create_topic("same-name")) == []
+""",
+    )
+    done.assert_outcomes(passed=2)
+
+
 USED_LATER = """
 from pathlib import Path
 
