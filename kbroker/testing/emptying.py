@@ -22,6 +22,7 @@ from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 
 CLIENT_ID: Final = "kbroker-testing"
+_BY_NAME: Final = 5  # the last version of DeleteTopics that has only names; a controller in another process gets it
 _TIMEOUT_MS: Final = 30_000
 _LOADED_S: Final = 10
 _LOOK_S: Final = 0.002
@@ -58,7 +59,7 @@ async def empty(broker: Broker, keep: Mapping[str, list[str]]) -> list[str]:
     if topics:
         ids = {name: broker.image.topics_by_name[name].id for name in topics}
         request = DeleteTopicsRequest(topic_names=topics, timeout_ms=_TIMEOUT_MS)
-        answer = await broker.controller.ask(request, DeleteTopicsResponse)
+        answer = await broker.controller.ask(request, DeleteTopicsResponse, version=_BY_NAME)
         failed += [
             f"topic {each.name}: {each.error_message or code_of(each.error_code).name}"
             for each in answer.responses
