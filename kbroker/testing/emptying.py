@@ -19,10 +19,10 @@ from kbroker.metadata.names import is_internal
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from wire.types import ZERO_UUID
 
 CLIENT_ID: Final = "kbroker-testing"
-_BY_NAME: Final = 5  # the last version of DeleteTopics that has only names; a controller in another process gets it
 _TIMEOUT_MS: Final = 30_000
 _LOADED_S: Final = 10
 _LOOK_S: Final = 0.002
@@ -58,8 +58,10 @@ async def empty(broker: Broker, keep: Mapping[str, list[str]]) -> list[str]:
     failed: list[str] = []
     if topics:
         ids = {name: broker.image.topics_by_name[name].id for name in topics}
-        request = DeleteTopicsRequest(topic_names=topics, timeout_ms=_TIMEOUT_MS)
-        answer = await broker.controller.ask(request, DeleteTopicsResponse, version=_BY_NAME)
+        # In the form of the newest version, in which a controller in another process gets it.
+        named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in topics]
+        request = DeleteTopicsRequest(topics=named, timeout_ms=_TIMEOUT_MS)
+        answer = await broker.controller.ask(request, DeleteTopicsResponse)
         failed += [
             f"topic {each.name}: {each.error_message or code_of(each.error_code).name}"
             for each in answer.responses
