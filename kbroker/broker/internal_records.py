@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.coordinator.common.ports import partition_for
-from kbroker.coordinator.records import decode_record
 from kbroker.metadata.names import GROUP_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kbroker.storage.validation import MAX_RECORD_ERRORS, RecordError, RecordsRefused
 from wire.errors import ErrorCode, Malformed
@@ -47,6 +46,8 @@ def check_of(topic: str, partition: int, partition_count: int) -> Check | None:
 
 
 def _group_partition(record: Record, partition_count: int) -> int | None:
+    from kbroker.coordinator.records import decode_record  # noqa: PLC0415  (few clients write here)
+
     stored = decode_record(_key_of(record), record.value)
     return None if stored is None else partition_for(stored.key_message.group, partition_count)
 

@@ -116,6 +116,7 @@ def serve(options: argparse.Namespace) -> int:
     gc.disable()  # imports create 40,000 lasting objects and little garbage; collecting would take 15 ms
     from kbroker.config.container import read_container  # noqa: PLC0415  (--help must not import the broker)
     from kbroker.config.values import ConfigError  # noqa: PLC0415
+    from kbroker.coordinator import shard  # noqa: F401, PLC0415  (the first group must not wait for its import)
     from kbroker.node import NodeFailed, run_node  # noqa: PLC0415
 
     if options.listen:

@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.offsets import require_commit, require_fetch
-from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.offsets import CommittedOffset
 from kbroker.coordinator.records import NO_EXPIRY, OffsetRecord, offset_tombstone

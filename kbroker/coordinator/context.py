@@ -25,7 +25,6 @@ from kbroker.coordinator.refusals import in_version, join_error, sync_error
 from kbroker.coordinator.timers import Timer, Timers, nothing
 from kbroker.coordinator.unserved import UnservedGroups
 from kbroker.metadata.image import Image
-from kbroker.metadata.principal import ANONYMOUS, Principal
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupResponse
 from wire.messages.sync_group import SyncGroupResponse
@@ -35,20 +34,6 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 
 
 AnyGroup = Group | ConsumerGroup
-
-
-class Caller(NamedTuple):
-    """The sender of a request.
-
-    Shape   client_id is "" if the client sent none; client_host is a slash and the address, as Kafka formats it
-    Note    may_describe tells which topics it may know of; None if it may know of all
-    """
-
-    client_id: str = ""
-    client_host: str = ""
-    api_version: int = 0
-    principal: Principal = ANONYMOUS
-    may_describe: Callable[[str], bool] | None = None
 
 
 class Write(NamedTuple):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer.group import CONSUMER, ConsumerGroup
 from kbroker.coordinator.consumer.group import STATES as CONSUMER_GROUP_STATES
-from kbroker.coordinator.context import AnyGroup, Caller, Context
+from kbroker.coordinator.context import AnyGroup, Context
 from kbroker.coordinator.expiry import tombstones
 from kbroker.coordinator.group import DEAD, STABLE, GroupState
 from kbroker.coordinator.records import offset_tombstone

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from kbroker.config.groups import GroupSettings
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.led import State
 from kbroker.coordinator.common.ports import Logs, Producer, Wait
 from kbroker.coordinator.common.runtime import CoordinatorRuntime, Kind
-from kbroker.coordinator.context import Caller
 from kbroker.coordinator.refusals import refuse
-from kbroker.coordinator.shard import GroupShard
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
 from kbroker.metadata.names import GROUP_METADATA_TOPIC
@@ -34,6 +33,9 @@ from wire.messages.leave_group import LeaveGroupRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.sync_group import SyncGroupRequest
 from wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.shard import GroupShard
 
 TARGET_WAIT_MS: Final = 1_000
 
@@ -82,6 +84,8 @@ class GroupCoordinator:
         self.led = self.runtime.led
 
     def _new_shard(self, partition_count: int) -> GroupShard:
+        from kbroker.coordinator.shard import GroupShard  # noqa: PLC0415  (`kbroker serve` has imported it)
+
         pending_bytes = self.settings.kbroker_group_max_pending_member_bytes // partition_count
         return GroupShard(self.settings, new_uuid=self._env.new_uuid, max_pending_bytes=pending_bytes)
 

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.consumer import classic_members
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.records import group_tombstones
-from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Caller, Context
+from kbroker.coordinator.context import NEW_MEMBER_JOIN_TIMEOUT_MS, Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from kbroker.coordinator.member import Member, protocols_of
 from kbroker.coordinator.refusals import join_error, sync_error

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer import classic_members
 from kbroker.coordinator.consumer.group import ConsumerGroup
-from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

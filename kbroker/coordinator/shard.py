@@ -26,6 +26,7 @@ from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
 from kbroker.coordinator import describing, expiry, rebalance
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch, txn_offset_commit
 from kbroker.coordinator.common.ports import Decide, Decided, Job, Parked
 from kbroker.coordinator.consumer.describing import describe_consumer_group
@@ -35,7 +36,7 @@ from kbroker.coordinator.consumer.heartbeat import consumer_group_heartbeat
 from kbroker.coordinator.consumer.records import ConsumerRecord, decode_consumer_record
 from kbroker.coordinator.consumer.replaying import replay as replay_consumer_record
 from kbroker.coordinator.consumer.timing import start_group
-from kbroker.coordinator.context import Caller, Context, Counts, Write
+from kbroker.coordinator.context import Context, Counts, Write
 from kbroker.coordinator.describing import delete_groups
 from kbroker.coordinator.group import Group
 from kbroker.coordinator.joining import join_group

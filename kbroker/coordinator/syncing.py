@@ -6,10 +6,11 @@ Source: GroupMetadataManager.classicGroupSync of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Parked
 from kbroker.coordinator.consumer import classic_members
 from kbroker.coordinator.consumer.group import ConsumerGroup
-from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.context import Context
 from kbroker.coordinator.group import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Group
 from kbroker.coordinator.member import EMPTY_ASSIGNMENT, Member
 from kbroker.coordinator.refusals import sync_error

@@ -35,7 +35,7 @@ import trio
 from kbroker.broker.change_log import ChangeLog
 from kbroker.broker.remote_fetching import Room
 from kbroker.controller.port import Sender
-from kbroker.coordinator.context import Caller
+from kbroker.coordinator.caller import Caller
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.net_ports import Stream
 from kbroker.runtime.purgatory import Purgatory

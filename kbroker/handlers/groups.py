@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
-from kbroker.coordinator.describing import GROUP_TYPES, STATES
 from kbroker.handlers import Context, handles
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
@@ -22,7 +21,6 @@ from wire.refusals import refused
 
 FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5  # of SyncGroup
 FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3  # of DescribeGroups
-STATES_IN_LOWER_CASE = {state.lower() for state in STATES}
 
 
 @handles(JoinGroupRequest, versions="0-9")
@@ -129,11 +127,16 @@ async def list_groups(request: ListGroupsRequest, broker: Broker, context: Conte
     """List the groups of all shards that pass the filters and that the client may describe; fail while a shard is
     loading.
     """
-    # Reduce the filters once: a request may have many thousands of names that match no state or type.
-    states = {state.lower().strip() for state in request.states_filter} & STATES_IN_LOWER_CASE
-    types = {name.lower().strip() for name in request.types_filter} & GROUP_TYPES
-    if (request.states_filter and not states) or (request.types_filter and not types):
-        return ListGroupsResponse(groups=[])
+    states: set[str] = set()
+    types: set[str] = set()
+    if request.states_filter or request.types_filter:
+        from kbroker.coordinator.describing import GROUP_TYPES, STATES  # noqa: PLC0415  (slow import)
+
+        # Reduce the filters once: a request may have many thousands of names that match no state or type.
+        states = {state.lower().strip() for state in request.states_filter} & {state.lower() for state in STATES}
+        types = {name.lower().strip() for name in request.types_filter} & GROUP_TYPES
+        if (request.states_filter and not states) or (request.types_filter and not types):
+            return ListGroupsResponse(groups=[])
     groups: list[ListedGroup] = []
     for shard in list(broker.groups.shards()):
         if broker.turns.due():

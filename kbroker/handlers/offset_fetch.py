@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import in_portions
 from kbroker.coordinator.common.led import LedPartition
-from kbroker.coordinator.shard import GroupShard
 from kbroker.handlers import Context, handles
 from kbroker.metadata.image import Image
 from kbroker.security.authorizing import Operation, ResourceType
@@ -33,6 +32,9 @@ from wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from wire.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.shard import GroupShard
 
 PORTION = 100
 FIRST_VERSION_WITH_TOP_LEVEL_ERROR = 2

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 from kbroker.broker import Broker
-from kbroker.coordinator.consumer.regexes import require_valid
 from kbroker.coordinator.transactions.describing import STATES, describe, describe_failure, listed
 from kbroker.coordinator.transactions.transaction_coordinator import FIRST_VERSION_OF_BROKERS
 from kbroker.coordinator.transactions.transitions import Add, End
@@ -166,6 +165,8 @@ async def list_transactions(
     """
     pattern, matches = request.transactional_id_pattern, None
     if pattern:
+        from kbroker.coordinator.consumer.regexes import require_valid  # noqa: PLC0415  (slow import)
+
         matches = require_valid(pattern, "TransactionalIdPattern").fullmatch
     names = set(request.state_filters)
     states = {state for name, state in STATES.items() if name in names} if names else None

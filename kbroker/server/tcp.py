@@ -254,7 +254,8 @@ class Server:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        self._departures.unpark_all()
+        if self._departures:  # an idle lot costs a twentieth of a close
+            self._departures.unpark_all()
 
     async def _close_stuck_connections(self) -> None:
         while True:

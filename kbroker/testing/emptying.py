@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
+from uuid import UUID
 
 import trio
 
 from kbroker.broker import Broker
 from kbroker.controller.port import Sender
-from kbroker.coordinator.context import Caller
+from kbroker.coordinator.caller import Caller
 from kbroker.metadata.names import is_internal
 from kbroker.runtime.purgatory import Purgatory
 from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.delete_groups import DeleteGroupsRequest
-from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from wire.types import ZERO_UUID
 
 CLIENT_ID: Final = "kbroker-testing"
 _TIMEOUT_MS: Final = 30_000
@@ -51,10 +53,14 @@ async def empty(broker: Broker, keep: Mapping[str, list[str]]) -> list[str]:
     Errors  KafkaError if the controller or the groups cannot be asked
     """
     found = await contents(broker)
-    topics, groups = ([name for name in found[kind] if name not in set(keep[kind])] for kind in ("topics", "groups"))
-    failed = []
+    old_topics, old_groups = set(keep["topics"]), set(keep["groups"])
+    topics = [name for name in found["topics"] if name not in old_topics]
+    failed: list[str] = []
     if topics:
-        request = DeleteTopicsRequest(topic_names=topics, timeout_ms=_TIMEOUT_MS)
+        ids = {name: broker.image.topics_by_name[name].id for name in topics}
+        # In the form of the newest version, in which a controller in another process gets it.
+        named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in topics]
+        request = DeleteTopicsRequest(topics=named, timeout_ms=_TIMEOUT_MS)
         answer = await broker.controller.ask(request, DeleteTopicsResponse)
         failed += [
             f"topic {each.name}: {each.error_message or code_of(each.error_code).name}"
@@ -62,7 +68,9 @@ async def empty(broker: Broker, keep: Mapping[str, list[str]]) -> list[str]:
             if each.error_code not in _GONE
         ]
         await _log(broker, request, answer)
-    for group in groups:
+        gone = (each.name for each in answer.responses if each.error_code in _GONE)
+        await _unknown(broker, [ids[name] for name in gone if name is not None])
+    for group in (group for group in found["groups"] if group not in old_groups):
         request_of_group = DeleteGroupsRequest(groups_names=[group])
         deleted: Any = await broker.groups.ask(group, request_of_group, _CALLER, wait=_wait)
         code = code_of(deleted.results[0].error_code)
@@ -70,6 +78,14 @@ async def empty(broker: Broker, keep: Mapping[str, list[str]]) -> list[str]:
             failed.append(f"group {group}: {code.name}")
         await _log(broker, request_of_group, deleted)
     return failed
+
+
+async def _unknown(broker: Broker, topics: list[UUID]) -> None:
+    """Wait until the broker has heard that topics are deleted, which a controller in another process knows before."""
+    for _ in range(round(_LOADED_S / _LOOK_S)):
+        if not any(topic in broker.image.topics_by_id for topic in topics):
+            return
+        await trio.sleep(_LOOK_S)
 
 
 async def _log(broker: Broker, request: object, answer: object) -> None:

@@ -183,13 +183,9 @@ def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
         yield view
         kbroker_server.delete_topics([name for name in kbroker_server.topics() if name.startswith(view.prefix)])
         return
-    (node,) = kbroker_server.nodes
-    before = node.control({"contents": True})
-    if "failed" in before:
-        raise RuntimeError(f"kbroker: the broker cannot be asked what it holds: {before['failed'][0]}")
+    before = kbroker_server.contents()
     yield view
-    if failed := node.control({"empty": before})["failed"]:
-        raise RuntimeError(f"kbroker: not deleted after the test: {'; '.join(failed)}")
+    kbroker_server.empty(keep=before)
 
 
 @pytest.fixture(scope="session")

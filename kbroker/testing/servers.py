@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, get_ident
@@ -21,7 +21,11 @@ from kbroker.metadata.names import is_internal
 from kbroker.runtime.clocks import RealClocks
 from kbroker.testing.control import Clock, Faults, Requests
 from kbroker.testing.starting import Running
-from wire.errors import ErrorCode, KafkaError, check
+from wire.codec import decode, encode
+from wire.errors import ErrorCode, KafkaError, Malformed, check
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from wire.messages.metadata import MetadataRequest, MetadataResponse
+from wire.schema import schema_of
 
 TAIL_LINES: Final = 100
 WAIT_S: Final = 30.0
@@ -233,6 +237,33 @@ class Server:
                 raise TimeoutError(f"waited {timeout:g} s for {wanted()}")
             self.client.wait(_LOOK_MS * 4)
 
+    # --- clean-up -----------------------------------------------------------------------------------------------------
+
+    def contents(self) -> dict[str, list[str]]:
+        """The topics that are not internal, and the groups of any kind. Errors: RuntimeError."""
+        found: dict[str, list[str]] = {"topics": [], "groups": []}
+        for node in self._brokers():
+            answer = node.control({"contents": True})
+            if "failed" in answer:
+                raise RuntimeError(f"the broker cannot be asked what it holds: {answer['failed'][0]}")
+            for kind in found:
+                found[kind] += answer[kind]
+        return found
+
+    def empty(self, *, keep: Mapping[str, list[str]]) -> None:
+        """Remove all rules, and delete the topics and groups that are not in `keep`; groups with members remain.
+
+        Errors: RuntimeError if something cannot be deleted
+        """
+        if failed := [each for node in self._brokers() for each in node.control({"empty": keep})["failed"]]:
+            raise RuntimeError(f"not deleted after the test: {'; '.join(failed)}")
+
+    def _brokers(self) -> list[Running]:
+        found = [node for node in self._running() if node.address]
+        if not found:
+            raise RuntimeError("the broker does not run")
+        return found
+
     # --- what to show when a test fails -------------------------------------------------------------------------------
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
@@ -251,6 +282,19 @@ class Server:
                 finally:
                     connection.close()
         return ""
+
+
+def prepare() -> None:
+    """Generate what encodes and decodes the messages of every test. It costs 5 ms, while the broker still starts."""
+    topic = CreatableTopic(name="", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    for request, response in (
+        (MetadataRequest(topics=None), MetadataResponse),
+        (CreateTopicsRequest(topics=[topic], timeout_ms=0), CreateTopicsResponse),
+    ):
+        newest = schema_of(response).versions.highest
+        encode(request, newest)
+        with suppress(Malformed):  # no bytes are enough to have the parser
+            decode(response, newest, b"")
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:

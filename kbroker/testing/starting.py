@@ -83,8 +83,9 @@ class _Starting:
         assert self._begun is not None, "`begin` sets it"
         directory, nodes = self._begun
         try:
-            from kbroker.testing.servers import Server  # noqa: PLC0415  (while the nodes start)
+            from kbroker.testing.servers import Server, prepare  # noqa: PLC0415  (while the nodes start)
 
+            prepare()
             for node in nodes:
                 node.await_ready()
         except BaseException:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Parked
-from kbroker.coordinator.context import Caller
 from kbroker.coordinator.group import Group, GroupState
 from kbroker.coordinator.shard import GroupOutcome, GroupShard
 from kbroker.testing.history import Event, Function, Type

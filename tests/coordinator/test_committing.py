@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.context import Caller
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.offsets import Offsets
 from kbroker.metadata.image import Image, TopicImage
 from tests.coordinator.world import GROUP, SESSION_MS, WALL_START_MS, World, subscription

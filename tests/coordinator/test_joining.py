@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Parked
-from kbroker.coordinator.context import Caller
 from tests.coordinator.world import GROUP, MAX_PENDING_BYTES, REBALANCE_MS, SESSION_MS, World, subscription
 from wire.errors import ErrorCode
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse

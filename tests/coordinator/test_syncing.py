@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Parked
-from kbroker.coordinator.context import Caller
 from tests.coordinator.world import GROUP, REBALANCE_MS, SESSION_MS, World
 from wire.errors import ErrorCode
 from wire.messages.heartbeat import HeartbeatRequest

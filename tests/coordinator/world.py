@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.config.groups import GroupSettings
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.common.ports import Job, Parked, Producer
-from kbroker.coordinator.context import Caller
 from kbroker.coordinator.shard import GroupOutcome, GroupShard
 from kbroker.metadata.image import Image
 from wire.codec import encode

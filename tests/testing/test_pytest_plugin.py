@@ -153,6 +153,35 @@ def test_later(kbroker):
     done.assert_outcomes(passed=3)
 
 
+def test_a_cluster_in_place_of_the_session_s_broker_is_emptied(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+import pytest
+from kbroker.testing import brokers
+
+@pytest.fixture(scope="session")
+def kbroker_server():
+    with brokers(2) as servers:
+        yield servers
+"""
+    )
+    done = run(
+        pytester,
+        """
+from kbroker.testing.servers import wait_until
+
+def test_before(kbroker):
+    produce(kbroker, kbroker.create_topic("same-name"), 2)
+
+def test_later(kbroker):
+    # A broker that had not heard of the topic yet may hear of it after the others have heard of its end.
+    assert wait_until(lambda: kbroker.topics() == [], 30)
+    assert kbroker.records(kbroker.create_topic("same-name")) == []
+""",
+    )
+    done.assert_outcomes(passed=2)
+
+
 USED_LATER = """
 from pathlib import Path
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer import fencing, migrating, regexes, timing
 from kbroker.coordinator.consumer.group import CONSUMER, ConsumerGroup, partitions_of
 from kbroker.coordinator.consumer.heartbeat import (
@@ -25,7 +26,7 @@ from kbroker.coordinator.consumer.heartbeat import (
 from kbroker.coordinator.consumer.member import UNRELEASED, UNREVOKED, ConsumerMember
 from kbroker.coordinator.consumer.reconciling import Goal
 from kbroker.coordinator.consumer.targets import update_target
-from kbroker.coordinator.context import Caller, Context, Write
+from kbroker.coordinator.context import Context, Write
 from kbroker.coordinator.member import protocols_of
 from kbroker.coordinator.refusals import join_error
 from kbroker.metadata.image import Image

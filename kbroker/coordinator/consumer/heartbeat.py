@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from typing import Final, TypeVar
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer import fencing, migrating, regexes, timing
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.member import (
@@ -22,7 +23,7 @@ from kbroker.coordinator.consumer.reconciling import Goal, reconciled
 from kbroker.coordinator.consumer.records import assignment_record, member_record, member_tombstones, target_record
 from kbroker.coordinator.consumer.subscribing import Change, compare_topics, topic_ids
 from kbroker.coordinator.consumer.targets import update_target
-from kbroker.coordinator.context import Caller, Context
+from kbroker.coordinator.context import Context
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.consumer_group_heartbeat import (
     Assignment,

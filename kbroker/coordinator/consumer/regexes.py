@@ -22,11 +22,12 @@ from functools import cache, lru_cache, partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer.group import UNRESOLVED, ConsumerGroup, ResolvedRegex, drop
 from kbroker.coordinator.consumer.member import ConsumerMember
 from kbroker.coordinator.consumer.records import epoch_record, regex_record
 from kbroker.coordinator.consumer.subscribing import metadata_hash, subscriptions_after
-from kbroker.coordinator.context import Caller, Context, Write
+from kbroker.coordinator.context import Context, Write
 from kbroker.coordinator.timers import nothing
 from kbroker.metadata.image import Image
 from wire.errors import ErrorCode, KafkaError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer.group import ConsumerGroup
-from kbroker.coordinator.context import Caller
 from kbroker.metadata.image import Image
 from kbroker.metadata.parts import PartitionImage, TopicImage
 from tests.coordinator.world import GROUP, World

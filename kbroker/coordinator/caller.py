@@ -1,0 +1,22 @@
+"""The sender of a request, as the group coordinator sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kbroker.metadata.principal import ANONYMOUS, Principal
+
+
+class Caller(NamedTuple):
+    """The sender of a request.
+
+    Shape   client_id is "" if the client sent none; client_host is a slash and the address, as Kafka formats it
+    Note    may_describe tells which topics it may know of; None if it may know of all
+    """
+
+    client_id: str = ""
+    client_host: str = ""
+    api_version: int = 0
+    principal: Principal = ANONYMOUS
+    may_describe: Callable[[str], bool] | None = None
