@@ -285,7 +285,7 @@ def main() -> int:
                 brokers=options.brokers.split(","), recorder=recorder, load=load,
             )  # fmt: skip
         if options.out is not None:
-            options.out.write_text(recorder.file.getvalue())
+            options.out.write_text(recorder.text())
         for finding in findings[:20]:
             print(finding)
         took = time.monotonic() - began

@@ -170,7 +170,7 @@ def main() -> int:
     finally:
         broker.kill()
         history = directory / "history.jsonl"
-        history.write_text(recorder.file.getvalue())
+        history.write_text(recorder.text())
     for finding in findings[:50]:
         print(finding)
     print(

@@ -14,14 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kbroker.testing.draws import Draws
-from kbroker.testing.history import Event, Function, Type, read_history, value_of, write_event
+from kbroker.testing.history import Event, Function, Type, to_line, value_of
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 READ_BACK_TIMEOUT_S = 60.0
@@ -52,8 +51,8 @@ class Plan:
 class Recorder:
     """Records events as they happen, and counts them. Threads may share it."""
 
-    def __init__(self, file: StringIO | None = None) -> None:
-        self.file = StringIO() if file is None else file
+    def __init__(self) -> None:
+        self._events: list[Event] = []
         self.counts: dict[tuple[Function, Type], int] = {}
         self.complaints: list[str] = []  # of clients that had to give up, which a correct broker never causes
         self._began = time.monotonic()
@@ -77,13 +76,18 @@ class Recorder:
                 epoch=epoch,
                 error=error,
             )
-            write_event(self.file, event)
+            self._events.append(event)
 
     def acknowledged(self) -> int:
         return self.counts.get((Function.SEND, Type.OK), 0)
 
     def history(self) -> list[Event]:
-        return read_history(self.file.getvalue())
+        with self._lock:
+            return list(self._events)
+
+    def text(self) -> str:
+        """The history as lines of JSON."""
+        return "".join(to_line(event) + "\n" for event in self.history())
 
 
 class LoadProducer:

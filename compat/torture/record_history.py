@@ -50,7 +50,7 @@ def main() -> int:
     create_topic(options.bootstrap_server, plan)
     run_load(options.bootstrap_server, plan, recorder, disturb=disturb)
     read_back(options.bootstrap_server, plan, recorder)
-    options.out.write_text(recorder.file.getvalue())
+    options.out.write_text(recorder.text())
     findings = check_history(recorder.history())
     for finding in findings[:50]:
         print(finding)
