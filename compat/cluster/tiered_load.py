@@ -82,7 +82,9 @@ def local_start(cluster: ProcessCluster, broker: int) -> int:
 
 
 def reassign(cluster: ProcessCluster, place: Path, replicas: list[int], *, topic: str = TOPIC) -> None:
-    """Move partition 0 of a topic."""
+    """Move partition 0 of a topic, as soon as all running brokers know it."""
+    running = [number for number, node in cluster.brokers.items() if node.is_running]
+    until(lambda: all(cluster.leader(topic, ask=number) >= 0 for number in running), patience_s=PATIENCE_S)
     plan = place / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": replicas}]}))
     servers = ("--bootstrap-server", cluster.bootstrap_servers)
