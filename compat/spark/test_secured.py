@@ -93,5 +93,5 @@ def test_a_wrong_password_and_a_foreign_authority_are_named(
         spark.read.format("kbroker").options(**given).load().collect()
     with pytest.raises(PySparkException) as raised:
         spark.read.format("kbroker").options(**with_pkcs12(broker, written), subscribe=TOPIC).load().collect()
-    assert "is of type PKCS12, which is not supported; use a PEM file" in str(raised.value)
+    assert "clients read only PEM files, not PKCS12" in str(raised.value)
     assert STORE_PASSWORD not in str(raised.value)

@@ -148,7 +148,7 @@ def _store(key: str, location: str, properties: Mapping[str, str]) -> dict[str, 
     kind = properties.get(type_key, "JKS").upper()
     if kind != "PEM":
         raise ConfigError(
-            f"{key}: kbroker's commands read only PEM files, not {kind}. Convert it (PKCS12: openssl pkcs12 -nodes -in "
+            f"{key}: kbroker's clients read only PEM files, not {kind}. Convert it (PKCS12: openssl pkcs12 -nodes -in "
             f"{location} -out client.pem; JKS: first to PKCS12 with keytool -importkeystore), and set {type_key}=PEM"
         )
     return {"ssl_cafile": location} if "trust" in key else {"ssl_certfile": location, "ssl_keyfile": location}
