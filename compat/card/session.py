@@ -180,10 +180,19 @@ class Session:
         while True:
             answer = exchange(self.address, deadline, "FindCoordinator", version, request)
             if answer["ErrorCode"] == ErrorCode.NONE:
-                return bool(answer["NodeId"] == self.node)
-            if answer["ErrorCode"] not in _LOADING:
+                if answer["NodeId"] != self.node:
+                    return False
+                if kind != GROUP or not self._is_loading(name, deadline):
+                    return True
+            elif answer["ErrorCode"] not in _LOADING:
                 raise Failed(f"FindCoordinator is answered with {code_name(answer['ErrorCode'])}")
             pause(deadline, "no coordinator is available")
+
+    def _is_loading(self, group: str, deadline: Deadline) -> bool:
+        """Whether the coordinator of a new group still reads what it stores."""
+        beat = {"GroupId": group, "GenerationId": 0, "MemberId": "not-a-member"}
+        answer = exchange(self.address, deadline, "Heartbeat", self.newest("Heartbeat", 2), beat)
+        return answer["ErrorCode"] in _LOADING
 
     def clean(self) -> list[str]:
         """Delete what the card made; returns what could not be deleted, and why."""

@@ -64,10 +64,10 @@ async def test_a_full_disk_refuses_records(cluster: MemoryCluster, autojump_cloc
     for node in cluster.brokers:
         node.disk.fill()
     with pytest.raises(KafkaError) as caught:
-        await cluster.produce("orders", b"a" * 1_000)
+        await cluster.produce("orders", b"a" * 10_000)  # more than what a broker keeps in reserve for its metadata
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     cluster.heal()
-    assert await cluster.produce("orders", b"a" * 1_000) == [0]
+    assert await cluster.produce("orders", b"a" * 10_000) == [0]
 
 
 async def test_committed_offsets_outlive_their_coordinator(cluster: MemoryCluster, autojump_clock: MockClock) -> None:

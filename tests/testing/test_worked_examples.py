@@ -50,7 +50,7 @@ def run_tests(directory: Path, *names: str) -> subprocess.CompletedProcess[str]:
 def test_the_examples_pass(examples: Path) -> None:
     done = run_tests(examples)
     assert done.returncode == 0, done.stdout
-    assert "8 passed" in done.stdout
+    assert "18 passed" in done.stdout
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
