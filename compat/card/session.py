@@ -192,7 +192,7 @@ class Session:
         """Whether the coordinator of a new group still reads what it stores."""
         beat = {"GroupId": group, "GenerationId": 0, "MemberId": "not-a-member"}
         answer = exchange(self.address, deadline, "Heartbeat", self.newest("Heartbeat", 2), beat)
-        return answer["ErrorCode"] in _LOADING
+        return bool(answer["ErrorCode"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def clean(self) -> list[str]:
         """Delete what the card made; returns what could not be deleted, and why."""
