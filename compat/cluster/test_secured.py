@@ -27,7 +27,7 @@ SCRAM_512 = ScramMechanism.SCRAM_SHA_512
 
 
 class Shop:
-    """A transactional producer and a consumer group of a user who has just the rights for them."""
+    """A transactional producer and a consumer group, as a user who has only the rights that they need."""
 
     def __init__(self, cluster: SecuredCluster) -> None:
         self._cluster = cluster
