@@ -133,8 +133,8 @@ async def apply_retention(
 async def apply_retention_once(env: TaskEnv, partitions: Partitions, log: Log, clock: CautiousClock) -> None:
     """Apply retention once to one log. Errors: KAFKA_STORAGE_ERROR.
 
-    Appends wait only while segments are removed from the log, which touches no file. Before that, the timestamps that
-    the decision needs are read into memory; after it, the files are renamed.
+    Appends wait only while segments are removed from the log, which writes at most the leader epochs. Before that, the
+    timestamps that the decision needs are read into memory; after it, the files are renamed.
     """
     if log.may_need_retention:
         async with partitions.kept(log):

@@ -222,9 +222,11 @@ class SegmentedLog(LogView):
         assert len(doomed) < len(segments)
         assert doomed == segments[: len(doomed)]
         start_offset = segments[len(doomed)].base_offset
-        if self.producers.producers:
-            with self.disk_errors():
+        with self.disk_errors():
+            if self.producers.producers:
                 self.files.sync_snapshot(start_offset)
+            if plan.is_copied and self.leader_epochs.needs_writing(start_offset):
+                self._write_epochs_of_remote_segments()
         # Raise the offsets first, so that no reader looks for the segments.
         self.local_log_start_offset = max(self.local_log_start_offset, start_offset)
         if not plan.is_copied:
@@ -243,6 +245,18 @@ class SegmentedLog(LogView):
             below_offset=start_offset,
             reasons=", ".join(dict.fromkeys(named.get(reason, reason) for reason in plan.reasons)),
         )
+
+    def _write_epochs_of_remote_segments(self) -> None:
+        """Make the leader epochs durable before local segments are removed whose records are then only in the tier.
+
+        A leader has written them before it copied the segments, but a follower may not have flushed since. A full disk
+        must not prevent the removal, which frees space; then the epochs are written by the next flush.
+        """
+        try:
+            self.files.write_epochs()
+        except OSError as error:
+            if not lacks_space(error):
+                raise
 
     def remove_retired(self, now_ms: int) -> None:
         """Rename the files of retired segments; `unlink_doomed` removes them after file.delete.delay.ms.

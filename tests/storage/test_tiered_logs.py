@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -255,6 +256,31 @@ def test_rebuilt_epochs_keep_those_of_remote_only_segments() -> None:
     file.pwrite(b"0\n2\n0 0\n1 5\n", 0)  # an older checkpoint; only the batches have the newer epochs
     again = tiered(opened(disk))
     assert again.leader_epochs.entries == [(0, 0), (1, 5), (2, 12), (3, 15)]
+
+
+@pytest.mark.parametrize("loss", [Loss.PROCESS_DEATH, Loss.ONLY_SYNCED])
+def test_the_epochs_of_remote_only_segments_are_durable_before_local_retention_removes_them(loss: Loss) -> None:
+    """A follower may remove what its leader has copied before its own first flush (seed 131 of the small plans)."""
+    disk = SimulatedDisk()
+    log = tiered(opened(disk))
+    for epoch in range(4):
+        log.assign_epoch(epoch)
+        fill(log, 5, leader_epoch=epoch)
+    log.apply_retention(RetentionPlan((0, 4, 8), is_copied=True), now_ms=0, timestamp_ms=0)
+    again = tiered(opened(disk.crash(loss)))
+    assert again.leader_epochs.entries[:3] == [(0, 0), (1, 5), (2, 10)]
+
+
+def test_local_retention_frees_space_although_the_epochs_cannot_be_written() -> None:
+    disk = SimulatedDisk()
+    log = tiered(opened(disk))
+    log.assign_epoch(0)
+    fill(log, 14)
+    disk.fail("rename", "*checkpoint*", error=errno.ENOSPC)
+    log.apply_retention(RetentionPlan((0, 4, 8), is_copied=True), now_ms=0, timestamp_ms=0)
+    assert bases(log) == [12]
+    log.flush()
+    assert tiered(opened(disk.crash(Loss.ONLY_SYNCED))).leader_epochs.entries == [(0, 0)]
 
 
 def test_older_epochs_are_added_before_the_first_if_they_fit() -> None:
