@@ -189,6 +189,12 @@ class LeaderProgress:
                 found = min(found, follower.log_start_offset)
         return found
 
+    @property
+    def isr_log_start_offset(self) -> int:
+        """The smallest log start offset of the other in-sync replicas; log_end_offset if there are none."""
+        starts = [state.log_start_offset for follower_id, state in self.followers.items() if follower_id in self.isr]
+        return min(starts, default=self.log_end_offset)
+
     def _assign(self, replicas: Iterable[int]) -> None:
         self.replicas = tuple(replicas)
         known = self.followers

@@ -157,6 +157,14 @@ class PartitionState:
         return self._known_high_watermark if self.progress is None else self.progress.high_watermark
 
     @property
+    def common_log_start_offset(self) -> int:
+        """The log start offset that all in-sync replicas have reached, so that no next leader reads from before it.
+        On a follower its own.
+        """
+        own = self.log.log_start_offset
+        return own if self.progress is None else min(own, self.progress.isr_log_start_offset)
+
+    @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
         return self.role is Role.LEADER

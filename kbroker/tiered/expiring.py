@@ -1,6 +1,7 @@
 """Deletes segments from the tier.
 
     log_start_offset   rises first and is made durable; waiters are woken: no reader is sent to a segment being deleted
+    in-sync replicas   must have reached it too: the next leader would otherwise look for what was deleted
     DELETE_STARTED     is durable, so the deletion will be finished in any case
     the objects        may be gone already: deleting is repeated until it succeeds once
     DELETE_FINISHED    nothing of the segment is left
@@ -111,7 +112,8 @@ async def expire(tools: TierTools, held: Held) -> None:
     elif any(one.reason in (ExpiryReason.LOG_START, ExpiryReason.EPOCHS) for one in plan.doomed):
         # Something else raised it; make it durable, so that a crash does not reset it.
         await tools.partitions.write_log_starts()
-    expired = [one for one in plan.doomed if one.metadata.state is FINISHED]
+    doomed = [one for one in plan.doomed if _may_go(one, held)]
+    expired = [one for one in doomed if one.metadata.state is FINISHED]
     if expired:
         logger.info(
             "segments will be deleted from the tier",
@@ -127,14 +129,15 @@ async def expire(tools: TierTools, held: Held) -> None:
         remote.delete_lag_bytes = max(0, remote.delete_lag_bytes - one.segment_size_in_bytes)
         remote.delete_lag_segments = max(0, remote.delete_lag_segments - 1)
 
-    doomed = [one.metadata for one in plan.doomed if _may_go(one, held)]
-    await delete_segments(tools, remote.counters, doomed, stuck=held.stuck, on_deleted=note_deleted)
+    segments = [one.metadata for one in doomed]
+    await delete_segments(tools, remote.counters, segments, stuck=held.stuck, on_deleted=note_deleted)
 
 
 def _may_go(one: DoomedSegment, held: Held) -> bool:
-    """Whether no reader can reach the segment: the log start offset may not pass the high watermark."""
-    log_start_offset = held.partition.log.log_start_offset
-    return one.metadata.state is not FINISHED or one.metadata.end_offset < log_start_offset
+    """Whether no reader can reach the segment, here or on the next leader. The log start offset may not pass the high
+    watermark, and followers learn it with their next Fetch.
+    """
+    return one.metadata.state is not FINISHED or one.metadata.end_offset < held.partition.common_log_start_offset
 
 
 async def raise_log_start(tools: TierTools, partition: PartitionReader, offset: int | None) -> None:

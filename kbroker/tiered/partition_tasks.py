@@ -200,6 +200,7 @@ class PartitionTasks:
     def _next_candidate(self) -> CopyCandidate[Segment] | None:
         partition, remote = self.held.partition, self.held.remote
         log, stable = partition.log, partition.last_stable_offset
+        self.held.correct(self.manager.tools.metadata)
         self.held.note_lag()
         highest = remote.highest_offset_in_remote_storage
         if log.is_closed or stable is None or highest is None or not log.config.is_copied_to_tier:

@@ -42,6 +42,11 @@ class PartitionReader(Protocol):
     @property
     def known_high_watermark(self) -> int: ...
 
+    @property
+    def common_log_start_offset(self) -> int:
+        """The log start offset that all in-sync replicas have reached."""
+        ...
+
     def on_append(self) -> bool:
         """The leader's log has grown. Returns whether the high watermark rose."""
         ...

@@ -105,16 +105,26 @@ class Held:
 
     def make_out(self, metadata: RemoteLogMetadataManager) -> bool:
         """Compute from the metadata, which must have been read, what the tier has of the log. A leader does it once per
-        epoch, because it makes the copies itself; a follower does it each time. Returns whether the leader epoch has
-        changed.
+        epoch, because it makes the copies itself, and again if the metadata say something else; a follower does it each
+        time. Returns whether the leader epoch has changed.
         """
         partition, remote = self.partition, self.remote
         is_new = remote.highest_offset_in_remote_storage is None or self.leader_epoch != partition.leader_epoch
         if is_new:
             self.attempt = None  # another broker may have deleted it
-        if not is_new and partition.is_leader:
+        if not is_new and partition.is_leader and not self._is_refuted_by(metadata):
             return False
-        log = partition.log
+        self._compute(metadata)
+        self.leader_epoch = partition.leader_epoch
+        return is_new
+
+    def correct(self, metadata: RemoteLogMetadataManager) -> None:
+        """As `make_out`, within a leader epoch."""
+        if self.remote.highest_offset_in_remote_storage is not None and self._is_refuted_by(metadata):
+            self._compute(metadata)
+
+    def _compute(self, metadata: RemoteLogMetadataManager) -> None:
+        remote, log = self.remote, self.partition.log
         entries = log.leader_epochs.entries
         highest = highest_remote_offset(
             lambda epoch: metadata.highest_offset_for_epoch(remote.topic_id_partition, epoch),
@@ -128,9 +138,26 @@ class Held:
             known = metadata.list_remote_log_segments(remote.topic_id_partition)
             highest = min(highest, covered_end(known, lineage, start=log.local_log_start_offset))
         remote.highest_offset_in_remote_storage = highest
-        self.leader_epoch = partition.leader_epoch
         self.note_lag()
-        return is_new
+
+    def _is_refuted_by(self, metadata: RemoteLogMetadataManager) -> bool:
+        """Whether the tier lacks the first local record although it is said to have it, or has the record after the
+        last one that it is said to have.
+
+        Changes of the leader before may become known late. After an unclean election it may have deleted what the log
+        of the new leader still has.
+        """
+        log, highest = self.partition.log, self.remote.highest_offset_in_remote_storage
+        assert highest is not None, "it was computed for this epoch"
+
+        def has(offset: int) -> bool:
+            epoch, named = log.leader_epochs.epoch_for_offset(offset), self.remote.topic_id_partition
+            return epoch >= 0 and metadata.remote_log_segment_metadata(named, epoch, offset) is not None
+
+        start = log.local_log_start_offset
+        if highest >= start and not has(start):
+            return True
+        return start <= highest + 1 < log.log_end_offset and has(highest + 1)
 
 
 def id_of(partition: PartitionReader) -> TopicIdPartition:

@@ -10,6 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.config.leases import Lease
+from kbroker.metadata.image import PartitionImage
+from kbroker.replication.partition_reads import Fetcher
 from kbroker.testing.env import MemoryEnv, MemoryThreads
 from kbroker.tiered import expiring
 from kbroker.tiered.api import RemoteLogSegmentState, RemoteStorageError, RetriableRemoteStorageError
@@ -150,6 +152,47 @@ async def test_deleted_records_leave_the_tier(autojump_clock: MockClock) -> None
         assert site.finished(orders)[0] == 8, "the segment with the first remaining record is kept"
         assert site.storage.deleted == [0, 4]
         assert site.starts_written > before, "another task may have raised it without storing it"
+        assert not site.complaints(orders)
+
+
+async def test_objects_stay_until_the_in_sync_replicas_know_the_log_start(autojump_clock: MockClock) -> None:
+    """The next leader would look for what is gone, and answer its readers with an error."""
+    site = Site()
+    orders = site.add()
+    site.append(orders, 30)
+    async with site.at_work():
+        await site.retain(orders)
+        assert site.finished(orders)[:3] == [0, 4, 8]
+        epoch = orders.leader_epoch
+        orders.apply(PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=epoch, partition_epoch=epoch + 1))
+        orders.log.raise_log_start_offset(10)
+        await site.rounds()
+        orders.on_follower_fetch(Fetcher(2), 30, log_start_offset=0)
+        await site.rounds()
+        assert site.storage.deleted == []
+        orders.on_follower_fetch(Fetcher(2), 30, log_start_offset=10)
+        await site.rounds()
+        assert site.storage.deleted == [0, 4]
+        assert not site.complaints(orders)
+
+
+async def test_a_leader_copies_again_what_the_leader_before_it_has_deleted(autojump_clock: MockClock) -> None:
+    """After an unclean election; the deletion may also become known late (seed 165 of the small plans)."""
+    site = Site(config=tiered_config(local_retention_bytes=-2))
+    orders = site.add()
+    site.append(orders, 30)
+    async with site.at_work():
+        await site.rounds()
+        before = site.finished(orders)
+        assert before[:2] == [0, 4]
+        first = site.segments(orders)[0]
+        await site.manager.tools.record(first, State.DELETE_SEGMENT_STARTED, None)
+        site.storage.delete_log_segment_data(first)
+        await site.manager.tools.record(first, State.DELETE_SEGMENT_FINISHED, None)
+        assert site.finished(orders) == before[1:]
+        await site.rounds()
+        assert site.finished(orders) == before, "nothing else is copied twice"
+        assert site.segments(orders)[0].remote_log_segment_id != first.remote_log_segment_id
         assert not site.complaints(orders)
 
 
