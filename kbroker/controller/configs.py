@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from kbroker.config.rules import ConfigRules
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.config.topic import ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
@@ -66,7 +67,8 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
     """Decide the older request, which replaces all overrides of a resource: keys that the request omits are deleted.
 
     A topic keeps its overrides of kbroker's own settings, such as leases, unless the request names them: clients that
-    were written for Kafka do not know them, and would expose leased records or make a read-only topic writable.
+    were written for Kafka do not know them, and would expose leased records or make a read-only topic writable. The
+    secret of the cluster for SCRAM stays too: nobody sees its value, so no request could name it again.
     Errors as above.
     """
     answers, records = _decide_each(context, request.resources)
@@ -125,7 +127,7 @@ def wanted_values(image: Image, rules: ConfigRules, resource: Change) -> dict[st
     current = image.configs.get((resource.resource_type, resource.resource_name), {})
     if isinstance(resource, legacy.AlterConfigsResource):
         is_topic = resource.resource_type == TOPIC_RESOURCE
-        omitted = (key for key in current if not (is_topic and key.startswith(OWN_PREFIX)))
+        omitted = (key for key in current if key != SCRAM_SECRET and not (is_topic and key.startswith(OWN_PREFIX)))
         return {**dict.fromkeys(omitted), **{config.name: config.value for config in resource.configs}}
     wanted: dict[str, str | None] = {}
     for config in resource.configs:

@@ -267,7 +267,9 @@ async def open_controller(
         on_loaded()
         bootstrap = f"{root}/{snapshots.BOOTSTRAP_FILE}"
         leader = MetadataLeader(metadata_log, node_id=settings.node_id)
-        image = leader.begin_epoch(image, disk=env.disk, timestamp_ms=env.timestamp_ms(), bootstrap=bootstrap)
+        image = leader.begin_epoch(
+            image, disk=env.disk, timestamp_ms=env.timestamp_ms(), new_uuid=env.new_uuid, bootstrap=bootstrap
+        )
         return leader, image
 
     leader, image = await env.run_blocking(load)

@@ -13,14 +13,18 @@ Source: KIP-595, KIP-866.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.controller import records
 from kbroker.controller.bootstrap import bootstrap_records
 from kbroker.controller.features import METADATA_VERSION, require_supported
 from kbroker.controller.metadata_log import MetadataLog
 from kbroker.controller.quorum_state import QuorumState
 from kbroker.controller.records import encode_value
+from kbroker.controller.scram import secret_record
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Image, Record
 from kbroker.runtime.ports import Disk
@@ -48,9 +52,17 @@ class MetadataLeader:
         self._max_batch_bytes = log.max_batch_bytes
         self._end_offset = log.log_end_offset  # of the staged records
 
-    def begin_epoch(self, image: Image, *, disk: Disk, timestamp_ms: int, bootstrap: str | None = None) -> Image:
+    def begin_epoch(
+        self,
+        image: Image,
+        *,
+        disk: Disk,
+        timestamp_ms: int,
+        new_uuid: Callable[[], UUID],
+        bootstrap: str | None = None,
+    ) -> Image:
         """Become the leader of the next epoch: write quorum-state and LeaderChange, bootstrap an empty log, abort an
-        open transaction.
+        open transaction, and choose the secret for SCRAM if Kafka's format tool has written users without one.
 
         bootstrap is the path of ``bootstrap.checkpoint``, used for an empty log. Returns the new image. Synced.
         Raises UnusableMetadata, before anything is written, for a cluster with features that it does not support
@@ -69,6 +81,9 @@ class MetadataLeader:
         if not image.metadata_version:
             first = bootstrap_records(disk, bootstrap)
             needed += [BeginTransactionRecord(name="Bootstrap records"), *first, EndTransactionRecord()]
+        coming = image.apply(needed, offset=self._end_offset, epoch=log.epoch) if needed else image
+        if coming.scram_credentials and SCRAM_SECRET not in coming.broker_configs(None):
+            needed.append(secret_record(new_uuid))
         if needed:
             values = [encode_value(record, METADATA_VERSION) for record in needed]
             self.write(self.stage(values, metadata_version=METADATA_VERSION), timestamp_ms=timestamp_ms)

@@ -53,7 +53,9 @@ class Node:
         )
         self.loaded = self.image
         self.leader = MetadataLeader(self.log, node_id=1)
-        self.image = self.leader.begin_epoch(self.image, disk=disk, timestamp_ms=NOW, bootstrap=bootstrap)
+        self.image = self.leader.begin_epoch(
+            self.image, disk=disk, timestamp_ms=NOW, new_uuid=lambda: UUID(int=7), bootstrap=bootstrap
+        )
 
     def append(self, *decided: object) -> None:
         values = [records.encode_value(record, 21) for record in decided]

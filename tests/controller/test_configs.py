@@ -8,8 +8,10 @@ import pytest
 
 from kbroker.config import Settings
 from kbroker.config.rules import ConfigRules
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.controller.configs import Operation, wanted_values
 from kbroker.metadata.image import Image
+from kbroker.runtime.outcome import Outcome
 from tests.controller.cluster import Cluster, topic
 from wire.messages import alter_configs as legacy
 from wire.messages.controller_registration import ControllerRegistrationRequest
@@ -191,6 +193,20 @@ def test_alter_configs_replaces_all_overrides() -> None:
     assert cluster.image.topic_configs("a") == {"retention.ms": "9"}
     assert replace(cluster, {}) == 0
     assert cluster.image.topic_configs("a") == {}
+
+
+def test_alter_configs_keeps_the_secret_for_scram() -> None:
+    """No client sees its value, so none could name it."""
+    cluster = Cluster()
+    secret = ConfigRecord(resource_type=BROKER, resource_name="", name=SCRAM_SECRET, value="5")
+    cluster.commit(Outcome([secret], None))
+    assert alter(cluster, resource(BROKER, "", ("log.retention.ms", 0, "8"))) == [(0, None)]
+    changed = legacy.AlterConfigsResource(
+        resource_type=BROKER, resource_name="", configs=[legacy.AlterableConfig(name="log.retention.bytes", value="9")]
+    )
+    (result,) = cluster.ask(legacy.AlterConfigsRequest(resources=[changed], validate_only=False)).responses
+    assert result.error_code == 0
+    assert cluster.image.broker_configs(None) == {"log.retention.bytes": "9", SCRAM_SECRET: "5"}
 
 
 def test_alter_configs_keeps_settings_that_kafka_does_not_have() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.controller import records
 from kbroker.controller.metadata_log import DIRECTORY
 from kbroker.controller.quorum_state import parse_quorum_state
@@ -23,6 +25,7 @@ from wire.stored.metadata import (
     ConfigRecord,
     FeatureLevelRecord,
     NoOpRecord,
+    UserScramCredentialRecord,
 )
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -127,6 +130,25 @@ def test_an_empty_log_starts_with_the_bootstrap_records(start: Callable[..., Nod
     write_snapshot(RealDisk(), path, given, **options)
     node = start(bootstrap=path)
     assert (node.image.metadata_version, node.image.broker_configs(None)) == (20, {"x": "y"})
+
+
+def test_users_of_kafkas_format_tool_get_the_secret_for_users_that_do_not_exist(
+    start: Callable[..., Node], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "bootstrap.checkpoint")
+    user = UserScramCredentialRecord(
+        name="amy", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+    )
+    given = [FeatureLevelRecord(name="metadata.version", feature_level=20), user]
+    options = {"metadata_version": 20, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
+    write_snapshot(RealDisk(), path, given, **options)
+    secret = UUID(int=7).hex * 2
+    node = start(bootstrap=path)
+    assert node.image.broker_configs(None) == {SCRAM_SECRET: secret}
+    end_offset = node.log.log_end_offset
+    again = start()
+    assert again.loaded.broker_configs(None) == {SCRAM_SECRET: secret}
+    assert again.log.log_end_offset == end_offset + 1, "only the LeaderChange of the new epoch"
 
 
 def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..., Node], tmp_path: Path) -> None:
