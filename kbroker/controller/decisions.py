@@ -1,7 +1,7 @@
 """The registry of the controller's decisions: one function for each request class.
 
-    @decides(CreateTopicsRequest, adds=True, may_be_long=True)
-    def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]: ...
+    @decides(CreatePartitionsRequest, adds=True, may_be_long=True)
+    def create_partitions(context: Context, request: CreatePartitionsRequest) -> Outcome[CreatePartitionsResponse]: ...
 
 A decision reads its context and its request, and changes no metadata. `discover` finds the decisions of all modules of
 this package, so a new one is registered where it is written.
@@ -27,13 +27,13 @@ class Decision(NamedTuple, Generic[Request, Response]):
     adds         it adds data, and is refused on a nearly full disk
     changes      it writes metadata that can wait, and is refused once half of the reserve is used: the rest is for
                  deletions and starts
-    may_be_long  its size depends on the client's request, so it runs in a thread; it must not use the broker sessions
+    may_be_long  whether it runs in a thread because this request may make it long; it must not use the broker sessions
     """
 
     request_class: type[Request]
     adds: bool
     changes: bool
-    may_be_long: bool
+    may_be_long: Callable[[Request], bool]
     function: Callable[[Context, Request], Outcome[Response]]
 
     def __call__(self, context: Context, request: Request) -> Outcome[Response]:
@@ -41,10 +41,15 @@ class Decision(NamedTuple, Generic[Request, Response]):
 
 
 def decides(
-    request_class: type[Request], *, adds: bool = False, changes: bool = False, may_be_long: bool = False
+    request_class: type[Request],
+    *,
+    adds: bool = False,
+    changes: bool = False,
+    may_be_long: bool | Callable[[Request], bool] = False,
 ) -> Callable[[Callable[[Context, Request], Outcome[Response]]], Decision[Request, Response]]:
     """Register a function as the decision for a request class; see `Decision` for the parameters."""
-    return lambda function: Decision(request_class, adds, changes, may_be_long, function)
+    is_long = may_be_long if callable(may_be_long) else lambda _request: may_be_long
+    return lambda function: Decision(request_class, adds, changes, is_long, function)
 
 
 def discover() -> dict[type, Decision[Any, Any]]:

@@ -126,7 +126,7 @@ class EmbeddedController:
         settled, image = 0, self._controller.image  # the number of committed decisions, and the state after them
         try:
             for number, waiting in enumerate(group):
-                call = self._env.run_blocking if waiting.decision.may_be_long else _call
+                call = self._env.run_blocking if waiting.decision.may_be_long(waiting.request) else _call
                 decided = await self._decide(waiting, call)
                 if decided is None:
                     continue

@@ -35,9 +35,27 @@ from wire.types import ZERO_UUID
 
 FIRST_CREATION_WITH_STRICT_QUOTA: Final = 6
 FIRST_DELETION_WITH_STRICT_QUOTA: Final = 5
+_FEW: Final = 100
+"""With so many partitions and settings a decision takes less than a millisecond: not longer than a hop to a thread."""
 
 
-@decides(CreateTopicsRequest, adds=True, may_be_long=True)
+def _creates_many(request: CreateTopicsRequest) -> bool:
+    return (
+        sum(
+            max(1, topic.num_partitions, *(len(one.broker_ids) for one in topic.assignments))
+            + len(topic.assignments)
+            + len(topic.configs)
+            for topic in request.topics
+        )
+        > _FEW
+    )
+
+
+def _deletes_many(request: DeleteTopicsRequest) -> bool:
+    return len(request.topic_names) + len(request.topics) > _FEW
+
+
+@decides(CreateTopicsRequest, adds=True, may_be_long=_creates_many)
 def create_topics(context: Context, request: CreateTopicsRequest) -> Outcome[CreateTopicsResponse]:
     """Decide which of the topics to create. With validate_only nothing is recorded, but the response is the same.
 
@@ -224,7 +242,7 @@ def _assigned_partitions(context: Context, topic: CreatableTopic) -> list[Partit
     return [partitions[index] for index in range(len(partitions))]
 
 
-@decides(DeleteTopicsRequest, may_be_long=True)
+@decides(DeleteTopicsRequest, may_be_long=_deletes_many)
 def delete_topics(context: Context, request: DeleteTopicsRequest) -> Outcome[DeleteTopicsResponse]:
     """Decide which topics to delete; they are given by name (up to version 5), or by name or id.
 

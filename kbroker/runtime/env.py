@@ -100,10 +100,11 @@ class RealEnv(RealClocks):
     ) -> net.SocketListener:
         window_ns = options.busy_poll_us * 1000
         poll = net.BusyPoll(window_ns=window_ns, now_ns=self.now_ns) if window_ns else None
-        return await net.listen(host, port, options, run_blocking=self.run_blocking, busy_poll=poll, accepts=accepts)
+        run_blocking = self._threads.run_blocking
+        return await net.listen(host, port, options, run_blocking=run_blocking, busy_poll=poll, accepts=accepts)
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
-        return await net.connect(host, port, run_blocking=self.run_blocking)
+        return await net.connect(host, port, run_blocking=self._threads.run_blocking)
 
     async def sleep_ms(self, delay_ms: int) -> None:
         await trio.sleep(delay_ms / 1000)

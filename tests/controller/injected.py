@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.controller.decisions import Decision
+from kbroker.controller.decisions import decides
 from kbroker.runtime.outcome import Outcome
 
 
@@ -23,5 +23,5 @@ async def inject(controller: Any, records: Callable[[], list[Any]]) -> None:
     def decide(_context: Any, request: Injected) -> Outcome[None]:
         return Outcome(request.records(), None)
 
-    controller.decisions[Injected] = Decision(Injected, adds=False, changes=False, may_be_long=False, function=decide)
+    controller.decisions[Injected] = decides(Injected)(decide)
     await controller.ask(Injected(records), type(None))
