@@ -33,12 +33,23 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of Spark's event log, which the history server reads."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session. Without Java or Maven the tests are skipped, except in CI, where they fail."""
     from compat.spark.session import start_session  # noqa: PLC0415  PySpark is not everywhere
 
     java()
-    session = start_session(tmp_path_factory.mktemp("spark"))
+    logged = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": event_log.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    session = start_session(tmp_path_factory.mktemp("spark"), logged)
     yield session
     session.stop()
 

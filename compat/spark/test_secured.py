@@ -1,7 +1,9 @@
-"""Spark over SASL_SSL: the stock connector and `format("kbroker")`, and errors that do not show passwords."""
+"""Spark over SASL_SSL: the stock connector and `format("kbroker")`. Plans, logs and errors hide the password."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from subprocess import run
@@ -62,13 +64,12 @@ def test_a_batch_reads_everything(spark: SparkSession, written: dict[str, str], 
     assert values(spark.read.format(source).options(**given).load()) == list(range(COUNT))
 
 
-def test_a_stream_of_the_stock_connector_reads_everything(
-    spark: SparkSession, written: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("source", ["kafka", "kbroker"])
+def test_a_stream_reads_everything(spark: SparkSession, written: dict[str, str], source: str, tmp_path: Path) -> None:
     given = {**written, "subscribe": TOPIC, "startingOffsets": "earliest"}
     found: list[int] = []
     query = (
-        spark.readStream.format("kafka")
+        spark.readStream.format(source)
         .options(**given)
         .load()
         .writeStream.foreachBatch(lambda frame, _: found.extend(values(frame)))
@@ -78,6 +79,24 @@ def test_a_stream_of_the_stock_connector_reads_everything(
     )
     assert query.awaitTermination(60)
     assert sorted(found) == list(range(COUNT))
+
+
+def test_the_password_is_in_no_plan_or_event(spark: SparkSession, written: dict[str, str], event_log: Path) -> None:
+    """What Spark and our source show to readers of logs and of the history server."""
+    given = {**written, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    frame = spark.read.format("kbroker").options(**given).load().selectExpr("upper(CAST(value AS STRING)) AS value")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+            frame.explain(mode=mode)
+    frame.createOrReplaceTempView("secured")
+    spark.sql("SELECT count(*) FROM secured").collect()
+    print(frame, frame._jdf.queryExecution().toString(), file=shown)
+    files = [path for path in event_log.rglob("*") if path.is_file()]
+    text = shown.getvalue() + "".join(path.read_text(errors="replace") for path in files)
+    assert "kbroker" in shown.getvalue()
+    assert any("SparkListenerSQLExecutionStart" in path.read_text(errors="replace") for path in files)
+    assert PASSWORD not in text
 
 
 def test_a_wrong_password_and_a_foreign_authority_are_named(
