@@ -42,6 +42,7 @@ from kbroker.replication.follower import (
 from kbroker.replication.offset_lookup import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, FIRST_VERSION, LATEST
 from kbroker.replication.throttle import UNLIMITED, is_throttled
 from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.storage.checkpoint import TopicPartition
 from kbroker.storage.log import Log
 from wire.errors import ErrorCode, KafkaError, code_of
@@ -64,6 +65,7 @@ from wire.messages.offset_for_leader_epoch import (
 if TYPE_CHECKING:
     from kbroker.broker.broker import Broker
 
+_LOG_INTERVAL_MS: Final = 60_000
 REFUSED: Final = "the leader refuses to serve a partition"
 UNUSABLE: Final = "the leader's records of a partition cannot be used"
 BASE_OFFSET: Final = struct.Struct(">q")
@@ -91,6 +93,7 @@ class FollowerLogs:
         self._fetcher = fetcher
         self._builds = builds
         self._source_id = source_id
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
 
     async def take(self, answers: list[tuple[Followed, PartitionData]], connection: Connection) -> None:
         """Do what each answer means; `connection` is free for further requests."""
@@ -222,13 +225,16 @@ class FollowerLogs:
         self._fetcher.stop(followed)
 
     def _delay(self, followed: Followed, event: str, why: str) -> None:
-        """Ask again later. The event is logged if the delay is long."""
+        """Ask again later. The event is logged if the delay is long, once a minute for each partition and reason."""
         followed.failures += 1
-        pause_ms = self._pause_ms(followed)
+        pause_ms, now_ms = self._pause_ms(followed), self._broker.env.now_ms()
         if pause_ms >= self._broker.settings.replication.replica_fetch_backoff_ms:
             # Shorter delays are normal: the leader does not know the newest metadata yet.
-            logger.warning(event, partition=followed.partition.name, source=self._source_id, why=why)
-        self._fetcher.delay(followed, self._broker.env.now_ms() + pause_ms)
+            name = followed.partition.name
+            left_out = self._log_limit.admit((name, event, why), now_ms=now_ms)
+            if left_out is not None:
+                logger.warning(event, partition=name, source=self._source_id, why=why, left_out=left_out)
+        self._fetcher.delay(followed, now_ms + pause_ms)
 
     def _pause_ms(self, followed: Followed) -> int:
         return delay_ms(followed.failures, self._broker.settings.replication.replica_fetch_backoff_ms)

@@ -115,7 +115,8 @@ class NodeSecurity:
         for listener in (*settings.listeners.bound, *settings.listeners.controllers):
             if listener.name in self._sasl:
                 self._sasl[listener.name].check(settings)
-                _check_passwords(listener, settings)
+                if _shows_passwords(listener, settings) and not _shows_passwords(listener, self._settings):
+                    _warn_of_passwords(listener)
         for name, tls in self._tls.items():
             wanted = tls_of(settings, name)
             if wanted != tls_of(self._settings, name):
@@ -146,7 +147,8 @@ class NodeSecurity:
     def _sasl_server(self, listener: Listener, settings: Settings) -> SaslServer:
         from kbroker.security.sasl.server import SaslServer  # noqa: PLC0415  (not needed without SASL)
 
-        _check_passwords(listener, settings)
+        if _shows_passwords(listener, settings):
+            _warn_of_passwords(listener)
         return SaslServer(self._env, settings, listener.name, self.credentials)
 
     def _peer(self, name: str | None, *, is_controller: bool) -> PeerSecurity | None:
@@ -166,17 +168,20 @@ class NodeSecurity:
             return PeerLogin("", {}, str(error))  # a single node never connects to others
 
 
-def _check_passwords(listener: Listener, settings: Settings) -> None:
-    """Warn if passwords would cross the network. Errors: ConfigError if that is not allowed."""
+def _shows_passwords(listener: Listener, settings: Settings) -> bool:
+    """Whether passwords would cross the network as they are. Errors: ConfigError if that is not allowed."""
     given = settings.for_listener(SaslSettings, listener.name)
     if "PLAIN" not in given.sasl_enabled_mechanisms or settings.listeners.protocols[listener.name] != "SASL_PLAINTEXT":
-        return
+        return False
     if not given.kbroker_sasl_plain_without_tls:
         raise ConfigError(
             f"listeners: {listener.name} would send the passwords of PLAIN over the network as they are; use SASL_SSL "
             "or SCRAM, or allow it with kbroker.sasl.plain.without.tls=true"
         )
-    if listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host)):
-        logger.warning(
-            "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS", listener=listener.name
-        )
+    return listener.host is None or not (listener.host == "localhost" or is_loopback(listener.host))
+
+
+def _warn_of_passwords(listener: Listener) -> None:
+    logger.warning(
+        "PASSWORDS CROSS THE NETWORK IN CLEAR TEXT: the listener offers PLAIN without TLS", listener=listener.name
+    )
