@@ -20,6 +20,7 @@ from kbroker.storage.index import BLOCK_ENTRIES, TRANSACTION_ENTRY, CorruptIndex
 
 LAST_OFFSET: Final = 3  # the field in which entries ascend
 MAX_OFFSET: Final = (1 << 63) - 1
+_FEW_ENTRIES: Final = 16
 CACHED_ENTRIES: Final = 4096
 """The entries of a file are kept in memory up to this number, together with the open file: 136 KiB."""
 
@@ -124,8 +125,16 @@ class TransactionIndex(Index):
         return fields[LAST_OFFSET]
 
     def _select(self, data: bytes, first_offset: int, end_offset: int, found: dict[int, AbortedTransaction]) -> bool:
-        """Add the transactions in the range, by last offset; whether one shows that no later one is in it."""
-        for version, producer_id, first, last, stable in self._entry.iter_unpack(data):
+        """Add the transactions in the range, by last offset; whether one shows that no later one is in it.
+
+        Those that end before first_offset show nothing: the last stable offset was not past their markers.
+        """
+        size, unpack_from = self._entry.size, self._entry.unpack_from
+        start = 0
+        if len(data) > _FEW_ENTRIES * size:
+            ends = range(len(data) // size)
+            start = bisect_left(ends, first_offset, key=lambda number: unpack_from(data, number * size)[LAST_OFFSET])
+        for version, producer_id, first, last, stable in self._entry.iter_unpack(memoryview(data)[start * size :]):
             if version:
                 raise CorruptIndex(f"{self.path} has an entry of version {version}")
             if last >= first_offset and first < end_offset:

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.runtime.disk import RealDisk
 from kbroker.storage.control_records import marker_batch
+from kbroker.storage.files import FilePool
 from kbroker.storage.log import Log
 from kbroker.storage.producer_state import NO_OFFSET, ProducerEntry, ProducerState, parse_snapshot, read_marker
-from kbroker.storage.transaction_index import AbortedTransaction
+from kbroker.storage.transaction_index import AbortedTransaction, TransactionIndex
 from kbroker.storage.verification import NO_VERIFICATION, Verification
 from tests.storage.logs import append_as_follower, batch, open_log, read_all
 from tests.storage.test_log import SMALL
@@ -273,6 +275,27 @@ def test_each_read_finds_the_aborted_transactions_of_its_records(
         found = log.aborted_between(first, end)
         assert set(found) == overlapping
         assert [one.first_offset for one in found] == sorted(one.first_offset for one in found)
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 60])
+def test_an_index_of_any_size_finds_what_a_look_at_all_entries_finds(tmp_path: Path, count: int) -> None:
+    """Long ones are searched by the last offset. Every third transaction began long before its end."""
+    spans = [(10 * at - (45 if at % 3 == 0 else 5), 10 * at) for at in range(5, 5 + count)]
+    every = [
+        AbortedTransaction(P, first, last, min([last + 1, *(other for other, end in spans if other < last < end)]))
+        for first, last in spans
+    ]
+    pool = FilePool(RealDisk())
+    for written in (False, True):
+        index = TransactionIndex(pool, str(tmp_path / f"{written}.txnindex"), written=0)
+        for one in every:
+            index.add(one)
+        if written:
+            index.write_out()
+        for first in range(0, 10 * (count + 6), 7):
+            for end in (first + 1, first + 30, 10_000):
+                found, _ = index.between(first, end)
+                assert found == [one for one in every if one.last_offset >= first and one.first_offset < end]
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "zeros"])
