@@ -49,7 +49,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp $(
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
-		$(if $(CI),'$(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
+		$(if $(CI),'cd $(COMPILED_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(OTHERS) $$ARGS"' \

@@ -7,7 +7,7 @@
     python -m kbroker.testing.simulate --seeds 0..500 --jobs 2       search
     python -m kbroker.testing.simulate --seed 0 --runs 500           the same
     python -m kbroker.testing.simulate --seeds 0.. --hours 10        search until so much time was simulated
-    python -m kbroker.testing.simulate --seeds 0..300 --small        a third of the time for each seed, as CI does
+    python -m kbroker.testing.simulate --seeds 0..300 --small        a fifth of the time for each seed, as CI does
     python -m kbroker.testing.simulate --seeds 0..150 --calm         two hours for each seed, with few records
 
 Each run has a process of its own, so none depends on those before it. The exit status is 1 if a promise was broken.
@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hours", type=float, help="end a search after so many simulated hours")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--calm", action="store_true", help="plans of two hours with few records and rare faults")
-    length.add_argument("--small", action="store_true", help="the plans in a third of the time")
+    length.add_argument("--small", action="store_true", help="the plans in a fifth of the time")
     parser.add_argument("--first", action="store_true", help="end a search at its first finding")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event of one run")
     parser.add_argument("--shrink", action="store_true", help="find a smaller plan with the same finding")
