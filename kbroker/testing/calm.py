@@ -39,8 +39,8 @@ _SETTINGS: Final = {
 
 
 def small_plan(seed: int) -> Plan:
-    """The plan of a seed in a fifth of the time: its faults come closer together and end earlier, and the invariants are
-    looked at half as often.
+    """The plan of a seed in a fifth of the time: its faults come closer together and end earlier, and the invariants
+    are looked at half as often.
     """
     plan = drawn_plan(seed)
     acts = tuple(replace(act, at_ms=act.at_ms // _SMALLER, for_ms=max(100, act.for_ms // 3)) for act in plan.acts)
