@@ -11,14 +11,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.controller.placement import place_replicas
+from kbroker.controller.topics import create_topics, delete_topics
 from kbroker.metadata.image import BrokerImage
 from tests.controller.cluster import Cluster, topic
-from wire.messages.create_topics import CreatableTopic
+from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
 from wire.stored.metadata import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from wire.types import ZERO_UUID
 
 EXISTS, INVALID_NAME, PARTITIONS, FACTOR, ASSIGNMENT, CONFIG, REQUEST, POLICY = 36, 17, 37, 38, 39, 40, 42, 44
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_long"),
+    [
+        ([topic("a")], False),
+        ([topic("a", 20)], False),
+        ([topic("a", 21)], True),
+        ([topic("a", 10_000)], True),
+        ([topic(str(number)) for number in range(21)], True),
+        ([topic("a", configs={str(number): "" for number in range(20)})], True),
+        ([topic("a", assignments={0: [1, 2, 3], 1: [2, 3, 1]})], False),
+        ([topic("a", assignments={0: [1] * 1_000})], True),
+        ([topic("a", assignments={number: [] for number in range(1_000)})], True),
+    ],
+)
+def test_a_small_creation_needs_no_thread(asked: list[CreatableTopic], is_long: bool) -> None:
+    """The way to a thread and back takes longer than the decision; a long one would hold up all clients."""
+    request = CreateTopicsRequest(topics=asked, timeout_ms=1, validate_only=False)
+    assert create_topics.may_be_long(request) is is_long
+
+
+@pytest.mark.parametrize(("count", "is_long"), [(20, False), (21, True)])
+def test_a_small_deletion_needs_no_thread(count: int, is_long: bool) -> None:
+    named = [DeleteTopicState(name=str(number), topic_id=ZERO_UUID) for number in range(count)]
+    assert delete_topics.may_be_long(DeleteTopicsRequest(topics=named, timeout_ms=1)) is is_long
+    request = DeleteTopicsRequest(topic_names=[str(number) for number in range(count)], timeout_ms=1)
+    assert delete_topics.may_be_long(request) is is_long
 
 
 def test_a_topic_is_created_with_its_configs_before_its_partitions() -> None:
