@@ -103,7 +103,7 @@ def _next(
         if len(kept) < len(current):
             pending[topic_id] = {partition: of for partition, of in current.items() if partition not in target}
         own = member.pending_revocation.get(topic_id, {})
-        for partition in sorted(target - kept.keys()):
+        for partition in sorted(target.difference(kept)):
             if group.is_owned(topic_id, partition) and partition not in own:
                 has_unreleased = True
             else:

@@ -6,7 +6,6 @@ Source: GroupCoordinatorRecordHelpers of Apache Kafka 4.3.1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any, Final
 
 from kbroker.coordinator.consumer.group import ConsumerGroup, ResolvedRegex
@@ -50,22 +49,30 @@ class ConsumerRecord:
     Shape  key and value are encoded once: the thread that computes a large assignment does it
     """
 
+    __slots__ = ("_key", "_value", "key_message", "value_message")
+
     def __init__(self, key_message: Any, value_message: Any | None) -> None:
         self.key_message = key_message
         self.value_message = value_message
+        self._key: bytes | None = None
+        self._value: bytes | None = None
 
     def __repr__(self) -> str:
         return f"ConsumerRecord({self.key_message}, {self.value_message})"
 
-    @cached_property
+    @property
     def key(self) -> bytes:
         """The key as bytes."""
-        return encode_key(self.key_message)
+        if self._key is None:
+            self._key = encode_key(self.key_message)
+        return self._key
 
-    @cached_property
+    @property
     def value(self) -> bytes | None:
         """The value as bytes, None for a tombstone."""
-        return None if self.value_message is None else encode_value(self.value_message, _VERSION)
+        if self._value is None and self.value_message is not None:
+            self._value = encode_value(self.value_message, _VERSION)
+        return self._value
 
 
 def decode_consumer_record(key: bytes, value: bytes | None) -> ConsumerRecord | None:
