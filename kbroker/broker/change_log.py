@@ -1,8 +1,8 @@
 """One log line for each thing that a client creates, changes or deletes, with who asked.
 
 The lines come from a request and its answer, so they name only what has really happened. Values of secret settings are
-hidden. At most LINES lines are written in INTERVAL_MS, because a client could fill the disk with them; after that one
-line says how many are missing.
+hidden. Each principal has LINES lines in INTERVAL_MS, because a client could fill the disk with them, or hide what
+another one does; after that one line says how many are missing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kbroker.config.values import HIDDEN
 from kbroker.metadata.image import BROKER_LOGGER_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE
 from kbroker.metadata.principal import Principal
 from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.turns import Turns
 from kbroker.security.acl_filters import number_name
 from kbroker.security.authorizing import Operation, PatternType, Permission, ResourceType
@@ -29,6 +30,7 @@ from wire.messages.delete_acls import DeleteAclsRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.delete_records import DeleteRecordsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
+from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -58,9 +60,7 @@ class ChangeLog:
     def __init__(self, now_ms: Callable[[], int], turns: Turns) -> None:
         self._now_ms = now_ms
         self._turns = turns
-        self._began_ms = 0
-        self._written = 0
-        self._left_out = 0
+        self._limit = RateLimitedLog(interval_ms=INTERVAL_MS, lines=LINES)
 
     async def write(self, request: Any, answer: Any, *, principal: Principal, client_id: str, peer: str) -> None:
         """Write what a request has changed."""
@@ -71,15 +71,12 @@ class ChangeLog:
 
     def note(self, event: str, *, principal: Principal, client_id: str, peer: str, **fields: object) -> None:
         """Write one change."""
-        now_ms = self._now_ms()
-        if now_ms - self._began_ms >= INTERVAL_MS:
-            if self._left_out:
-                logger.warning("changes were not logged, because there were too many", changes=self._left_out)
-            self._began_ms, self._written, self._left_out = now_ms, 0, 0
-        if self._written >= LINES:
-            self._left_out += 1
+        left_out = self._limit.admit(principal, now_ms=self._now_ms())
+        if left_out is None:
             return
-        self._written += 1
+        if left_out:
+            text = "changes were not logged, because there were too many"
+            logger.warning(text, changes=left_out, principal=principal)
         logger.info(event, **fields, principal=principal, client_id=client_id, peer=peer)
 
 
@@ -211,6 +208,13 @@ def _shown_acl(acl: Any, pattern_type: int) -> dict[str, object]:
     }
 
 
+def _elected(request: ElectLeadersRequest, answer: Any) -> Iterator[Change]:
+    election = "unclean" if request.election_type else "preferred"
+    for topic in answer.replica_election_results:
+        for part in _done(topic.partition_result):
+            yield "leader elected", {"topic": topic.topic, "partition": part.partition_id, "election": election}
+
+
 def _unregistered(request: UnregisterBrokerRequest, _answer: Any) -> Iterator[Change]:
     yield "broker unregistered", {"broker": request.broker_id}
 
@@ -231,4 +235,5 @@ _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
     OffsetDeleteRequest: _deleted_offsets,
     DeleteRecordsRequest: _deleted_records,
     UnregisterBrokerRequest: _unregistered,
+    ElectLeadersRequest: _elected,
 }

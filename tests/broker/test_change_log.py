@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog
+from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog, changes_of
 from kbroker.metadata.image import QuotaEntity
-from kbroker.metadata.principal import ANONYMOUS
+from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.turns import Turns
 from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.controller.test_client_quotas import entry
@@ -17,7 +17,27 @@ from tests.handlers.conftest import broker as broker  # noqa: PLC0414  (a fixtur
 from tests.handlers.conftest import client as client  # noqa: PLC0414
 from tests.handlers.groups import find
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from wire.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -108,17 +128,67 @@ async def test_a_new_group_is_logged_once(client: Client, caplog: pytest.LogCapt
     assert lines(caplog, "group created") == [{"group": "billing"}]
 
 
-def test_a_flood_of_changes_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_changes_cannot_fill_the_log_or_hide_other_users(caplog: pytest.LogCaptureFixture) -> None:
     now_ms = 100_000
     log = ChangeLog(lambda: now_ms, Turns(lambda: 0))
     for number in range(LINES + 5):
         log.note("topic created", principal=ANONYMOUS, client_id="test", peer="::1", topic=str(number))
     assert len(lines(caplog, "topic created")) == LINES
+    log.note("ACL created", principal=Principal("User", "al"), client_id="test", peer="::1")
+    assert len(lines(caplog, "ACL created")) == 1
     now_ms += 60_000
     log.note("topic created", principal=ANONYMOUS, client_id="test", peer="::1", topic="later")
     assert len(lines(caplog, "topic created")) == LINES + 1
     (left_out,) = (record for record in caplog.records if "too many" in record.getMessage())
-    assert vars(left_out)["kbroker_fields"] == {"changes": 5}
+    assert vars(left_out)["kbroker_fields"] == {"changes": 5, "principal": ANONYMOUS}
+
+
+def test_each_acl_has_a_line() -> None:
+    acl: dict[str, Any] = {
+        "resource_type": 2, "resource_name": "orders", "principal": "User:al", "host": "*", "operation": 3,
+        "permission_type": 3,
+    }  # fmt: skip
+    shown = {
+        "permission": "ALLOW", "whom": "User:al", "from_host": "*", "operation": "READ", "resource": "TOPIC:orders",
+        "pattern": "PREFIXED",
+    }  # fmt: skip
+    made = CreateAclsRequest(creations=[AclCreation(**acl, resource_pattern_type=4)] * 2)
+    refused = AclCreationResult(error_code=42, error_message="no")
+    answer = CreateAclsResponse(results=[AclCreationResult(error_message=None), refused])
+    assert list(changes_of(made, answer)) == [("ACL created", shown)]
+    matching = [DeleteAclsMatchingAcl(**acl, pattern_type=4, error_code=code, error_message=None) for code in (0, 42)]
+    deleted = DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(error_message=None, matching_acls=matching)])
+    assert list(changes_of(DeleteAclsRequest(filters=[]), deleted)) == [("ACL deleted", shown)]
+
+
+def test_each_credential_has_a_line_without_the_password() -> None:
+    request = AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name="al", mechanism=1), ScramCredentialDeletion(name="bo", mechanism=1)],
+        upsertions=[
+            ScramCredentialUpsertion(name="cy", mechanism=2, iterations=4096, salt=b"s", salted_password=b"sesame")
+        ],
+    )
+    results = [
+        AlterUserScramCredentialsResult(user=user, error_code=code, error_message=None)
+        for user, code in (("al", 0), ("bo", 91), ("cy", 0))
+    ]
+    assert list(changes_of(request, AlterUserScramCredentialsResponse(results=results))) == [
+        ("credential deleted", {"user": "al", "mechanism": "SCRAM-SHA-256"}),
+        ("credential set", {"user": "cy", "mechanism": "SCRAM-SHA-512"}),
+    ]
+
+
+@pytest.mark.parametrize(("election_type", "election"), [(0, "preferred"), (1, "unclean")])
+def test_each_election_that_a_client_asks_for_has_a_line(election_type: int, election: str) -> None:
+    """An unclean one may lose records."""
+    request = ElectLeadersRequest(election_type=election_type, topic_partitions=None)
+    parts = [
+        PartitionResult(partition_id=number, error_code=code, error_message=None) for number, code in ((0, 0), (1, 84))
+    ]
+    answer = ElectLeadersResponse(replica_election_results=[ReplicaElectionResult(topic="a", partition_result=parts)])
+    assert list(changes_of(request, answer)) == [
+        ("leader elected", {"topic": "a", "partition": 0, "election": election})
+    ]
 
 
 async def test_the_broker_itself_asks_for_internal_topics(

@@ -166,10 +166,12 @@ def first(text: str, header: str = "n,,") -> bytes:
 
 
 def test_the_exchange_of_rfc_7628() -> None:
-    assert OauthExchange(rules()).respond(first(token())) == (b"", "al", (NOW_S + 60) * 1000)
+    assert OauthExchange(rules()).respond(first(token())) == (b"", "al", (NOW_S + 60) * 1000, None)
     assert OauthExchange(rules()).respond(first(token(), "n,a=al,")).user == "al"
     exchange = OauthExchange(rules())
-    assert exchange.respond(first("a.b.c")).token == b'{"status":"invalid_token"}'
+    step = exchange.respond(first("a.b.c"))
+    assert step.token == b'{"status":"invalid_token"}'
+    assert str(step.refusal) == "the token cannot be read"
     for message in (b"\x01", first(token())):  # a good token after a bad one does not help
         with pytest.raises(AuthenticationFailed):
             exchange.respond(message)

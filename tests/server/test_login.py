@@ -20,11 +20,13 @@ from kbroker.handlers.sasl import sasl_authenticate, sasl_handshake
 from kbroker.metadata.image import Image
 from kbroker.runtime.net_ports import Env
 from kbroker.security.listener import ListenerSecurity
+from kbroker.security.sasl import AuthenticationFailed
 from kbroker.security.sasl.failures import FORGOTTEN_AFTER_MS, FailedLogins
 from kbroker.security.sasl.peer import PeerLogin, log_in
 from kbroker.security.sasl.scram import MECHANISMS, CredentialStore, credential_of, salted_password
 from kbroker.security.sasl.server import SaslServer
 from kbroker.security.sasl.session import SaslSession
+from kbroker.security.sasl.session import State as SessionState
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
 from tests.server.serving import HANDLERS, Client, Rig, framed, heart, serving
@@ -172,6 +174,36 @@ async def test_x1_an_address_that_guesses_gets_slower_and_others_do_not(autojump
         began = trio.current_time()
         await logged_in(rig)
         assert trio.current_time() - began < 0.1
+
+
+async def test_x1_a_refused_bearer_token_counts_at_once_and_once(autojump_clock: MockClock) -> None:
+    """A client may close the connection instead of acknowledging the status."""
+    noted: list[str] = []
+
+    class Counting(SaslServer):
+        def on_failure(self, mechanism: str, host: str, why: AuthenticationFailed) -> int:
+            noted.append(str(why))
+            return super().on_failure(mechanism, host, why)
+
+    env = MemoryEnv(SimulatedDisk())
+    given = ["sasl.enabled.mechanisms=OAUTHBEARER", "kbroker.sasl.oauthbearer.unsecured=true"]
+    server = Counting(env, Settings.load(overrides=given), "PLAINTEXT", store())
+    began = trio.current_time()
+    for _ in range(30):
+        session = SaslSession(server, "192.0.2.1")
+        session.handshake("OAUTHBEARER", 1)
+        step, _ = await session.authenticate(b"n,,\x01auth=Bearer a.b.c\x01\x01")
+        assert step.token == b'{"status":"invalid_token"}'
+        assert not session.has_failed
+    assert len(noted) == 30
+    assert trio.current_time() - began > 1.5, "10 at once, 10 in each second"
+    for _ in range(2):
+        with pytest.raises(AuthenticationFailed, match="cannot be read"):
+            await session.authenticate(b"\x01")
+        assert session.has_failed
+        session.state = SessionState.TOKENS
+    assert len(noted) == 30
+    assert session.delay_ms >= 100
 
 
 @pytest.mark.parametrize("scram", ["false", "true"])  # with true threads hash the passwords

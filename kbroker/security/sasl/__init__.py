@@ -22,13 +22,15 @@ class AuthenticationFailed(Exception):
 class Step(NamedTuple):
     """The answer to one token.
 
-    Shape  user is the authenticated user, None as long as the exchange goes on
+    Shape  user is the authenticated user, None as long as the exchange goes on; refusal says why the login fails after
+           the client's next token, whatever that is
     Units  expires_ms is the wall time at which the credentials expire, None if they do not
     """
 
     token: bytes
     user: str | None = None
     expires_ms: int | None = None
+    refusal: AuthenticationFailed | None = None
 
 
 class Exchange(Protocol):

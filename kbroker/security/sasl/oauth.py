@@ -21,7 +21,6 @@ from kbroker.config.sasl import SaslSettings
 from kbroker.security.sasl import AuthenticationFailed, Step
 
 MAX_TOKEN_BYTES: Final = 64 * 1024
-_ACKNOWLEDGED: Final = b"\x01"
 _INVALID: Final = b'{"status":"invalid_token"}'
 _FIRST: Final = re.compile(
     rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
@@ -121,20 +120,18 @@ class TokenRules:
 
 
 class OauthExchange:
-    """One login: a token, and after a token that is not accepted the acknowledgement of the status."""
+    """One login: a token. The client acknowledges the status of a token that is not accepted."""
 
     is_slow = True
 
     def __init__(self, rules: TokenRules) -> None:
         self._rules: TokenRules | None = rules
-        self._failure = ""
 
     def respond(self, token: bytes) -> Step:
         """Take the client's message. Errors: AuthenticationFailed."""
         rules, self._rules = self._rules, None
-        failure, self._failure = self._failure, ""
         if rules is None:
-            raise AuthenticationFailed(failure or "a message after the end of the exchange")
+            raise AuthenticationFailed("a message after the end of the exchange")
         match = _FIRST.fullmatch(token) if len(token) <= 2 * MAX_TOKEN_BYTES else None
         if match is None:
             raise AuthenticationFailed("the message cannot be read")
@@ -149,8 +146,7 @@ class OauthExchange:
             if acts_as not in (b"", identity.user.encode()):
                 raise AuthenticationFailed("the client asks to act as another user")
         except AuthenticationFailed as error:
-            self._failure = str(error)
-            return Step(_INVALID)
+            return Step(_INVALID, refusal=error)
         return Step(b"", identity.user, identity.expires_ms)
 
 

@@ -55,6 +55,7 @@ class SaslSession:
         self._mechanism = ""
         self._authenticated_by = ""
         self._exchange: Exchange | None = None
+        self._refusal: AuthenticationFailed | None = None
         self._began_ms: int | None = None
         self._expires_ms: int | None = None
 
@@ -108,12 +109,18 @@ class SaslSession:
         """
         assert self.state is State.TOKENS
         self.state = State.FAILED  # unless the token is accepted
+        if self._refusal is not None:
+            raise self._refusal
         try:
             if self._exchange is None:
                 raise AuthenticationFailed(f"re-authentication by {self._mechanism} after {self._authenticated_by}")
             step = await self.server.respond(self._exchange, token, self._host)
             if step.user is None:
                 self.state = State.TOKENS
+                if step.refusal is not None:
+                    # Noted at once: the client may close instead of taking the failure.
+                    self._refusal = step.refusal
+                    self.delay_ms = self.server.on_failure(self._mechanism, self._host, step.refusal)
                 return step, 0
             principal = Principal("User", step.user)
             if self._authenticated_by and principal != self.principal:
