@@ -1,7 +1,8 @@
 """`kbroker health`: check a broker; print one line and set the exit code, for example in a HEALTHCHECK.
 
 A broker is healthy if it answers ApiVersions and Metadata, every partition has a leader, and no log directory is
-offline. Checks run often, so the command uses one connection, which is cheaper to import than the cluster's client.
+offline; a controller, which does not serve Metadata, if it knows an active controller. Checks run often, so the command
+uses one connection, which is cheaper to import than the cluster's client.
 """
 
 from __future__ import annotations
@@ -23,18 +24,24 @@ if TYPE_CHECKING:
     from kbroker.client.blocking import Connection
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
+NO_CONTROLLER: Final = -1
+_CONTROLLERS: Final = 2  # as the type of an endpoint
 NAMED: Final = 3
 """Maximum number of leaderless partitions that the message names."""
 
 
 class Health(NamedTuple):
-    """What a broker reports about its cluster and itself."""
+    """What a node reports about its cluster and itself.
+
+    Shape  controller is the active controller, -1 if there is none; None if the node is a broker
+    """
 
     cluster_id: str | None
     brokers: list[int]
     partition_count: int
     leaderless: list[str]
     offline_directories: list[str]
+    controller: int | None = None
 
 
 def add_parser(commands: Commands) -> None:
@@ -42,7 +49,8 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "health",
         help="check that a broker works",
-        description="Exit with 0 if a broker answers, every partition has a leader and no log directory is offline.",
+        description="Exit with 0 if a broker answers, every partition has a leader and no log directory is offline; or"
+        " if a controller answers and there is an active one.",
     )
     add_connection_flags(parser)
     parser.add_argument(
@@ -62,7 +70,9 @@ def health(options: argparse.Namespace) -> int:
         say_json({"is_healthy": not _complaints(found), **found._asdict()})
     if complaints := _complaints(found):
         raise CommandFailed("; ".join(complaints))
-    if options.format == "text":
+    if options.format == "text" and found.controller is not None:
+        say(f"healthy: cluster {found.cluster_id}, active controller {found.controller}")
+    elif options.format == "text":
         brokers = f"{len(found.brokers)} broker{'s' if len(found.brokers) != 1 else ''}"
         say(f"healthy: cluster {found.cluster_id}, {brokers}, {found.partition_count} partitions, all with a leader")
     return 0
@@ -70,6 +80,8 @@ def health(options: argparse.Namespace) -> int:
 
 def _complaints(found: Health) -> list[str]:
     complaints = []
+    if found.controller == NO_CONTROLLER:
+        complaints.append("there is no active controller")
     if found.leaderless:
         named = ", ".join(found.leaderless[:NAMED]) + (", ..." if len(found.leaderless) > NAMED else "")
         complaints.append(f"{len(found.leaderless)} of {found.partition_count} partitions have no leader: {named}")
@@ -114,10 +126,13 @@ def _ask_any(settings: dict[str, Any]) -> Health:
 
 
 def _ask(connection: Connection) -> Health:
+    from wire.messages.describe_cluster import DescribeClusterRequest  # noqa: PLC0415
     from wire.messages.describe_log_dirs import DescribeLogDirsRequest  # noqa: PLC0415
     from wire.messages.metadata import MetadataRequest  # noqa: PLC0415
 
     version = connection.protocol.newest_version(MetadataRequest)
+    if version is None and (connection.protocol.newest_version(DescribeClusterRequest) or 0) >= 1:
+        return _ask_controller(connection)
     if version is None:
         raise CommandFailed("the broker supports no version of Metadata that kbroker knows")
     # Version 0 has no null; there, an empty list means all topics. A request for all topics creates none.
@@ -139,3 +154,14 @@ def _ask(connection: Connection) -> Health:
         ],
         offline_directories=offline,
     )
+
+
+def _ask_controller(connection: Connection) -> Health:
+    from wire.errors import code_of  # noqa: PLC0415
+    from wire.messages.describe_cluster import DescribeClusterRequest  # noqa: PLC0415
+
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS)
+    found = connection.ask(request)
+    if found.error_code:
+        raise CommandFailed(f"the controller answers {code_of(found.error_code).name}")
+    return Health(found.cluster_id, [], 0, [], [], controller=found.controller_id)

@@ -14,6 +14,7 @@ from kbroker.config.values import ConfigError
 from tests.cli.conftest import Run
 from tests.cli.scripted import Scripted
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from wire.messages.describe_cluster import DescribeClusterResponse
 from wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 from wire.messages.metadata import (
     MetadataResponse,
@@ -22,11 +23,17 @@ from wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-METADATA, API_VERSIONS, LOG_DIRS = 3, 18, 35
+METADATA, API_VERSIONS, LOG_DIRS, CLUSTER = 3, 18, 35, 60
 KNOWS = ApiVersionsResponse(
     api_keys=[
         ApiVersion(api_key=key, min_version=lowest, max_version=highest)
         for key, lowest, highest in ((METADATA, 0, 9), (API_VERSIONS, 0, 3), (LOG_DIRS, 1, 4))
+    ]
+)
+CONTROLLER_KNOWS = ApiVersionsResponse(
+    api_keys=[
+        ApiVersion(api_key=key, min_version=0, max_version=highest)
+        for key, highest in ((API_VERSIONS, 3), (CLUSTER, 1))
     ]
 )
 SOUND_DIRECTORY = DescribeLogDirsResponse(results=[DescribeLogDirsResult(error_code=0, log_dir="/a", topics=[])])
@@ -90,6 +97,26 @@ def test_a_broker_without_describe_log_dirs_can_be_healthy(run: Run) -> None:
     old = ApiVersionsResponse(api_keys=[ApiVersion(api_key=METADATA, min_version=0, max_version=0)])
     with Scripted({API_VERSIONS: old, METADATA: metadata(1)}) as peer:
         assert run("health", "-b", peer.address).code == 0
+
+
+@pytest.mark.parametrize(
+    ("controller", "code", "text"), [(7, 0, "active controller 7"), (-1, 1, "no active controller")]
+)
+def test_a_controller_is_healthy_if_it_knows_an_active_one(run: Run, controller: int, code: int, text: str) -> None:
+    """It does not serve Metadata."""
+    answer = DescribeClusterResponse(endpoint_type=2, cluster_id="c", controller_id=controller, brokers=[])
+    with Scripted({API_VERSIONS: CONTROLLER_KNOWS, CLUSTER: answer}) as node:
+        done = run("health", "-b", node.address)
+    assert done.code == code
+    assert text in done.out + done.err
+
+
+def test_a_refusal_of_a_controller_is_named(run: Run) -> None:
+    answer = DescribeClusterResponse(error_code=31, endpoint_type=2, cluster_id="c", brokers=[])
+    with Scripted({API_VERSIONS: CONTROLLER_KNOWS, CLUSTER: answer}) as node:
+        done = run("health", "-b", node.address)
+    assert done.code == 1
+    assert "CLUSTER_AUTHORIZATION_FAILED" in done.err
 
 
 @pytest.mark.parametrize("answers", [{}, {API_VERSIONS: KNOWS}], ids=["at all", "Metadata"])
