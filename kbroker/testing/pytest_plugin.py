@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from kbroker.testing.servers import Server
     from kbroker.testing.starting import _Starting
 
-_SECTIONS: Final = (("kbroker log", "log_tail"), ("kbroker state", "state"))
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _SERVERS: Final = pytest.StashKey["list[Server]"]()
 _BEGUN: Final = pytest.StashKey["_Starting | None"]()
@@ -201,7 +201,8 @@ def kbroker_tiered(
         "log.initial.task.delay.ms": "0",
     }
     directory, chosen = tmp_path_factory.mktemp("kbroker-tiered"), {**quick, **_settings(pytestconfig)}
-    with broker(chosen, data_dir=directory, log_level=_log_level(pytestconfig)) as server:
+    in_process = bool(IN_PROCESS.of(pytestconfig))
+    with broker(chosen, data_dir=directory, in_process=in_process, log_level=_log_level(pytestconfig)) as server:
         yield _noted(request, server)
 
 
@@ -229,6 +230,14 @@ def _noted(request: pytest.FixtureRequest, server: Server) -> Server:
     return server
 
 
+def _sections(server: Server) -> Iterator[tuple[str, Callable[[], str]]]:
+    """What the report of a failed test shows of a server: its log, and the state of each of its nodes."""
+    yield "kbroker log", server.log_tail
+    for number, node in enumerate(server.nodes):
+        name = "kbroker state" if len(server.nodes) == 1 else f"kbroker state of node {number}"
+        yield name, partial(server.state, node)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Attach the broker's log and state to the report of a failed test that uses one."""
@@ -238,9 +247,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         return
     for node in (item.session, item):
         for server in node.stash.get(_SERVERS, []):
-            for title, method in _SECTIONS:
+            for title, read in _sections(server):
                 try:
-                    text = getattr(server, method)()
+                    text = read()
                 except (OSError, HTTPException) as error:
                     text = f"not available: {error}"
                 if text:

@@ -270,9 +270,9 @@ class Server:
         """The last lines of each node's log."""
         return "\n".join("\n".join(node.log.read_text(errors="replace").splitlines()[-lines:]) for node in self.nodes)
 
-    def state(self) -> str:
-        """The state page of the first node with pages as JSON; empty without one."""
-        for node in self.nodes:
+    def state(self, of: Running | None = None) -> str:
+        """The state page of a node, by default of the first one with pages, as JSON; empty without one."""
+        for node in self.nodes if of is None else [of]:
             if node.http is not None and node.is_running:
                 host, _, port = node.http.rpartition(":")
                 connection = HTTPConnection(host, int(port), timeout=5)

@@ -280,7 +280,8 @@ def test_other(kbroker):
         assert other.topics() == ["made-by-a-colleague", "theirs"]
 
 
-def test_a_cluster_and_a_tiered_broker(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("flags", [[], ["--kbroker-in-process"]])
+def test_a_cluster_and_a_tiered_broker(pytester: pytest.Pytester, flags: list[str]) -> None:
     done = run(
         pytester,
         """
@@ -306,8 +307,17 @@ def test_tier(kbroker_tiered):
     assert " INFO " not in kbroker_tiered.log_tail()
 """,
         "--kbroker-log-level=warning",
+        *flags,
     )
     done.assert_outcomes(passed=2)
+
+
+def test_the_state_of_each_node_is_attached_to_a_failure(pytester: pytest.Pytester) -> None:
+    done = run(pytester, "def test_cluster(kbroker_cluster): kbroker_cluster(2).create_topic('a'); assert 0")
+    done.assert_outcomes(failed=1)
+    text = done.stdout.str()
+    assert "kbroker state of node 0" in text
+    assert "kbroker state of node 1" in text
 
 
 def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
