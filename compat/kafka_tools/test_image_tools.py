@@ -90,9 +90,40 @@ def test_exit_code_and_output_are_kafkas(broker: Broker, topic: str, tool: str, 
     assert (code, lines) == (expected_code, expected)
 
 
+def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: Broker) -> None:
+    at = ("--bootstrap-server", broker.bootstrap_servers)
+    user = ("--entity-type", "users", "--entity-name", "image-al")
+    pair = (*user, "--entity-type", "clients", "--entity-name", "c")
+    clients, users = ("--entity-type", "clients", "--entity-default"), ("--user-defaults",)
+    values = {
+        (user, "SCRAM-SHA-256"): "[iterations=8192,password=a,b]",
+        (user, "SCRAM-SHA-512"): "[password=c]",
+        (user, "producer_byte_rate"): "1024",
+        (pair, "consumer_byte_rate"): "7",
+        (clients, "request_percentage"): "200",
+        (users, "request_percentage"): "200",
+    }
+    commands = [["--alter", *whom, "--add-config", f"{name}={value}"] for (whom, name), value in values.items()]
+    commands += [["--describe", *whom] for whom in (user, pair, ("--entity-type", "users"), clients)]
+    commands += [["--alter", *whom, "--delete-config", name] for whom, name in values]
+    commands.append(["--describe", *user])
+    found = [[run("kafka-configs", *at, *command) for command in commands] for run in (ours, theirs)]
+    assert found[0] == found[1]
+    assert {code for code, _ in found[0]} == {0}
+
+
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
+        ("kafka-configs", ["--alter", "--entity-type", "users", "--add-config", "producer_byte_rate=1"]),
+        (
+            "kafka-configs",
+            ["--alter", "--entity-type", "users", "--entity-name", "x", "--add-config", "SCRAM-SHA-256=x"],
+        ),
+        (
+            "kafka-configs",
+            ["--alter", "--entity-type", "ips", "--entity-name", "::1", "--add-config", "producer_byte_rate=1"],
+        ),
         ("kafka-topics", ["--create", "--topic", "TOPIC"]),
         ("kafka-topics", ["--describe", "--topic", "no-such-topic"]),
         ("kafka-topics", ["--help"]),

@@ -59,7 +59,7 @@ TOOLS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "kafka-broker-api-versions": partial(_own, "administration", "api_versions"),
     "kafka-acls": partial(_command, "acl"),
     "kafka-cluster": partial(_own, "administration", "cluster"),
-    "kafka-configs": partial(_command, "config"),
+    "kafka-configs": partial(_own, "entities", "configs"),
     "kafka-console-consumer": partial(_own, "console", "consume"),
     "kafka-console-producer": partial(_own, "console", "produce"),
     "kafka-consumer-groups": _groups,

@@ -65,7 +65,7 @@ def user(actions: Actions, options: argparse.Namespace) -> None:
     actions.check(options)
     if options.action == "list":
         with admin_client(options) as client:
-            _print(_list(client), options.format)
+            _print(users_of(client), options.format)
         return
     if not options.user:
         actions.parser.error(f"--{options.action} requires --user")
@@ -80,10 +80,10 @@ def user(actions: Actions, options: argparse.Namespace) -> None:
             if not is_portable(text):
                 raise CommandFailed(f"clients disagree about this {what}, because SASLprep changes it; choose another")
         with admin_client(options) as client:
-            _create(client, options.user, password, mechanisms, options.iterations)
+            create_user(client, options.user, password, mechanisms, options.iterations)
     else:
         with admin_client(options) as client:
-            _delete(client, options.user, mechanisms if options.mechanism else None)
+            delete_user(client, options.user, mechanisms if options.mechanism else None)
     if options.format == "json":
         say_json({"user": options.user, "action": options.action, "mechanisms": mechanisms})
     else:
@@ -115,7 +115,7 @@ def _password(path: Path | None) -> str:
     return password
 
 
-def _create(client: Cluster, name: str, password: str, mechanisms: list[str], iterations: int) -> None:
+def create_user(client: Cluster, name: str, password: str, mechanisms: list[str], iterations: int) -> None:
     from kbroker.runtime.clocks import RealClocks  # noqa: PLC0415
     from kbroker.security.sasl import scram  # noqa: PLC0415
     from wire.messages.alter_user_scram_credentials import ScramCredentialUpsertion  # noqa: PLC0415
@@ -129,12 +129,12 @@ def _create(client: Cluster, name: str, password: str, mechanisms: list[str], it
         _alter(client, upsertions=[change])
 
 
-def _delete(client: Cluster, name: str, mechanisms: list[str] | None) -> None:
+def delete_user(client: Cluster, name: str, mechanisms: list[str] | None) -> None:
     """Delete some mechanisms of a user; None means all that the user has."""
     from wire.messages.alter_user_scram_credentials import ScramCredentialDeletion  # noqa: PLC0415
 
     if mechanisms is None:
-        mechanisms = [mechanism for mechanism, _ in _list(client).get(name, ())]
+        mechanisms = [mechanism for mechanism, _ in users_of(client).get(name, ())]
         if not mechanisms:
             raise CommandFailed(f"user {name!r} does not exist")
     for mechanism in mechanisms:
@@ -150,7 +150,7 @@ def _alter(client: Cluster, **changes: Any) -> None:
             raise CommandFailed(explain_code(result.error_code, result.error_message))
 
 
-def _list(client: Cluster) -> dict[str, list[tuple[str, int]]]:
+def users_of(client: Cluster) -> dict[str, list[tuple[str, int]]]:
     """Mechanisms with their iterations by user."""
     from wire.errors import check  # noqa: PLC0415
     from wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest  # noqa: PLC0415
