@@ -100,17 +100,20 @@ class RealEnv(RealClocks):
     ) -> net.SocketListener:
         window_ns = options.busy_poll_us * 1000
         poll = net.BusyPoll(window_ns=window_ns, now_ns=self.now_ns) if window_ns else None
-        run_blocking = self._threads.run_blocking
-        return await net.listen(host, port, options, run_blocking=run_blocking, busy_poll=poll, accepts=accepts)
+        return await net.listen(host, port, options, run_blocking=self.run_waiting, busy_poll=poll, accepts=accepts)
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
-        return await net.connect(host, port, run_blocking=self._threads.run_blocking)
+        return await net.connect(host, port, run_blocking=self.run_waiting)
 
     async def sleep_ms(self, delay_ms: int) -> None:
         await trio.sleep(delay_ms / 1000)
 
     async def run_blocking(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         return await self._threads.run_blocking(function, *arguments)
+
+    async def run_waiting(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """As `run_blocking`, for a call that waits for a network, or for data that are not in memory."""
+        return await self.run_blocking(function, *arguments)
 
     def threads(self, max_threads: int) -> RealThreads:
         made = RealThreads(max_threads)

@@ -75,6 +75,9 @@ class ClockedEnv(RealEnv):
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 
+    async def run_waiting(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        return await super().run_blocking(function, *arguments)
+
     def now_ns(self) -> int:
         return RealEnv.now_ns() + self._clock.offset_ms * 1_000_000
 

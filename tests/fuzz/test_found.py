@@ -125,7 +125,8 @@ def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, A
     claims = {"sub": "alice", "exp": 2_000, "iat": 1_000} | changed
     parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in ({"alg": "none"}, claims)]
     step = exchange.respond(b"n,,\x01auth=Bearer %b.%b.\x01\x01" % tuple(parts))
-    assert step == (b'{"status":"invalid_token"}', None, None)
+    assert step[:3] == (b'{"status":"invalid_token"}', None, None)
+    assert step.refusal is not None
 
 
 def test_x8_keys_that_are_nested_too_deeply_are_unreadable() -> None:

@@ -68,8 +68,8 @@ def refused(server: Exchange, token: bytes) -> str:
 
 def test_the_exchange_of_rfc_7677() -> None:
     server = login()
-    assert server.respond(FIRST) == (CHALLENGE, None, None)
-    assert server.respond(FINAL) == (SIGNATURE, "user", None)
+    assert server.respond(FIRST) == (CHALLENGE, None, None, None)
+    assert server.respond(FINAL) == (SIGNATURE, "user", None, None)
     assert refused(server, FINAL)
 
 
@@ -268,7 +268,7 @@ def test_no_order_of_messages_logs_in_without_the_proof(tokens: list[bytes], is_
 
 def test_plain_checks_user_and_password() -> None:
     known = PlainUsers({"al": "open sesame", "bö": "zwölf"}, None)
-    assert PlainExchange(known).respond(b"\0al\0open sesame") == (b"", "al", None)
+    assert PlainExchange(known).respond(b"\0al\0open sesame") == (b"", "al", None, None)
     assert PlainExchange(known).respond(b"al\0al\0open sesame").user == "al"
     assert PlainExchange(known).respond("\0bö\0zwölf".encode()).user == "bö"
     for token in (b"", b"\0al", b"\0al\0", b"\0\0open sesame", b"\0al\0open", b"\0no\0open sesame", b"\0al\0x\0y",
