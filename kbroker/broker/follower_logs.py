@@ -201,8 +201,10 @@ class FollowerLogs:
                 return
             if offset < log.log_end_offset:  # otherwise only the leader epochs of the log change
                 below = " below the high watermark" if offset < partition.known_high_watermark else ""
+                # A start may have emptied a log that ended before its start; such a log has no records to truncate.
+                what = "moving an empty partition" if _is_empty(log) else "truncating a partition"
                 logger.info(
-                    f"truncating a partition{below}",
+                    f"{what}{below}",
                     partition=partition.name,
                     from_offset=log.log_end_offset,
                     to_offset=offset,
