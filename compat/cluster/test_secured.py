@@ -27,7 +27,7 @@ SCRAM_512 = ScramMechanism.SCRAM_SHA_512
 
 
 class Shop:
-    """A transactional producer and a consumer group, as a user who has only the rights that they need."""
+    """A user with only the necessary rights runs a transactional producer and a consumer group."""
 
     def __init__(self, cluster: SecuredCluster) -> None:
         self._cluster = cluster

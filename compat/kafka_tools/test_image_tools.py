@@ -94,7 +94,7 @@ def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: 
     at = ("--bootstrap-server", broker.bootstrap_servers)
     user = ("--entity-type", "users", "--entity-name", "image-al")
     pair = (*user, "--entity-type", "clients", "--entity-name", "c")
-    clients, users = ("--entity-type", "clients", "--entity-default"), ("--user-defaults",)
+    clients, users = ("--entity-type=clients", "--entity-default"), ("--user-defaults",)
     values = {
         (user, "SCRAM-SHA-256"): "[iterations=8192,password=a,b]",
         (user, "SCRAM-SHA-512"): "[password=c]",

@@ -39,9 +39,10 @@ Entity = dict[str, str | None]
 
 def configs(words: Sequence[str]) -> int:
     """kafka-configs."""
-    if not {"--entity-type", *(f"--{each}{end}" for each in _SHORT for end in ("", "-defaults"))} & set(words):
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if not {"--entity-type", *(f"--{each}{end}" for each in _SHORT for end in ("", "-defaults"))} & set(parts):
         return main(["config", *words])
-    types = [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--entity-type"]
+    types = [parts[at + 1] for at, part in enumerate(parts[:-1]) if part == "--entity-type"]
     if types and not set(types) <= set(_KINDS):
         return main(["config", *words])
     options = _parser().parse_args(list(words))

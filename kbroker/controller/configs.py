@@ -68,7 +68,7 @@ def alter_configs(context: Context, request: legacy.AlterConfigsRequest) -> Outc
 
     A topic keeps its overrides of kbroker's own settings, such as leases, unless the request names them: clients that
     were written for Kafka do not know them, and would expose leased records or make a read-only topic writable. The
-    secret of the cluster for SCRAM stays too: nobody sees its value, so no request could name it again.
+    request also leaves kbroker.sasl.scram.secret as it is, because clients cannot read its value to send it again.
     Errors as above.
     """
     answers, records = _decide_each(context, request.resources)
