@@ -42,7 +42,9 @@ _FEW: Final = 20
 def _creates_many(request: CreateTopicsRequest) -> bool:
     size = 0
     for topic in request.topics:
-        size += max(1, topic.num_partitions) + len(topic.assignments) + len(topic.configs)
+        # Without a number the topic has num.partitions, which may be any.
+        partitions = len(topic.assignments) or (topic.num_partitions if topic.num_partitions > 0 else _FEW + 1)
+        size += partitions + len(topic.configs)
         if size > _FEW:
             return True  # before anything of a large request is looked at
         size += sum(len(one.broker_ids) for one in topic.assignments)

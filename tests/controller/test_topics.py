@@ -25,12 +25,12 @@ EXISTS, INVALID_NAME, PARTITIONS, FACTOR, ASSIGNMENT, CONFIG, REQUEST, POLICY = 
 @pytest.mark.parametrize(
     ("asked", "is_long"),
     [
-        ([topic("a")], False),
+        ([topic("a")], True),  # num.partitions, which may be large
         ([topic("a", 20)], False),
         ([topic("a", 21)], True),
         ([topic("a", 10_000)], True),
-        ([topic(str(number)) for number in range(21)], True),
-        ([topic("a", configs={str(number): "" for number in range(20)})], True),
+        ([topic(str(number), 1) for number in range(21)], True),
+        ([topic("a", 1, configs={str(number): "" for number in range(20)})], True),
         ([topic("a", assignments={0: [1, 2, 3], 1: [2, 3, 1]})], False),
         ([topic("a", assignments={0: [1] * 1_000})], True),
         ([topic("a", assignments={number: [] for number in range(1_000)})], True),
