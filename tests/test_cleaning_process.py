@@ -54,6 +54,18 @@ def is_clean(broker: BrokerProcess) -> bool:
     return local_bytes(broker.directory, "t") < 2 * SEGMENT_BYTES
 
 
+def worker_of(broker: BrokerProcess, *, after: int = 0) -> int:
+    """The broker's only child process, once there is one that is not `after`."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = workers_of(broker)
+        return len(found) == 1 and found != [after]
+
+    until(broker, is_there)
+    return found[0]
+
+
 def test_a_process_cleans_and_ends(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:
         fill(broker)
@@ -71,14 +83,12 @@ def test_a_killed_cleaner_or_broker_loses_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK, *SLOWLY) as broker:
         fill(broker)
-        until(broker, lambda: bool(workers_of(broker)))
-        (worker,) = workers_of(broker)
+        worker = worker_of(broker)
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
-        until(broker, lambda: any(pid != worker for pid in workers_of(broker)))
+        worker_of(broker, after=worker)
         check(broker)
-        (worker,) = workers_of(broker)
-        pidfd = os.pidfd_open(worker)
+        pidfd = os.pidfd_open(worker_of(broker))
         broker.stop(signal.SIGKILL)
         assert has_ended(pidfd)
     with BrokerProcess(directory, *QUICK) as broker:

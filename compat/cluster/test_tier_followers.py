@@ -70,6 +70,8 @@ def test_a_new_replica_starts_after_the_tier_if_it_may(tmp_path: Path) -> None:
         load = Load(cluster.bootstrap_servers, size=10_000)
         load.produce(1_500)
         until(lambda: local_start(cluster, 1) > 500, patience_s=PATIENCE_S)
+        # All closed segments are in the tier, also the last five, which are still in the leader's directory.
+        until(lambda: len(list((tmp_path / "tier").rglob("*.log"))) >= 14, patience_s=PATIENCE_S)
         entry = ConfigEntry(
             "follower.fetch.last.tiered.offset.enable", "true", incremental_operation=AlterConfigOpType.SET
         )
