@@ -52,11 +52,11 @@ class MarkerSender:
     def __init__(self, broker: Broker) -> None:
         self.markers = Markers(self._leader_of)
         self._broker = broker
-        self._nursery: trio.Nursery | None = None
         self._destinations: dict[int, trio.Event] = {}
         self._to_route: dict[Ending, list[TopicPartition]] = {}
         self._incomplete: list[Ending] = []
         self._news = trio.Event()
+        self._has_new_destination = trio.Event()
         self._has_failed = trio.Event()
 
     @property
@@ -75,8 +75,9 @@ class MarkerSender:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send markers until the task is cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(self._retry)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._retry)
+            nursery.start_soon(self._serve_new, nursery)
             task_status.started()
             self._wake()
             while True:
@@ -94,19 +95,16 @@ class MarkerSender:
         return leader if is_reachable else NO_LEADER
 
     def _wake(self) -> None:
-        """Start or wake the tasks that have something to do."""
+        """Wake the tasks that have something to do."""
         if self.markers.waiting:
             self._has_failed.set()
         if self.markers.ready or self._to_route:
             self._news.set()
-        if self._nursery is None:
-            return
         for broker_id in self.markers.by_broker:
             if broker_id in self._destinations:
                 self._destinations[broker_id].set()
             else:
-                self._destinations[broker_id] = trio.Event()
-                self._nursery.start_soon(self._serve, broker_id)
+                self._has_new_destination.set()
 
     async def _route(self) -> None:
         """Find the leaders of many partitions, in turns."""
@@ -144,6 +142,15 @@ class MarkerSender:
             self.markers.ready += self._incomplete
             self._incomplete = []
             self._wake()
+
+    async def _serve_new(self, nursery: trio.Nursery) -> None:
+        """Start the tasks of new destinations. Only a task of this nursery knows that the nursery is open."""
+        while True:
+            await self._has_new_destination.wait()
+            self._has_new_destination = trio.Event()
+            for broker_id in self.markers.by_broker.keys() - self._destinations.keys():
+                self._destinations[broker_id] = trio.Event()
+                nursery.start_soon(self._serve, broker_id)
 
     async def _serve(self, broker_id: int) -> None:
         """Send the markers for one broker, until there are none for IDLE_MS."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import trio
 
@@ -24,9 +25,15 @@ from kbroker.node import Node
 from kbroker.runtime.net_ports import Stream
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from wire.schema import Versions
 
 DATA_DIRECTORY = "/data"
 MAX_REPLY_BYTES = 256 * 1024 * 1024
+
+
+@cache
+def _served() -> dict[int, Versions]:
+    return {api_key: handler.versions for api_key, handler in discover().items()}
 
 
 class Client(Connection):
@@ -37,7 +44,7 @@ class Client(Connection):
 
     def __init__(self, stream: Stream, *, client_id: str = "test") -> None:
         super().__init__(stream, client_id=client_id, max_response_bytes=MAX_REPLY_BYTES)
-        self.protocol.served = {api_key: handler.versions for api_key, handler in discover().items()}
+        self.protocol.served = _served()
 
 
 @dataclass(slots=True)

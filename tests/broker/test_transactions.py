@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.broker.marker_sender import MarkerSender
 from kbroker.coordinator.common.ports import partition_for
+from kbroker.coordinator.transactions.markers import Ending
+from kbroker.coordinator.transactions.state import Transaction, TransactionState
 from kbroker.metadata.names import TRANSACTION_STATE_TOPIC
 from kbroker.testing.cluster import MemoryCluster, MemoryNode, memory_cluster
 from tests.handlers.transactions import add_partitions, described, end, init_answer
@@ -146,3 +149,16 @@ async def test_r11_no_marker_is_written_before_the_decision_is_committed() -> No
             assert markers(cluster) == [0] * 6, "the followers are in the ISR, and lack the decision"
             await cluster.until(lambda: markers(cluster) == [1] * 6)
         await eventually("CompleteCommit", lambda: state(cluster))
+
+
+async def test_a_decision_at_the_end_of_a_broker_fails_nothing() -> None:
+    """The coordinator may load a prepared transaction after the sender of its markers has ended (small seed 221)."""
+    async with memory_cluster(1) as cluster:
+        await cluster.create_topic("t", replicas=((1,),))
+        sender = MarkerSender(cluster.brokers[0].broker)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(sender.run)
+            nursery.cancel_scope.cancel()
+        prepared = Transaction(NAME, 7, 0, state=TransactionState.PREPARE_COMMIT, partitions={("t", 0): None})
+        sender.submit([Ending(prepared)])
+        assert list(sender.markers.by_broker) == [1]
