@@ -233,6 +233,7 @@ def test_a_plan_is_proposed_executed_throttled_and_verified_as_by_kafkas_tool(
         described_topic,
         broker_1,
         reassign("nowhere", "--verify"),
+        reassign("absent", "--verify", "--preserve-throttles"),
         reassign("plan", "--cancel"),
         ["kafka-reassign-partitions", "--list"],
     ]

@@ -37,6 +37,7 @@ from wire.stored.metadata import UserScramCredentialRecord
 from wire.types import uuid_from_text, uuid_to_text
 
 _PARTS_OF_A_RELEASE: Final = 2
+_NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
 
 
 def storage(words: Sequence[str]) -> int:
@@ -134,6 +135,10 @@ def _levels(features: list[str], release: str | None) -> dict[str, int]:
             )
         found[METADATA_VERSION_FEATURE] = _level_of_release(release)
     for feature, wanted in found.items():
+        if feature in _NOT_SERVED and wanted:
+            raise CommandFailed(
+                f"{feature} {wanted} is not supported: kbroker has no share groups and no streams groups"
+            )
         if feature not in SUPPORTED_FEATURES:
             supported = ", ".join(SUPPORTED_FEATURES)
             raise CommandFailed(f"Unsupported feature: {feature}. Supported features are: {supported}")

@@ -49,12 +49,13 @@ def file(tmp_path: Path, data: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["-r", "4.3"], "metadata.version 4.3-IV0 is not supported: kbroker supports 3.3-IV3 to 3.9-IV0"),
-        (["-r", "3.0"], "metadata.version 3.0-IV1 is not supported"),
+        (["-r", "3.0"], "metadata.version 3.0-IV1 is not supported: kbroker supports 3.3-IV3 to "),
+        (["-f", "metadata.version=99"], "metadata.version 99 is not supported"),
         (["-r", "5.0"], "Version 5.0 is not a valid version"),
         (["-f", "metadata.version=0"], "metadata.version 0 is not supported"),
         (["-f", "kraft.version=1"], "kraft.version 1 is not supported: kbroker supports 0 to 0"),
-        (["-f", "share.version=1"], "Unsupported feature: share.version"),
+        (["-f", "share.version=1"], "share.version 1 is not supported: kbroker has no share groups"),
+        (["-f", "eligible.leader=1"], "Unsupported feature: eligible.leader. Supported features are: group.version, "),
         (["-f", "group.version=x"], "unable to parse x as a short"),
         (["-f", "group.version"], "equals sign not found"),
         (["-f", "group.version=1", "-f", "group.version=0"], "named twice"),
