@@ -56,6 +56,13 @@ def _words(text: str) -> Words:
     return sorted(line.split() for line in lines if line.strip())
 
 
+def _with_broker(tool: str, words: Sequence[str], broker: Broker, topic: str) -> list[str]:
+    """The words with the broker's address, which follows the action of kafka-cluster, and with the topic's name."""
+    found = [word.replace("TOPIC", topic) for word in words]
+    at = 1 if tool == "kafka-cluster" else 0
+    return [*found[:at], "--bootstrap-server", broker.bootstrap_servers, *found[at:]]
+
+
 pytestmark = pytest.mark.usefixtures("kafka_libraries")
 
 
@@ -82,6 +89,7 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
         ("kafka-configs", ["--alter", "--topic", "TOPIC", "--add-config", "segment.ms=9"]),
         ("kafka-get-offsets", ["--topic", "TOPIC", "--time", "-1"]),
         ("kafka-features", ["describe"]),
+        ("kafka-cluster", ["list-endpoints", "--include-fenced-brokers"]),
         ("kafka-groups", ["--list", "--consumer"]),
         ("kafka-groups", ["--list", "--group-type", "SHARE"]),
         ("kafka-metadata-quorum", ["describe", "--status"]),
@@ -90,7 +98,7 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
     ids=lambda each: each if isinstance(each, str) else each[0],
 )  # fmt: skip
 def test_exit_code_and_output_are_kafkas(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
-    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    words = _with_broker(tool, words, broker, topic)
     code, lines = ours(tool, *words)
     expected_code, expected = theirs(tool, *words)
     if tool == "kafka-metadata-quorum":  # the log grows between the two runs
@@ -138,6 +146,7 @@ def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: 
         ("kafka-get-offsets", ["--topic", "no-such-topic"]),
         ("kafka-features", ["upgrade", "--feature", "group.version=99"]),
         ("kafka-console-consumer", ["--topic", "TOPIC", "--offset", "3"]),
+        ("kafka-cluster", ["unregister", "--id", "7"]),
         ("kafka-groups", ["--list", "--group-type", "none"]),
         ("kafka-groups", ["--list", "--consumer", "--protocol", "consumer"]),
         ("kafka-log-dirs", ["--describe", "--broker-list", "7"]),
@@ -151,7 +160,7 @@ def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: 
     ids=lambda each: each if isinstance(each, str) else each[0],
 )
 def test_failures_have_kafkas_exit_code(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
-    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    words = _with_broker(tool, words, broker, topic)
     assert ours(tool, *words)[0] == theirs(tool, *words)[0]
 
 
