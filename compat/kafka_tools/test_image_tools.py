@@ -286,9 +286,16 @@ def test_a_directory_is_formatted_as_by_kafkas_tool(tmp_path: Path) -> None:
     found: list[set[str]] = []
     for run in (ours, theirs):
         directory = tmp_path / run.__name__
-        code, lines = run("kafka-storage", *FORMAT, "--config", storage_properties(directory), *flags)
+        file = storage_properties(directory)
+        informed = ours("kafka-storage", "info", "--config", file)
+        assert informed == theirs("kafka-storage", "info", "--config", file)
+        assert informed[0] == 1
+        code, lines = run("kafka-storage", *FORMAT, "--config", file, *flags)
         said = f"Formatting metadata directory {directory} with metadata.version 3.9-IV0.".split()
         assert (code, said in lines) == (0, True)
+        informed = ours("kafka-storage", "info", "--config", file)
+        assert informed == theirs("kafka-storage", "info", "--config", file)
+        assert informed[0] == 0
         records: list[Record] = read_snapshot(RealDisk(), str(directory / BOOTSTRAP_FILE))
         # Kafka's tool also writes the levels that are 0.
         found.append({repr(each) for each in records if getattr(each, "feature_level", True)})

@@ -1,4 +1,4 @@
-"""kafka-storage: random-uuid and format.
+"""kafka-storage: random-uuid, format and info.
 
 `format` gives the data directory of a properties file its identity. With --add-scram, --feature or --release-version it
 also writes bootstrap.checkpoint, with which the metadata log of a new cluster begins; the broker does the rest when it
@@ -31,7 +31,7 @@ from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.disk import RealDisk
 from kbroker.security.sasl import scram
 from kbroker.storage.checkpoint import write_atomically
-from kbroker.storage.formatting import META_PROPERTIES, DirectoryIdentity, format_identity
+from kbroker.storage.formatting import META_PROPERTIES, DirectoryIdentity, format_identity, parse_identity
 from wire.errors import KafkaError
 from wire.stored.metadata import UserScramCredentialRecord
 from wire.types import uuid_from_text, uuid_to_text
@@ -46,8 +46,9 @@ def storage(words: Sequence[str]) -> int:
     actions = parser.add_subparsers(dest="action", required=True, parser_class=argparse.ArgumentParser)
     actions.add_parser("random-uuid", help="print an id for a new cluster")
     formatting = actions.add_parser("format", help="prepare a data directory")
+    for action in (formatting, actions.add_parser("info", help="print what a data directory belongs to")):
+        action.add_argument("-c", "--config", type=Path, required=True)
     formatting.add_argument("-t", "--cluster-id", required=True)
-    formatting.add_argument("-c", "--config", type=Path, required=True)
     formatting.add_argument("-g", "--ignore-formatted", action="store_true")
     formatting.add_argument("-S", "--add-scram", action="append", default=[], metavar="MECHANISM=[name=...,...]")
     formatting.add_argument("-f", "--feature", action="append", default=[], metavar="NAME=LEVEL")
@@ -60,6 +61,8 @@ def storage(words: Sequence[str]) -> int:
     if options.action == "random-uuid":
         print(uuid_to_text(RealClocks().new_uuid()))
         return 0
+    if options.action == "info":
+        return _info(Path(_settings(options.config).data_directory))
     is_default = not (options.add_scram or options.feature or options.release_version or options.initial_controllers)
     if is_default and not options.config.exists():
         print("kbroker formats a new data directory when it starts")
@@ -68,11 +71,39 @@ def storage(words: Sequence[str]) -> int:
     return 0
 
 
-def _format(options: argparse.Namespace, *, is_default: bool) -> None:
+def _settings(file: Path) -> Settings:
     try:
-        settings = Settings.load(options.config.read_bytes(), file_name=str(options.config), overrides=[], defaults={})
+        return Settings.load(file.read_bytes(), file_name=str(file), overrides=[], defaults={})
     except (OSError, ConfigError) as error:
         raise CommandFailed(str(error)) from error
+
+
+def _info(directory: Path) -> int:
+    """Print the directory and its identity; 1 if it has none."""
+    problem, identity = "", None
+    file = directory / META_PROPERTIES
+    if not directory.is_dir():
+        problem = f"{directory} is not a directory" if directory.exists() else f"{directory} does not exist"
+    elif not file.exists():
+        problem = f"{directory} is not formatted."
+    else:
+        try:
+            identity = parse_identity(file.read_text())
+        except (OSError, ValueError) as error:
+            problem = f"Error loading {file}: {error}"
+    if directory.is_dir():
+        print(f"Found log directory:\n  {directory}\n")
+    if identity is not None:
+        cluster_id, node_id, directory_id = identity
+        ids = f"cluster.id={cluster_id}, directory.id={uuid_to_text(directory_id)}, node.id={node_id}"
+        print(f"Found metadata: {{{ids}, version=1}}\n")
+    if problem:
+        print(f"Found problem:\n  {problem}\n")
+    return 1 if problem else 0
+
+
+def _format(options: argparse.Namespace, *, is_default: bool) -> None:
+    settings = _settings(options.config)
     levels = _levels(options.feature, options.release_version)
     directory_id = _directory_id(options, settings) or RealClocks().new_uuid()
     credentials = [_credential(text) for text in options.add_scram]
