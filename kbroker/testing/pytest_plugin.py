@@ -178,13 +178,15 @@ def kbroker_server(
 @pytest.fixture
 def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
     """The session's broker, for one test: topics and groups that appear during the test are deleted after it."""
-    view = Kbroker(kbroker_server)
+    view, clients = Kbroker(kbroker_server), kbroker_server.opened_clients()
     if not kbroker_server.nodes:  # other programs may use it
         yield view
+        kbroker_server.close_clients(keep=clients)
         kbroker_server.delete_topics([name for name in kbroker_server.topics() if name.startswith(view.prefix)])
         return
     before = kbroker_server.contents()
     yield view
+    kbroker_server.close_clients(keep=clients)
     kbroker_server.empty(keep=before)
 
 

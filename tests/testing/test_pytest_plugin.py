@@ -320,6 +320,31 @@ def test_the_state_of_each_node_is_attached_to_a_failure(pytester: pytest.Pytest
     assert "kbroker state of node 1" in text
 
 
+def test_clients_of_a_test_are_closed_before_its_groups_are_deleted(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+import pytest
+
+@pytest.fixture(scope="session")
+def own(kbroker_server):
+    return kbroker_server.producer(library="kafka-python")
+
+def test_a_group(own, kbroker):
+    topic = kbroker.topic()
+    own.send(topic, b"a").get(timeout=30)
+    consumer = kbroker.consumer(topic, group="billing", library="kafka-python")
+    assert next(consumer).value == b"a"
+    assert kbroker.groups() == ["billing"]
+
+def test_later(own, kbroker):
+    assert kbroker.groups() == []
+    own.send(kbroker.topic(), b"a").get(timeout=30)
+""",
+    )
+    done.assert_outcomes(passed=2)
+
+
 def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     with broker() as other:
         free = other.port
