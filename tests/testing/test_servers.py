@@ -239,6 +239,7 @@ def test_tracked_requests_have_api_version_and_client(server: Server, topic: str
     found = [each for each in server.requests.received() if each.api == "Produce"]
     assert [each.client_id for each in found] == ["kbroker-testing"]
     assert found[0].version >= 3
+    assert found[0].outcome == "ok"
 
 
 def test_the_round_trip_time_delays_every_request(server: Server, topic: str) -> None:
