@@ -21,6 +21,7 @@ from kbroker.client.producing import Producer
 from kbroker.testing import Server, broker, brokers, node_process
 from kbroker.testing.control import last_requests
 from kbroker.testing.servers import wait_until
+from tests.broker_process import connect
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -393,8 +394,17 @@ def test_a_killed_broker_of_a_cluster_comes_back() -> None:
     with brokers(2) as cluster:
         topic = cluster.create_topic("a", partitions=2, replication_factor=2)
         produce(cluster, topic, b"a", b"b")
+        first, second, _ = cluster.nodes
+        leaders = [part.leader_id for part in metadata_of(cluster, topic).partitions]
+        second.set_down()
+        reached = Server(first.address)
+        assert [part.leader_id for part in metadata_of(reached, topic).partitions] == leaders
+        reached.disconnect()
+        host, _, port = second.address.rpartition(":")
+        with connect(host, int(port)) as connection, pytest.raises(ConnectionError):
+            connection.negotiate()
+        second.set_up()
         cluster.disconnect()
-        second = cluster.nodes[1]
         second.kill()
         second.restart()
         assert len(cluster.records(topic)) == 2
