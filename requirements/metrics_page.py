@@ -47,9 +47,13 @@ topic or a group removes its series.
 
 `sum()` over a metric counts nothing twice: each metric has series either for each topic or for all of them. Kafka's
 exporter gives both one name; here the count of all topics begins with `kbroker_all_topics_`, and includes deleted
-topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller. Quantiles of times are in the
-buckets of histograms: `histogram_quantile(0.99, sum by (request, le)
-(rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`.
+topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller.
+
+Times have quantiles as Kafka's exporter shows them, in the label `quantile`: `0.50`, `0.75`, `0.95`, `0.98`, `0.99`,
+`0.999`. As in Kafka, the last five minutes have 99% of the weight, and without new values a quantile stays as it is. It
+is NaN before the first value, and right to a factor of two, because values are counted in powers of two. Quantiles of
+several brokers cannot be added or averaged. The buckets of the histograms, which begin with `kbroker_`, can:
+`histogram_quantile(0.99, sum by (request, le) (rate(kbroker_network_requestmetrics_totaltimems_bucket[5m])))`.
 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard for Grafana, and
 [prometheus-alerts.yml](prometheus-alerts.yml) has alert rules.
