@@ -6,6 +6,7 @@ kbroker depends on none of these libraries, and imports one when a test asks for
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -52,13 +53,20 @@ class OwnClient:
         if topics:
             self.client.subscribe(list(topics))
 
-    def close(self) -> None:
-        """Close it, after a producer has sent what it still has. Those of aiokafka belong to the test's event loop."""
-        if self.library == _CONFLUENT and self.kind == "Producer":
-            self.client.flush(_CLOSE_S)
-        elif self.kind == "Producer" and self.library != "aiokafka":
-            self.client.close(timeout=_CLOSE_S)
-        elif self.library == "kafka-python" or (self.library, self.kind) == (_CONFLUENT, "Consumer"):
+    def close(self, *, has_broker: bool) -> None:
+        """Close it, after a producer has sent what it still has, for which a broker is needed.
+
+        Those of aiokafka belong to the event loop of the test.
+        """
+        wait_s = _CLOSE_S if has_broker else 0
+        if self.library == "kafka-python" and self.kind == "Producer":
+            with suppress(import_module("kafka.errors").KafkaTimeoutError):
+                self.client.close(timeout=wait_s)
+        elif self.library == "kafka-python":
+            self.client.close()
+        elif self.library == _CONFLUENT and self.kind == "Producer":
+            self.client.flush(wait_s)
+        elif self.library == _CONFLUENT and self.kind == "Consumer" and has_broker:
             self.client.close()
 
 

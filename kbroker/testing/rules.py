@@ -30,7 +30,7 @@ from kbroker.testing.control import (
 )
 from kbroker.testing.emptying import contents, empty
 from kbroker.testing.node_clock import NodeClock
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.refusals import refused
 
@@ -233,7 +233,7 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: B
             answer = book.change(answer, handler.name, context, broker.image)
         has_codes = context.has_errors or handler.name not in _DATA_APIS
         codes = finder(handler.api_key)(answer) if has_codes else ()
-        received.outcome = ", ".join(dict.fromkeys(ErrorCode(code).name for code in codes)) or "ok"
+        received.outcome = ", ".join(dict.fromkeys(code_of(code).name for code in codes)) or "ok"
         return answer
 
     async def complete() -> Any:

@@ -139,10 +139,11 @@ class Server:
     def close_clients(self, *, keep: int = 0) -> None:
         """Close the clients that tests have asked for, except the first ones. Rules end before, so that it succeeds."""
         clients, self._own_clients = self._own_clients[keep:], self._own_clients[:keep]
-        if clients and any(node.is_running for node in self.nodes):
+        is_running = any(node.is_running for node in self.nodes)
+        if clients and is_running:
             self.faults.clear()
         for client in reversed(clients):
-            client.close()
+            client.close(has_broker=is_running or not self.nodes)
 
     # --- topics and records -------------------------------------------------------------------------------------------
 
@@ -293,11 +294,21 @@ class Server:
                 found[kind] += answer[kind]
         return found
 
-    def empty(self, *, keep: Mapping[str, list[str]]) -> None:
+    def empty(self, *, keep: Mapping[str, list[str]], keep_clients: int = 0) -> None:
         """Remove all rules, and delete the topics and groups that are not in `keep`; groups with members remain.
+
+        Before that, paused brokers go on, and the clients that tests have asked for are closed, except the first ones.
 
         Errors: RuntimeError if something cannot be deleted
         """
+        for node in self._brokers():
+            node.resume()
+        try:
+            self.close_clients(keep=keep_clients)
+        finally:
+            self._delete_all(keep)
+
+    def _delete_all(self, keep: Mapping[str, list[str]]) -> None:
         if failed := [each for node in self._brokers() for each in node.control({"empty": keep})["failed"]]:
             raise RuntimeError(f"not deleted after the test: {'; '.join(failed)}")
 

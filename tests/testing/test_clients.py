@@ -104,6 +104,19 @@ def test_a_producer_waits_for_a_broker_that_is_down(server: Server, library: str
     assert [each.value for each in server.records(topic)] == [b"a", b"b"]
 
 
+def test_clients_of_a_broker_that_has_ended_are_not_waited_for() -> None:
+    with broker() as ended:
+        topic = ended.create_topic("a")
+        consumer = ended.consumer(topic, group="a", library="confluent-kafka")
+        producer = ended.producer(library="confluent-kafka")
+        producer.produce(topic, b"a")
+        assert consumer.poll(30)
+        ended.nodes[0].stop()
+        producer.produce(topic, b"b")
+        ended.close_clients()
+        assert len(producer) == 1, "it was not flushed"
+
+
 def test_the_only_installed_library_is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "confluent_kafka")
     assert type(server.producer()).__module__ in ("cimpl", "confluent_kafka.cimpl")

@@ -142,6 +142,11 @@ def test_fields_of_responses_are_changed_after_the_request_is_done(server: Serve
     assert all_ends.hits > 0
 
 
+def test_a_changed_error_code_may_be_one_that_nobody_knows(server: Server, topic: str) -> None:
+    server.faults.change_response("Metadata", {"topics.error_code": 9_999})
+    assert metadata_of(server, topic).error_code == 9_999
+
+
 def test_a_response_of_the_test_takes_the_place_of_the_broker_s(server: Server, topic: str) -> None:
     answer = FindCoordinatorResponse(error_code=0, node_id=9, host="elsewhere", port=1)
     rule = server.faults.respond(answer, times=2)
