@@ -167,16 +167,29 @@ async def test_pages_over_tls_need_the_token_too(caplog: pytest.LogCaptureFixtur
     assert "BEGIN" not in caplog.text
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02"])
-async def test_clients_without_tls_are_disconnected_and_hinder_nobody(sent: bytes, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"", "it takes longer than 10000 ms"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "the peer does not speak TLS"),
+        (b"\x16\x03\x01\x02", "it takes longer than 10000 ms"),
+    ],
+)
+async def test_clients_without_tls_are_disconnected_and_hinder_nobody(
+    sent: bytes, why: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with memory_broker(settings=HTTPS) as broker:
-        plain = await Browser.connect(broker.env)
-        if sent:
-            await plain.send(sent)
+        for _ in range(3):  # which cause one line
+            plain = await Browser.connect(broker.env)
+            if sent:
+                await plain.send(sent)
         assert (await (await secured(broker)).get("/health")).status == 200
         before = trio.current_time()
         assert b"HTTP" not in await plain.rest()
         assert trio.current_time() - before <= 10
+    failed = "a TLS handshake for the pages failed"
+    (line,) = (vars(record)["kbroker_fields"] for record in caplog.records if record.message == failed)
+    assert str(line["why"]).startswith(why)
 
 
 async def test_a_broker_does_not_start_if_its_pages_have_no_certificate() -> None:
