@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import ssl
 from base64 import b64encode
 
@@ -31,6 +32,20 @@ def basic(name: str, password: str) -> str:
 def test_the_token_is_admitted_in_any_spelling_of_its_scheme(scheme: str) -> None:
     assert Gate(Secret(TOKEN)).admits(f"{scheme} {TOKEN}".encode())
     assert Gate(Secret(TOKEN)).admits(f"{scheme}   {TOKEN} ".encode())
+
+
+def test_tokens_of_any_length_are_compared_by_digests_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+    compare = hmac.compare_digest
+
+    def counted(given: bytes, expected: bytes) -> bool:
+        compared.append((len(given), len(expected)))
+        return compare(given, expected)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    given = [f"Bearer {TOKEN}", "Bearer c", f"Bearer {TOKEN[:-1]}x", f"Bearer {'x' * 5_000}", basic("any", "x")]
+    assert [Gate(Secret(TOKEN)).admits(one.encode()) for one in given] == [True, False, False, False, False]
+    assert compared == [(32, 32)] * len(given)
 
 
 @pytest.mark.parametrize("name", ["", "any", "näme"])
