@@ -1,8 +1,8 @@
 """A cluster under load and faults: `python -m compat.cluster.storm`.
 
-Idempotent producers and readers of librdkafka run while a scenario kills, pauses or cuts off nodes. Then everything is
-healed; the cluster must come back to full ISRs. An observer records what the nodes answer and store. K1-K4, K6-K8 and
-K11 judge the history, and all replicas must be equal byte for byte.
+Idempotent producers, a transactional producer and readers of committed records, all of librdkafka, run while a scenario
+kills, pauses or cuts off nodes. Then everything is healed; the cluster must come back to full ISRs. An observer records
+what the nodes answer and store. K1-K8 and K11 judge the history, and all replicas must be equal byte for byte.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from compat.cluster.namespaces import Network
 from compat.cluster.nodes import FIRST_CONTROLLER, KAFKA, KBROKER, QUICK_SESSIONS, Node, ProcessCluster
 from compat.cluster.observing import Observer, note_disks
 from compat.torture.load import Plan, Recorder, create_topic, read_back, run_load
+from compat.torture.load_transactions import LoadTransactions, note_markers, read_committed_back
 from compat.waiting import until
 from kbroker.testing.checkers import Finding, check_history
 from kbroker.testing.cluster_checker import check_cluster
+from kbroker.testing.history import Function, Type
+from kbroker.testing.transaction_checker import check_transactions
 
 TOPIC: Final = "storm"
 SETTINGS: Final = {
@@ -211,8 +214,10 @@ def run_load_while(stage: Stage, plan: Plan, recorder: Recorder, act: Callable[[
 
     actor = threading.Thread(target=act_and_end)
     actor.start()
+    servers = stage.cluster.bootstrap_servers
     try:
-        run_load(stage.cluster.bootstrap_servers, plan, recorder, is_over=over.is_set, timeout_s=timeout_s)
+        with LoadTransactions(servers, plan, recorder):
+            run_load(servers, plan, recorder, is_over=over.is_set, timeout_s=timeout_s)
     finally:
         actor.join()
     if failures:
@@ -221,10 +226,16 @@ def run_load_while(stage: Stage, plan: Plan, recorder: Recorder, act: Callable[[
 
 
 def judge_clients(stage: Stage, plan: Plan, recorder: Recorder) -> list[Finding]:
-    """K1 to K4: read everything back, and judge what the clients saw."""
+    """K1 to K5 and K11: read everything back, and judge what the clients saw."""
+    read_committed_back(stage.cluster.bootstrap_servers, plan, recorder)
     read_back(stage.cluster.bootstrap_servers, plan, recorder)
+    for partition in range(plan.partitions):
+        with stage.cluster.connect(stage.leader(partition)) as connection:
+            note_markers(connection, plan.topic, partition, recorder, source="leader")
     findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
-    return findings + check_history(recorder.history())
+    history = recorder.history()
+    assert recorder.counts.get((Function.TXN, Type.OK), 0) > 5, "hardly any transaction was committed"
+    return findings + check_history(history) + check_transactions(history)
 
 
 def storm(

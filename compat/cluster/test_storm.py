@@ -42,7 +42,7 @@ def network_or_skip(scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", [pytest.param(name, id=f"{ROWS[name]}-{name}") for name in SCENARIOS])
 def test_the_promises_hold_under_apache_kafkas_controllers(tmp_path: Path, scenario: str) -> None:
-    """R1, R2, R3, R4, R5, R10 and C1, judged by K1, K2, K3, K4, K6, K7, K8 and K11."""
+    """R1, R2, R3, R4, R5, R10 and C1, judged by K1, K2, K3, K4, K5, K6, K7, K8 and K11."""
     network_or_skip(scenario)
     controllers = [KAFKA] * (3 if scenario == "killed_controllers" else 1)
     recorder = Recorder()
@@ -51,7 +51,7 @@ def test_the_promises_hold_under_apache_kafkas_controllers(tmp_path: Path, scena
 
 
 def test_r1_the_promises_hold_in_mixed_clusters(tmp_path: Path) -> None:
-    """K1, K2, K3, K4, K6, K7, K8 and K11: what a broker of Apache Kafka does is no finding.
+    """K1, K2, K3, K4, K5, K6, K7, K8 and K11: what a broker of Apache Kafka does is no finding.
 
     `make soak` runs the same with brokers of Apache Kafka only.
     """

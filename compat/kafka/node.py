@@ -84,6 +84,11 @@ class KafkaNode:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def bootstrap_controllers(self) -> str:
+        """`host:port` of the controller listener."""
+        return f"127.0.0.1:{self._controller_port}"
+
+    @property
     def pid(self) -> int:
         """The process id of the JVM."""
         assert self.process is not None, "not started"

@@ -20,7 +20,7 @@ from compat.tiered.site import Site
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from compat.spark.source import Source
+    from compat.spark.source import Sink, Source
 
 __all__ = ["new_topic"]
 
@@ -73,3 +73,11 @@ def source(kafka_libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     assert kafka_libraries.is_dir()  # the schemas of its requests
     with started(tmp_path_factory.mktemp("source")) as made:
         yield made
+
+
+@pytest.fixture
+def sink(spark: SparkSession, tmp_path: Path) -> Sink:
+    """A directory in which a test starts and restarts one stream."""
+    from compat.spark.source import Sink  # noqa: PLC0415  PySpark is not everywhere
+
+    return Sink(spark, tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from compat.tiered.site import ONLY_THE_ACTIVE_ONE, TIERED, Records, Site, Sites
@@ -113,6 +114,47 @@ def started(directory: Path) -> Iterator[Source]:
 def offsets_of(frame: DataFrame) -> list[int]:
     """The sorted offsets of all rows, of all partitions together."""
     return sorted(row.offset for row in frame.select("offset").collect())
+
+
+def offsets_by_partition(frame: DataFrame) -> dict[int, list[int]]:
+    """The offsets of all rows by partition, sorted."""
+    found: dict[int, list[int]] = {}
+    for row in frame.select("partition", "offset").collect():
+        found.setdefault(row.partition, []).append(row.offset)
+    return {partition: sorted(offsets) for partition, offsets in sorted(found.items())}
+
+
+class Sink:
+    """A directory with rows and a checkpoint, in which tests restart a stream."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._rows, self._checkpoint = spark, str(directory / "rows"), str(directory / "checkpoint")
+
+    def start(self, stream: DataFrame, *, available_now: bool = False) -> StreamingQuery:
+        """Start a stream that continues at the checkpoint."""
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start(self._rows)
+
+    def run(self, stream: DataFrame) -> list[int]:
+        """Run a stream until it has read everything. Returns the number of rows of each batch."""
+        query = self.start(stream)
+        try:
+            query.processAllAvailable()
+            return [each.numInputRows for each in query.recentProgress if each.numInputRows]
+        finally:
+            query.stop()
+
+    def finish(self, stream: DataFrame) -> list[int]:
+        """The same with Trigger.AvailableNow."""
+        query = self.start(stream, available_now=True)
+        query.awaitTermination()
+        return [each.numInputRows for each in query.recentProgress if each.numInputRows]
+
+    def offsets(self) -> dict[int, list[int]]:
+        """The offsets of all rows by partition, sorted."""
+        return offsets_by_partition(self._spark.read.parquet(self._rows))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from compat.spark.source import Source, fails
+from compat.spark.source import Sink, Source, fails
 from compat.tiered.site import Records
 
 AVAILABLE_NOW_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
@@ -20,46 +20,6 @@ def topic(source: Source, new_topic_name: Callable[[str], str], request: pytest.
     """Two partitions, each with three segments of ten records only in the tier, and ten records only on the broker."""
     stem = request.node.originalname.removeprefix("test_")[:40]
     return source.filled(new_topic_name(stem), [0, 2, 4, 6], partitions=2)
-
-
-class Sink:
-    """A directory with rows and a checkpoint, in which tests restart a stream."""
-
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self._spark, self._rows, self._checkpoint = spark, str(directory / "rows"), str(directory / "checkpoint")
-
-    def start(self, stream: DataFrame, *, available_now: bool = False) -> StreamingQuery:
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        return writer.start(self._rows)
-
-    def run(self, stream: DataFrame) -> list[int]:
-        """Run a stream until it has read everything. Returns the number of rows of each batch."""
-        query = self.start(stream)
-        try:
-            query.processAllAvailable()
-            return [each.numInputRows for each in query.recentProgress if each.numInputRows]
-        finally:
-            query.stop()
-
-    def finish(self, stream: DataFrame) -> list[int]:
-        """The same with Trigger.AvailableNow."""
-        query = self.start(stream, available_now=True)
-        query.awaitTermination()
-        return [each.numInputRows for each in query.recentProgress if each.numInputRows]
-
-    def offsets(self) -> dict[int, list[int]]:
-        """The offsets of all rows by partition, sorted."""
-        found: dict[int, list[int]] = {}
-        for row in self._spark.read.parquet(self._rows).select("partition", "offset").collect():
-            found.setdefault(row.partition, []).append(row.offset)
-        return {partition: sorted(offsets) for partition, offsets in sorted(found.items())}
-
-
-@pytest.fixture
-def sink(spark: SparkSession, tmp_path: Path) -> Sink:
-    return Sink(spark, tmp_path)
 
 
 def write_more(source: Source, topic: str, hour: int, *, partitions: int = 2) -> None:

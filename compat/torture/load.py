@@ -60,7 +60,8 @@ class Recorder:
 
     def note(
         self, process: str, function: Function, kind: Type, key: str, *,
-        value: str | None = None, offset: int | None = None, epoch: int | None = None, error: str | None = None,
+        value: str | None = None, offset: int | None = None, epoch: int | None = None,
+        transaction: str | None = None, error: str | None = None,
     ) -> None:  # fmt: skip
         with self._lock:
             at_ms = int((time.monotonic() - self._began) * 1000)
@@ -74,6 +75,7 @@ class Recorder:
                 value=value,
                 offset=offset,
                 epoch=epoch,
+                transaction=transaction,
                 error=error,
             )
             self._events.append(event)
@@ -170,7 +172,8 @@ class LoadProducer:
             self.in_flight += 1
 
 
-def consumer(bootstrap_servers: str, name: str) -> Consumer:
+def consumer(bootstrap_servers: str, name: str, *, isolation: str = "read_committed") -> Consumer:
+    """A consumer that reads what its caller assigns to it."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -181,6 +184,7 @@ def consumer(bootstrap_servers: str, name: str) -> Consumer:
             # A reader whose offset is out of range must not be silently reset to another offset.
             "auto.offset.reset": "error",
             "check.crcs": True,
+            "isolation.level": isolation,
             "fetch.wait.max.ms": 50,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
@@ -190,7 +194,7 @@ def consumer(bootstrap_servers: str, name: str) -> Consumer:
 
 
 class LoadReader:
-    """A reader with all partitions assigned, which now and then seeks to another offset."""
+    """A reader of committed records with all partitions assigned, which now and then seeks to another offset."""
 
     def __init__(self, name: str, bootstrap_servers: str, plan: Plan, recorder: Recorder) -> None:
         self.name = name
@@ -208,7 +212,7 @@ class LoadReader:
                 if error.code() in {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}:
                     self._recorder.complaints.append(f"{self.name} is out of range: {error}")
                 continue  # the connection is down or being restored: the reader continues by itself
-            partition, offset = _note_message(self._recorder, self.name, Function.POLL, message)
+            partition, offset = note_message(self._recorder, self.name, Function.POLL, message)
             self._reached[partition] = offset + 1
         if self._draws.chance(0.002):
             self._assign([self._draws.below(reached + 1) for reached in self._reached])
@@ -224,7 +228,7 @@ class LoadReader:
         )
 
 
-def _note_message(recorder: Recorder, name: str, function: Function, message: Message) -> tuple[int, int]:
+def note_message(recorder: Recorder, name: str, function: Function, message: Message) -> tuple[int, int]:
     """Record a message that was read; returns its partition and offset."""
     partition, offset = message.partition(), message.offset()
     assert partition is not None, "a message that was read has a place"
@@ -283,24 +287,24 @@ def run_load(
 
 
 def read_back(bootstrap_servers: str, plan: Plan, recorder: Recorder, *, source: str = "leader") -> None:
-    """Read every partition from its start to its end into the history.
+    """Read every partition from its start to its end into the history, with the records of aborted transactions.
 
     Errors: TimeoutError if the end is not reached.
     """
-    reader = consumer(bootstrap_servers, "read-back")
+    reader = consumer(bootstrap_servers, "read-back", isolation="read_uncommitted")
     try:
         for partition in range(plan.partitions):
             start, end = reader.get_watermark_offsets(TopicPartition(plan.topic, partition), timeout=30)
             reader.assign([TopicPartition(plan.topic, partition, OFFSET_BEGINNING)])
-            for message in _messages_before(reader, end if end > start else 0):
-                _note_message(recorder, source, Function.FINAL, message)
+            for message in messages_before(reader, end if end > start else 0):
+                note_message(recorder, source, Function.FINAL, message)
             key = f"{plan.topic}-{partition}"
             recorder.note(source, Function.BOUNDS, Type.OK, key, offset=end, value=str(start))
     finally:
         reader.close()
 
 
-def _messages_before(reader: Consumer, end: int) -> Iterator[Message]:
+def messages_before(reader: Consumer, end: int) -> Iterator[Message]:
     """The records below `end` of the reader's only partition.
 
     The last offset may belong to a record that readers do not see, so the position counts, not the records.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address, IPv6Network
 from typing import NamedTuple
 
 from kbroker.config.server import ServerSettings
@@ -17,6 +18,7 @@ _URI = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[0-9A-Za-z_.%-]*)):(?P<port>-?[0-9]+)",
     re.ASCII,
 )
+_LOCAL_NETWORKS = (IPv6Network("fe80::/10"), IPv6Network("fc00::/7"))
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The index is the protocol's number in registrations and in Kafka's requests."""
@@ -60,6 +62,20 @@ class Listeners(NamedTuple):
 def is_loopback(host: str) -> bool:
     """Whether an address is reachable only from this machine."""
     return host == "::1" or host.startswith("127.")
+
+
+def counted_address(host: str) -> str:
+    """What limits for addresses count as one client: an IPv4 address, or an IPv6 network of 64 bits.
+
+    A host with one address of such a network can usually take any other one. Addresses for one link or one site are
+    counted by themselves, because many machines share their networks, and so are loopback addresses.
+    """
+    if ":" not in host:
+        return host
+    address = IPv6Address(host.partition("%")[0])
+    if address.is_loopback or any(address in network for network in _LOCAL_NETWORKS):
+        return host
+    return str(IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def parse_listener(text: str, *, key: str) -> Listener:

@@ -53,6 +53,7 @@ class StoreInventory:
         self.damaged: dict[str, str] = {}
         self._manifests: dict[str, RemoteLogSegmentMetadata] = {}
         self._states: dict[Partition, PartitionState] = {}
+        self._ends: dict[Partition, int] = {}  # where reading ends, which may be within a segment
 
     def extent(self, subscription: Subscription) -> Extent:
         try:
@@ -70,7 +71,7 @@ class StoreInventory:
             self._states |= {each[1:]: self._state(each, segments[each]) for each in segments}
         states = {each: self._states[each] for each in chosen(subscription, self._states.keys())}
         ids = {topic: state.id.topic_id for (topic, _), state in states.items()}
-        return Extent(ids, {each: Bounds(state.log_start_offset, state.end_offset) for each, state in states.items()})
+        return Extent(ids, {each: Bounds(state.log_start_offset, self._ends[each]) for each, state in states.items()})
 
     def catalogue(self, subscription: Subscription) -> Catalogue:
         """The segments of the subscribed topics."""
@@ -146,7 +147,8 @@ class StoreInventory:
         )
         try:
             epochs = parse_epochs(self._storage.fetch_index(newest, IndexType.LEADER_EPOCH).decode())
-            end = decided_end(self._storage, newest) if self._is_committed_only else newest.end_offset + 1
+            end = newest.end_offset + 1
+            self._ends[id_[1:]] = decided_end(self._storage, newest) if self._is_committed_only else end
         except (RemoteStorageError, ValueError) as error:
             raise store_unavailable(self._storage, error, (id_.topic, id_.partition), newest.start_offset) from error
         state = PartitionState(id_, 0, end, tuple(epochs), tuple(segments), has_broker=False)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, get_ident
-from typing import Final
+from typing import Any, Final
 
 from kbroker.cli._groups import GroupState, delete, describe, list_groups
 from kbroker.cli._topics import create_topic, delete_topics
@@ -47,6 +47,7 @@ class Server:
         self.data_dir = data_dir
         self.nodes = nodes
         self._clients: dict[int, Cluster] = {}  # by thread
+        self._closers: list[Callable[[], object]] = []  # of the clients that tests have asked for
 
     def __repr__(self) -> str:
         return f"<kbroker at {self.bootstrap_servers}>"
@@ -96,10 +97,48 @@ class Server:
         return self._clients[thread]
 
     def disconnect(self) -> None:
-        """Close the connections of the helpers."""
+        """Close the connections of the helpers, and the clients that tests have asked for."""
+        self.close_clients()
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+
+    # --- clients of the test's own library ----------------------------------------------------------------------------
+
+    def producer(self, *, library: str | None = None, **settings: Any) -> Any:
+        """A producer of the installed client library: kafka-python, confluent-kafka or aiokafka.
+
+        Shape   library is needed if several are installed; settings are spelled as the library spells them
+        Errors  ModuleNotFoundError if none is installed, ValueError if the library has to be named
+        """
+        return self._new_client("producer", settings, library=library)
+
+    def consumer(self, *topics: str, group: str | None = None, library: str | None = None, **settings: Any) -> Any:
+        """A consumer that begins at the first record. Shape, Errors: as `producer`."""
+        return self._new_client("consumer", settings, library=library, topics=topics, group=group)
+
+    def admin(self, *, library: str | None = None, **settings: Any) -> Any:
+        """An admin client. Shape, Errors: as `producer`."""
+        return self._new_client("admin", settings, library=library)
+
+    def _new_client(self, kind: str, settings: Mapping[str, Any], **named: Any) -> Any:
+        from kbroker.testing.clients import new_client  # noqa: PLC0415  (only if a test needs it)
+
+        client, close = new_client(kind, self.bootstrap_servers, settings, **named)
+        self._closers.append(close)
+        return client
+
+    def opened_clients(self) -> int:
+        """How many clients tests have asked for and `close_clients` has not closed."""
+        return len(self._closers)
+
+    def close_clients(self, *, keep: int = 0) -> None:
+        """Close the clients that tests have asked for, except the first ones. Rules end before, so that it succeeds."""
+        closers, self._closers = self._closers[keep:], self._closers[:keep]
+        if closers and any(node.is_running for node in self.nodes):
+            self.faults.clear()
+        for close in reversed(closers):
+            close()
 
     # --- topics and records -------------------------------------------------------------------------------------------
 

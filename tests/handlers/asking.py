@@ -233,3 +233,12 @@ async def fetch_in_background(
     await wait_all_tasks_blocked()
     assert not answers, "it was answered at once"
     return answers
+
+
+async def lose_the_reply(broker: MemoryBroker, request: object, *, version: int | None = None) -> Client:
+    """Send a request, disconnect after its execution, and return a new connection."""
+    client = await broker.connect()
+    await client.send(request, version=version)
+    await wait_all_tasks_blocked()
+    client.close()
+    return await broker.connect()

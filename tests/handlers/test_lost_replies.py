@@ -6,11 +6,10 @@ The broker has executed the first request, so it must recognize the second one, 
 from __future__ import annotations
 
 import pytest
-from trio.testing import wait_all_tasks_blocked
 
 from kbroker.testing.disk_nodes import Loss
-from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
-from tests.handlers.asking import NAMED, batch, create_topic, new_producer, producing, read
+from kbroker.testing.memory_node import MemoryBroker, memory_broker
+from tests.handlers.asking import NAMED, batch, create_topic, lose_the_reply, new_producer, producing, read
 from tests.handlers.groups import beat, commit, committing, find, form, offsets_of
 from wire.errors import ErrorCode
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -18,15 +17,6 @@ from wire.messages.produce import PartitionProduceResponse
 
 ROUNDS = 8
 WINDOW = 5
-
-
-async def lose_the_reply(broker: MemoryBroker, request: object, *, version: int | None = None) -> Client:
-    """Send a request, disconnect after its execution, and return a new connection."""
-    client = await broker.connect()
-    await client.send(request, version=version)
-    await wait_all_tasks_blocked()
-    client.close()
-    return await broker.connect()
 
 
 @pytest.mark.parametrize("lost", range(ROUNDS))

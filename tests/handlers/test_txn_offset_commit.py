@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -12,42 +10,20 @@ from kbroker.handlers.txn_offset_commit import PARTITIONS_TOGETHER
 from kbroker.testing.disk_nodes import Loss
 from kbroker.testing.memory_node import Client, memory_broker
 from tests.handlers.asking import create_topic
-from tests.handlers.groups import commit, fetch_group, find, offsets_of
-from tests.handlers.transactions import described, end, init, settled
-from wire.errors import ErrorCode
-from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
+from tests.handlers.groups import commit, find, offsets_of
+from tests.handlers.transactions import (
+    add_offsets,
+    commit_in_transaction,
+    described,
+    end,
+    init,
+    is_stable,
+    settled,
 )
+from wire.errors import ErrorCode
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-async def commit_in_transaction(
-    client: Client,
-    offsets: Mapping[tuple[str, int], int],
-    *,
-    version: int = 4,
-    group_id: str = "g",
-    producer: tuple[int, int] = (1000, 0),
-) -> dict[tuple[str, int], int]:
-    """Send a TxnOffsetCommit without a member; return the error code of each partition."""
-    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-    for (topic, index), offset in offsets.items():
-        one = TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        topics.setdefault(topic, []).append(one)
-    request = TxnOffsetCommitRequest(
-        transactional_id="t",
-        group_id=group_id,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=found) for topic, found in topics.items()],
-    )
-    answer = await client.ask(request, version=version)
-    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
 
 
 @pytest.fixture
@@ -56,21 +32,6 @@ async def producer(client: Client) -> tuple[int, int]:
     await find(client)
     await create_topic(client, "t", partitions=2)
     return await init(client, "t")
-
-
-async def add_offsets(client: Client, producer: tuple[int, int], group_id: str = "g") -> int:
-    """The error code of AddOffsetsToTxn."""
-    request = AddOffsetsToTxnRequest(
-        transactional_id="t", producer_id=producer[0], producer_epoch=producer[1], group_id=group_id
-    )
-    return int((await client.ask(request)).error_code)
-
-
-async def is_stable(client: Client) -> bool:
-    found = await fetch_group(client, places=[("t", 0)], require_stable=True)
-    (one,) = found.topics[0].partitions
-    assert one.error_code in (0, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    return one.error_code == 0
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -170,6 +131,18 @@ async def test_a_large_commit_is_stored_in_parts(client: Client, producer: tuple
             break
         await trio.sleep(0.01)
     assert found == offsets
+
+
+async def test_a_group_that_a_transaction_creates_is_logged_once(
+    client: Client, producer: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kbroker")
+    assert await add_offsets(client, producer, "new") == 0
+    for _ in range(2):
+        answer = await commit_in_transaction(client, {("t", 0): 5}, producer=producer, group_id="new")
+        assert answer == {("t", 0): 0}
+    (line,) = (vars(each)["kbroker_fields"] for each in caplog.records if each.getMessage() == "group created")
+    assert (line["group"], line["client_id"]) == ("new", "test")
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import trio
 
 from kbroker.testing.memory_node import Client
+from tests.handlers.groups import fetch_group
 from wire.errors import ErrorCode
+from wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from wire.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
 from wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 IN_PROGRESS = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -76,6 +85,60 @@ async def add_partitions(
     }
 
 
+async def add_offsets(client: Client, producer: tuple[int, int], group_id: str = "g") -> int:
+    """The error code of AddOffsetsToTxn of the transactional id `t`."""
+    request = AddOffsetsToTxnRequest(
+        transactional_id="t", producer_id=producer[0], producer_epoch=producer[1], group_id=group_id
+    )
+    return int((await client.ask(request)).error_code)
+
+
+def committing_in_transaction(
+    offsets: Mapping[tuple[str, int], int], *, group_id: str = "g", producer: tuple[int, int] = (1000, 0)
+) -> TxnOffsetCommitRequest:
+    """A TxnOffsetCommit of the transactional id `t` without a member."""
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in offsets.items():
+        one = TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        topics.setdefault(topic, []).append(one)
+    return TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id=group_id,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=found) for topic, found in topics.items()],
+    )
+
+
+async def commit_in_transaction(
+    client: Client,
+    offsets: Mapping[tuple[str, int], int],
+    *,
+    version: int = 4,
+    group_id: str = "g",
+    producer: tuple[int, int] = (1000, 0),
+) -> dict[tuple[str, int], int]:
+    """Send a TxnOffsetCommit; return the error code of each partition."""
+    request = committing_in_transaction(offsets, group_id=group_id, producer=producer)
+    answer = await client.ask(request, version=version)
+    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
+
+
+async def is_stable(client: Client) -> bool:
+    """Whether the group `g` has no pending offset of t-0."""
+    found = await fetch_group(client, places=[("t", 0)], require_stable=True)
+    (one,) = found.topics[0].partitions
+    assert one.error_code in (0, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    return one.error_code == 0
+
+
+def ending(transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool = True) -> EndTxnRequest:
+    """An EndTxn."""
+    return EndTxnRequest(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=is_commit
+    )
+
+
 async def end(
     client: Client,
     transactional_id: str,
@@ -86,12 +149,7 @@ async def end(
     version: int = 4,
 ) -> EndTxnResponse:
     """EndTxn."""
-    answer = await client.ask(
-        EndTxnRequest(
-            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=is_commit
-        ),
-        version=version,
-    )
+    answer = await client.ask(ending(transactional_id, producer_id, epoch, is_commit=is_commit), version=version)
     assert isinstance(answer, EndTxnResponse)
     return answer
 

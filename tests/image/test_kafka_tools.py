@@ -163,6 +163,26 @@ def test_records_are_deleted(run: Run, at: list[str], container: Container) -> N
     assert "cannot read" in run("kafka-delete-records", *at, "--offset-json-file", file, status=1).stderr
 
 
+def test_partitions_stay_where_a_plan_leaves_them(run: Run, at: list[str], container: Container) -> None:
+    run("kafka-topics", *at, "--create", "--topic", "still", "--partitions", "2")
+    topics, plan = container.path / "topics.json", container.path / "plan.json"
+    topics.write_text('{"topics": [{"topic": "still"}]}')
+    generate = ["--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "1"]
+    proposed = run("kafka-reassign-partitions.sh", *at, *generate).stdout.splitlines()
+    plan.write_text(proposed[proposed.index("Proposed partition reassignment configuration") + 1])
+    planned = ["--reassignment-json-file", str(plan)]
+    started = run("kafka-reassign-partitions", *at, *planned, "--execute", "--throttle", "1000").stdout
+    assert started.endswith("Successfully started partition reassignments for still-0,still-1\n")
+    assert "throttled.replicas=0:1,1:1" in run("kafka-topics", *at, "--describe", "--topic", "still").stdout
+    assert "still-1 is completed." in run("kafka-reassign-partitions", *at, *planned, "--verify").stdout
+    assert "throttled" not in run("kafka-topics", *at, "--describe", "--topic", "still").stdout
+    directories = run("kafka-log-dirs.sh", *at, "--describe", "--topic-list", "still").stdout.splitlines()[-1]
+    (directory,) = json.loads(directories)["brokers"][0]["logDirs"]
+    assert directory["logDir"] == str(container.path / "data")
+    many = ["--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "8,9"]
+    assert "Error: All brokers are currently fenced." in run("kafka-reassign-partitions", *at, *many, status=1).stdout
+
+
 def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Container) -> None:
     file, data = container.path / "server.properties", container.path / "formatted"
     file.write_text(
@@ -187,6 +207,7 @@ def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Contain
     [
         ("kafka-acls.sh", ["--add"]),
         ("kafka-reassign-partitions", ["--verify"]),
+        ("kafka-share-groups", ["--list"]),
         ("kafka-topics.sh", ["--zookeeper", "zookeeper:2181", "--list"]),
         ("kafka-topics.sh", []),
         ("kafka-console-producer", ["--topic", "t", "--property", "parse.headers=true"]),

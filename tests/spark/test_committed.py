@@ -137,7 +137,8 @@ def history(served: Served) -> Iterator[History]:
         made.run(700)
         made.end_all()
         assert main(["tier", "flush", "-b", served.address, "--topic", TOPIC, "--format", "json"]) == 0
-        begin = made.write(10)
+        made.write(None)
+        begin = made.write(10)  # in the middle of a segment
         made.run(60, but=10)
         made.end_others(10)
         made.end(10, commit=False)  # the marker is in the active segment, its records are copied
