@@ -26,9 +26,9 @@ names in `kbroker.http.hosts`. A request for any other name gets status 421.
   coordinates; a controller shows the cluster without offsets.
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when the node can serve clients. It is 503 while the node starts or stops,
-  after its data directory has failed, and while groups are being loaded; a JSON body lists the problems. During
-  recovery after an unclean shutdown, `recovery` in the body has the number of logs and MiB in total and recovered so
-  far.
+  after its data directory has failed, and while groups or the tier's metadata are being loaded; a JSON body lists the
+  problems. During recovery after an unclean shutdown, `recovery` in the body has the number of logs and MiB in total
+  and recovered so far. `kbroker health` asks over Kafka's protocol instead, see [cli.md](cli.md#health).
 - `/health/live` is 200 whenever the process responds, also while it starts.
 - `/state` is JSON: each partition with its offsets, leader epoch and segments; for tiered topics also the state of the
   tier, the last error, and why each segment is still on the local disk; groups with members and lag; connections.
