@@ -121,17 +121,17 @@ class RuleBook:
                     return rule
         return None
 
-    def change(self, answer: Any, api: str, context: Context, image: Image) -> Any:
-        """The answer after the first rule that changes it; rules that find nothing to change do not count it."""
+    def change(self, answer: Any, received: _Received, image: Image) -> Any | None:
+        """The answer as the first rule changes it, None if none does; rules with nothing to change do not count it."""
         for rule in self.rules.values():
-            if rule.action == CHANGE_RESPONSE and rule.matches(api, context.client_id):
+            if rule.action == CHANGE_RESPONSE and rule.matches(received.api, received.client_id):
                 from kbroker.testing.response_rules import changed  # noqa: PLC0415  (only for these rules)
 
-                found = changed(answer, rule.changes, context, image)
-                if found is not None and not rule.skips():
+                found = changed(answer, rule.changes, received.version, image, skips=rule.skips)
+                if found is not None:
                     rule.hits += 1
                     return found
-        return answer
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -229,8 +229,8 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: B
         if answer is None:
             received.outcome = "no reply is wanted"
             return None
-        if book.rules:
-            answer = book.change(answer, handler.name, context, broker.image)
+        if book.rules and (changed := book.change(answer, received, broker.image)) is not None:
+            answer, context.has_errors = changed, True  # or it has none: the dispatcher looks
         has_codes = context.has_errors or handler.name not in _DATA_APIS
         codes = finder(handler.api_key)(answer) if has_codes else ()
         received.outcome = ", ".join(dict.fromkeys(code_of(code).name for code in codes)) or "ok"
@@ -268,7 +268,7 @@ async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Br
         return _failed(request, rule.code)
     from kbroker.testing.response_rules import expressible  # noqa: PLC0415  (only for these rules)
 
-    return expressible(rule.response, context)
+    return expressible(rule.response, context.api_version)
 
 
 def _failed(request: Any, code: int) -> Any:
