@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from compat.cluster.nodes import COMMON, ProcessCluster
-from compat.cluster.raw_members import GROUP, PARTITIONS, TOPIC, Client
+from compat.cluster.raw_members import ANSWER_S, GROUP, PARTITIONS, TOPIC, Client
 from compat.oracle.groups import NONE, UNKNOWN_MEMBER, committing
 from compat.oracle.raw import RawConnection
 from compat.torture.load import Recorder
@@ -135,6 +135,7 @@ class StockConsumer:
             "group.protocol": "consumer",
             "enable.auto.commit": False,
             "auto.offset.reset": "latest",
+            "socket.timeout.ms": round(1000 * ANSWER_S),  # a coordinator that hangs keeps its connections
         }
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
