@@ -42,14 +42,15 @@ RUN /opt/kafka/bin/link-tools /opt/kafka/bin /bin && rm /opt/kafka/bin/link-tool
     && /opt/kbroker/bin/python -m compileall -q /opt/kafka/libs \
     && /opt/kbroker/bin/python /opt/kafka/bin/sbom > /opt/kbroker/sbom.cdx.json && rm /opt/kafka/bin/sbom
 # Any user may run the broker (the data directory has the mode of /tmp); the default is appuser. Only root may change the
-# files that the next start runs, whatever their modes were on the build machine.
+# files that the next start runs, whatever their modes were on the build machine. Testcontainers' module for Rust adds a
+# start script to /opt/kafka, which has the mode of /tmp too.
 RUN useradd --create-home --shell /bin/bash appuser \
     && mkdir -p /etc/kafka/secrets /var/lib/kafka/data /var/lib/kafka/logs /mnt/shared/config \
     && chown -R appuser:root /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
     && chmod -R ug+rwX /etc/kafka/secrets /var/lib/kafka /mnt/shared/config /home/appuser \
     && chmod -R go-w /etc/kafka/docker /etc/confluent /usr/local/bin /opt/kafka /opt/kbroker \
     && chmod go-w /etc/kafka \
-    && chmod 1777 /var/lib/kafka/data
+    && chmod 1777 /var/lib/kafka/data /opt/kafka
 ENV PATH=/opt/kbroker/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

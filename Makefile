@@ -17,7 +17,7 @@ HOT := $(shell sed -n 's/^    "\(\(kbroker\|wire\)\/.*\.py\)",$$/\1/p' pyproject
 # CI tests a compiled copy of the checkout as well.
 COMPILED_COPY := build/checkout
 
-.PHONY: run test test-spark test-foreign fuzz audit compiled compiled-copy pure check format docs bench soak lock release clean
+.PHONY: run test test-spark test-foreign fuzz audit advisories compiled compiled-copy pure check format docs bench soak lock release clean
 
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
@@ -69,9 +69,13 @@ test-foreign: $(FOREIGN_VENV)/foreign.stamp
 fuzz: $(VENV)/fuzz.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-# Look up the locked versions in the database of published vulnerabilities.
-audit:
-	$(PYTHON) .ci/audit
+# Look up the locked versions in the database of published vulnerabilities, or in its snapshot: ARGS=--strict before a release.
+audit: $(VENV)/dev.stamp
+	$(BIN)/python .ci/audit $(ARGS)
+
+# Make the snapshot anew, from that database or ARGS="--from DIRECTORY", a checkout of the Python Packaging Advisory Database.
+advisories: $(VENV)/dev.stamp
+	$(BIN)/python .ci/audit --refresh $(ARGS)
 
 # Compile the hot modules in this checkout; `make run` and `make test` keep them up to date. `make pure` removes them.
 compiled: $(COMPILED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from compat.authority import make_authority
@@ -45,6 +46,10 @@ class Secured(KbrokerProcess):
         common = {"bootstrap.servers": self.bootstrap_servers, "ssl.ca.location": str(self.authority), **SHARED}
         return {**common, "sasl.mechanism": mechanism, **login}
 
+    def own(self, user: str = USER, password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
+        """The settings of kbroker's own client."""
+        return self.kafka_python(mechanism) | {"sasl_plain_username": user, "sasl_plain_password": password}
+
     def kafka_python(self, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, Any]:
         """The settings of kafka-python."""
         login = {} if mechanism == "OAUTHBEARER" else {"sasl_plain_username": USER, "sasl_plain_password": password}
@@ -57,13 +62,18 @@ class Secured(KbrokerProcess):
 
 
 @contextmanager
-def started(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Secured]:
-    """A broker that offers PLAIN and SCRAM to its user, who is a super user; sessions last two seconds."""
+def started(
+    directory: Path, settings: Mapping[str, str] | None = None, *, guests: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Secured]:
+    """A broker that offers PLAIN and SCRAM to its user, who is a super user, and to guests (names and passwords), who
+    have no rights; sessions last two seconds.
+    """
     authority = make_authority(directory)
     (directory / "broker.pem").write_text(
         (authority / "server.key").read_text() + (authority / "server.pem").read_text()
     )
-    (directory / "users.properties").write_text(f"{USER}={PASSWORD}\n")
+    users = {USER: PASSWORD, **guests}
+    (directory / "users.properties").write_text("".join(f"{user}={word}\n" for user, word in users.items()))
     given = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
         "ssl.keystore.type": "PEM",

@@ -26,9 +26,9 @@ names in `kbroker.http.hosts`. A request for any other name gets status 421.
   coordinates; a controller shows the cluster without offsets.
 - `/metrics` is for Prometheus, see below.
 - `/health` (also `/health/ready`) is 200 when the node can serve clients. It is 503 while the node starts or stops,
-  after its data directory has failed, and while groups are being loaded; a JSON body lists the problems. During
-  recovery after an unclean shutdown, `recovery` in the body has the number of logs and MiB in total and recovered so
-  far.
+  after its data directory has failed, and while groups or the tier's metadata are being loaded; a JSON body lists the
+  problems. During recovery after an unclean shutdown, `recovery` in the body has the number of logs and MiB in total
+  and recovered so far. `kbroker health` asks over Kafka's protocol instead, see [cli.md](cli.md#health).
 - `/health/live` is 200 whenever the process responds, also while it starts.
 - `/state` is JSON: each partition with its offsets, leader epoch and segments; for tiered topics also the state of the
   tier, the last error, and why each segment is still on the local disk; groups with members and lag; connections.
@@ -47,9 +47,13 @@ topic or a group removes its series.
 
 `sum()` over a metric counts nothing twice: each metric has series either for each topic or for all of them. Kafka's
 exporter gives both one name; here the count of all topics begins with `kbroker_all_topics_`, and includes deleted
-topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller. Quantiles of times are in the
-buckets of histograms: `histogram_quantile(0.99, sum by (request, le)
-(rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))`.
+topics. Metrics of the whole cluster (`kafka_controller_*`) come only from the controller.
+
+Times have quantiles as Kafka's exporter shows them, in the label `quantile`: `0.50`, `0.75`, `0.95`, `0.98`, `0.99`,
+`0.999`. As in Kafka, the last five minutes have 99% of the weight, and without new values a quantile stays as it is. It
+is NaN before the first value, and right to a factor of two, because values are counted in powers of two. Quantiles of
+several brokers cannot be added or averaged. The buckets of the histograms, which begin with `kbroker_`, can:
+`histogram_quantile(0.99, sum by (request, le) (rate(kbroker_network_requestmetrics_totaltimems_bucket[5m])))`.
 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard for Grafana, and
 [prometheus-alerts.yml](prometheus-alerts.yml) has alert rules.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import stat
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from kbroker.config.catalogue import BROKER
 from kbroker.config.values import Kind
 from tests.broker_process import BrokerProcess
+from tests.security.certificates import Authority
 from tests.web.test_process import free_port
 from wire.errors import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest
@@ -31,6 +35,21 @@ PASSWORDS = [name for name, one in BROKER.items() if one.kind is Kind.PASSWORD a
 DYNAMIC = "listener.name.plaintext.ssl.key.password"
 
 
+def part(claims: dict[str, object]) -> str:
+    """A part of a token without a signature."""
+    return urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+
+
+CLAIMS = part({"sub": "eve", "iat": 1, "exp": 99999999999, "jti": CANARY})
+TOKENS = {
+    "right": f"{part({'alg': 'none'})}.{CLAIMS}.",
+    "signed": f"{part({'alg': 'none'})}.{CLAIMS}.AAAA",
+    "no": CANARY,
+}
+"""The first one is accepted: the listener takes tokens without a signature."""
+SECRETS = (CANARY, CLAIMS)
+
+
 @pytest.fixture
 def settings_file(tmp_path: Path) -> Path:
     """A file with a canary in every setting that holds a secret."""
@@ -41,7 +60,9 @@ def settings_file(tmp_path: Path) -> Path:
         f"rlmm.config.sasl.jaas.config={CANARY}-rlmm",
         f"listener.name.plaintext.scram-sha-256.sasl.jaas.config={jaas}",
         f"kbroker.bootstrap.users.file={tmp_path}/users.properties",
-        "listener.name.users.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256",
+        "listener.name.users.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+        "listener.name.users.kbroker.sasl.oauthbearer.unsecured=true",
+        "metadata.log.max.record.bytes.between.snapshots=1",
         f'listener.name.users.plain.sasl.jaas.config=x.PlainLoginModule required user_alice="{CANARY}-alice";',
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
         "inter.broker.listener.name=PLAINTEXT",
@@ -50,6 +71,13 @@ def settings_file(tmp_path: Path) -> Path:
     (tmp_path / "users.properties").write_text(f"carol={CANARY}-carol")
     (tmp_path / "wrong.properties").write_text(f"carol={CANARY}-carol\u00ad")  # SASLprep changes it
     (tmp_path / "password").write_text(f"{CANARY}-dave")
+    for name, token in TOKENS.items():
+        (tmp_path / name).write_text(token)
+    Authority().sign().write_pkcs12(tmp_path / "keys.p12", "the right password")
+    (tmp_path / "tls.properties").write_text(
+        "listeners=SSL://127.0.0.1:0\ninter.broker.listener.name=SSL\n"
+        f"ssl.keystore.location={tmp_path}/keys.p12\nssl.keystore.password={CANARY}-key-store\n"
+    )
     path = tmp_path / "server.properties"
     path.write_text("\n".join(lines))
     return path
@@ -127,9 +155,14 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypa
                 f'sasl.jaas.config=x.PlainLoginModule required username="{name}" password="{password}";'
             )
         about_broker = ("config", "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+        for name in TOKENS:
+            client_files.append(tmp_path / f"client-{len(client_files)}.properties")
+            client_files[-1].write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\nrequest.timeout.ms=3000\n"
+                f"sasl.oauthbearer.token.endpoint.url=file:{tmp_path}/{name}"
+            )
         logged_in = [run(*about_broker, "-b", users, "--command-config", each) for each in client_files]
-        assert "num.partitions" in logged_in[0]
-        assert "num.partitions" not in logged_in[1]
+        assert ["num.partitions" in said for said in logged_in] == [True, False, True, False, False], logged_in
         shown += [
             *logged_in,
             run(*about_broker, "-b", address),
@@ -148,25 +181,44 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypa
             f"kbroker.bootstrap.users.file={tmp_path}/wrong.properties",
         ):
             shown.append(run(*start, wrong_setting))
-        assert [text for text in shown[-4:] if "kbroker ready" in text] == []
+        no_key = (
+            "listener.security.protocol.map=PLAINTEXT:SSL,USERS:SASL_PLAINTEXT",
+            *("--override", "ssl.keystore.type=PEM", "--override", "ssl.truststore.certificates="),
+        )
+        shown.append(run(*start, *no_key))
+        shown.append(run("serve", "--data-dir", tmp_path / "other", "--config", tmp_path / "tls.properties"))
+        assert "ssl.keystore: the key and its certificates cannot be used" in shown[-2]
+        assert "cannot be read with ssl.keystore.password" in shown[-1]
+        assert [text for text in shown[-6:] if "kbroker ready" in text] == []
         limits = (process / "limits").read_text()
         assert re.search(r"^Max core file size +1 +1 ", limits, re.MULTILINE)
         assert "Umask:\t0077" in (process / "status").read_text()
         for path in (data, *data.rglob("*")):
             assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
-        broker.stop()
+        code, _ = broker.stop(signal.SIGABRT)
+        assert code == -signal.SIGABRT
         log = broker.stop_and_read_errors()
+    for directory in (tmp_path, Path.cwd()):
+        assert not list(directory.glob("core*")), "a core file"
     assert "ZeroDivisionError" in log
     assert "setting changed" in log
     shown.append(log)
     metadata = sorted(str(path) for path in data.glob("__cluster_metadata-0/*.log"))
+    snapshots = sorted(str(path) for path in data.glob("__cluster_metadata-0/*.checkpoint"))
     checkpoint = str(data / "bootstrap.checkpoint")
-    dumped = run("dump-log", "--cluster-metadata-decoder", "--files", *metadata, checkpoint)
+    dumped = run("dump-log", "--cluster-metadata-decoder", "--files", *metadata, *snapshots[-1:], checkpoint)
     for user in ("carol", "dave"):
         assert f'"name":"{user}"' in dumped
     assert len(re.findall('"storedKey":"[^"]*"', dumped)) == dumped.count('"storedKey":"(redacted)"') >= 4
     assert f'"name":"{DYNAMIC}","value":"(redacted)"' in dumped
-    assert any(f"{CANARY}-dynamic".encode() in Path(path).read_bytes() for path in metadata), "as in Kafka, see docs"
-    found = [text[max(0, at - 200) : at + 100] for text in (*shown, dumped) if (at := text.find(CANARY)) >= 0]
-    assert not found, found[0]
+    stored = {path: Path(path).read_bytes() for path in (*metadata, *snapshots)}
+    for paths in (metadata, snapshots):
+        assert any(f"{CANARY}-dynamic".encode() in stored[path] for path in paths), "as in Kafka, see docs"
+    for path in data.rglob("*"):
+        if path.is_file():
+            contents = path.read_bytes().replace(f"{CANARY}-dynamic".encode(), b"")
+            assert not any(secret.encode() in contents for secret in SECRETS), path
+    for secret in SECRETS:
+        found = [text[max(0, at - 200) : at + 100] for text in (*shown, dumped) if (at := text.find(secret)) >= 0]
+        assert not found, found[0]
     assert all(text.strip() for text in shown)

@@ -10,7 +10,7 @@ from compat.card.codec import Message, encode_request
 from compat.card.connection import ANSWER_S, Connection, Deadline
 from compat.card.outcome import code_name, plain
 from compat.card.registry import NotOffered
-from compat.card.session import GROUP, TRANSACTION, Failed, Session, Topic, exchange, pause, received
+from compat.card.session import GROUP, TRANSACTION, Failed, Session, Topic, pause, received
 from compat.oracle.conftest import kind
 from compat.oracle.raw import Answer, Reply
 from wire.errors import ErrorCode
@@ -49,7 +49,7 @@ class Client:
 
     def connection(self) -> Connection:
         """A new connection, closed at the row's end."""
-        connection = Connection(self.session.address, self.deadline)
+        connection = Connection(self.session.address, self.deadline, self.session.security)
         self._connections.append(connection)
         return connection
 
@@ -83,6 +83,8 @@ class Client:
 
     def ask(self, data: bytes, *, finish: bool = False, timeout_s: float = 10.0) -> Answer:
         """The answer to any bytes on a new connection."""
+        if finish and self.session.security.is_encrypted:
+            raise NotOffered("this row closes one direction of a connection, which TLS cannot do")
         connection = self.connection()
         connection.send(data)
         if finish:
@@ -169,5 +171,5 @@ class Client:
 
     def is_alive(self) -> bool:
         """Whether the broker answers on a new connection."""
-        exchange(self.session.address, self.deadline, "ApiVersions", 0, {})
+        self.session.exchange(self.deadline, "ApiVersions", 0, {})
         return True

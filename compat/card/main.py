@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compat.card import report
+from compat.card.connection import Security
 from compat.card.registry import Row, all_rows
 from compat.card.runner import EQUAL, JOBS, RECORDING, WHOLE_LIMIT_S, Card, Result, Runner, recording
 from compat.card.session import BrokerGone
+from kbroker.cli import CommandFailed
+from kbroker.cli._admin import client_settings
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,8 +34,12 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 if no row differs, 1 if one does or the broker is gone, 2 for wrong usage.",
     )
     made.add_argument(
-        "-b", "--bootstrap-server", "--bootstrap-servers", metavar="HOST:PORT", default="localhost:9092",
-        help="the broker, or several of a cluster, separated by commas (default: %(default)s)",
+        "-b", "--bootstrap-server", "--bootstrap-servers", action="append", dest="bootstrap_servers",
+        metavar="HOST:PORT", help="the broker, or several of a cluster, separated by commas (default: localhost:9092)",
+    )  # fmt: skip
+    made.add_argument(
+        "--command-config", type=Path, metavar="FILE",
+        help="client settings in Kafka's properties format: security.protocol, ssl.*, sasl.*",
     )  # fmt: skip
     made.add_argument(
         "--only", action="append", metavar="PATTERN",
@@ -80,14 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.list:
         print("\n".join(row.id for row in rows))
         return 0
-    if not all(re.fullmatch(r"\S+:\d{1,5}", each.strip()) for each in given.bootstrap_server.split(",")):
-        made.error(f"{given.bootstrap_server} is not HOST:PORT")
+    try:
+        settings = client_settings(given)
+        security = Security(settings)
+    except CommandFailed as error:
+        made.error(str(error))
+    except OSError as error:
+        made.error(str(error))
+    servers = ",".join(settings["bootstrap_servers"])
+    if not all(re.fullmatch(r"\S+:\d{1,5}", each) for each in settings["bootstrap_servers"]):
+        made.error(f"{servers} is not HOST:PORT")
     for path in (given.junit, given.html):
         if path is not None and not path.parent.is_dir():
             made.error(f"{path.parent} is not a directory")
     try:
         runner = Runner(
-            given.bootstrap_server, jobs=given.jobs, row_limit_s=given.row_limit_s, whole_limit_s=given.limit_s
+            servers, jobs=given.jobs, row_limit_s=given.row_limit_s, whole_limit_s=given.limit_s, security=security
         )
         card = runner.run(rows, {} if given.record else recording(), on_result=_progress(len(rows)))
     except BrokerGone as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from compat.card.client import Client
+from compat.card.connection import NONE, Security
 from compat.card.outcome import differences
 from compat.card.registry import NotOffered, Row
 from compat.card.session import Failed, Session
@@ -85,9 +86,9 @@ class Runner:
 
     def __init__(
         self, bootstrap_servers: str, *, jobs: int = JOBS, row_limit_s: float | None = None,
-        whole_limit_s: float = WHOLE_LIMIT_S,
+        whole_limit_s: float = WHOLE_LIMIT_S, security: Security = NONE,
     ) -> None:  # fmt: skip
-        self.session = Session(bootstrap_servers)
+        self.session = Session(bootstrap_servers, security)
         self.jobs, self.row_limit_s, self.whole_limit_s = jobs, row_limit_s, whole_limit_s
         self.gone = ""
         self._asking = threading.Lock()

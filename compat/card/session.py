@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from compat.brokers import address_of
 from compat.card.codec import Message, api_keys, decode_response, encode_request, known_versions
-from compat.card.connection import Connection, Deadline
+from compat.card.connection import NONE, Connection, Deadline, Security
 from compat.card.outcome import code_name
 from compat.card.registry import NotOffered
 from compat.oracle.raw import Reply, Silent
@@ -52,7 +52,8 @@ class Topic:
 class Session:
     """What all rows share. Errors: BrokerGone from the constructor."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: Security = NONE) -> None:
+        self.security = security
         self.prefix = f"card-{secrets.token_hex(4)}-"
         self.topics = {ABSENT}
         self.groups: set[str] = set()
@@ -83,7 +84,7 @@ class Session:
         deadline = Deadline.after(CONTACT_S)
         for version in (4, 3, 0):
             try:
-                answer = exchange(address, deadline, "ApiVersions", version, SOFTWARE)
+                answer = exchange(address, deadline, "ApiVersions", version, SOFTWARE, security=self.security)
             except Failed:
                 if version == 0 or deadline.is_over:
                     raise
@@ -102,7 +103,7 @@ class Session:
         """Go to the broker with the lowest id."""
         try:
             version = self.newest("Metadata", 12)
-            answer = exchange(self.address, Deadline.after(PREPARE_S), "Metadata", version, {"Topics": []})
+            answer = self.exchange(Deadline.after(PREPARE_S), "Metadata", version, {"Topics": []})
         except (Failed, NotOffered) as error:
             raise BrokerGone(f"{self.place}: {error}") from None
         if not answer["Brokers"]:
@@ -123,10 +124,16 @@ class Session:
     def is_alive(self) -> bool:
         """Whether the broker still answers ApiVersions."""
         try:
-            exchange(self.address, Deadline.after(ALIVE_S), "ApiVersions", 0, {})
+            self.exchange(Deadline.after(ALIVE_S), "ApiVersions", 0, {})
         except (OSError, Failed):
             return False
         return True
+
+    def exchange(
+        self, deadline: Deadline, api: str, version: int, message: Mapping[str, object], *, wait_s: float | None = None
+    ) -> Message:
+        """One request on a connection of its own. Errors: Failed, OSError."""
+        return exchange(self.address, deadline, api, version, message, wait_s=wait_s, security=self.security)
 
     def newest(self, api: str, most: int = 32767) -> int:
         """The newest version, at most `most`, that the broker advertises and `wire` knows. Errors: NotOffered."""
@@ -178,7 +185,7 @@ class Session:
     def _coordinates(self, name: str, kind: int, deadline: Deadline) -> bool:
         version, request = self.newest("FindCoordinator", 3), {"Key": name, "KeyType": kind}
         while True:
-            answer = exchange(self.address, deadline, "FindCoordinator", version, request)
+            answer = self.exchange(deadline, "FindCoordinator", version, request)
             if answer["ErrorCode"] == ErrorCode.NONE:
                 if answer["NodeId"] != self.node:
                     return False
@@ -191,7 +198,7 @@ class Session:
     def _is_loading(self, group: str, deadline: Deadline) -> bool:
         """Whether the coordinator of a new group still reads what it stores."""
         beat = {"GroupId": group, "GenerationId": 0, "MemberId": "not-a-member"}
-        answer = exchange(self.address, deadline, "Heartbeat", self.newest("Heartbeat", 2), beat)
+        answer = self.exchange(deadline, "Heartbeat", self.newest("Heartbeat", 2), beat)
         return bool(answer["ErrorCode"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def clean(self) -> list[str]:
@@ -215,28 +222,28 @@ class Session:
             for name, key in self.configured_groups.items()
         ]
         version, request = self.newest("IncrementalAlterConfigs"), {"Resources": resources, "ValidateOnly": False}
-        answer = exchange(self.address, deadline, "IncrementalAlterConfigs", version, request)
+        answer = self.exchange(deadline, "IncrementalAlterConfigs", version, request)
         if codes := {code_name(each["ErrorCode"]) for each in answer["Responses"]} - {"NONE"}:
             raise Failed(f"IncrementalAlterConfigs is answered with {', '.join(sorted(codes))}")
 
     def _delete_topics(self, deadline: Deadline) -> None:
         version = self.newest("DeleteTopics", 5)
         request = {"TopicNames": sorted(self.topics), "TimeoutMs": 30_000}
-        answer = exchange(self.address, deadline, "DeleteTopics", version, request, wait_s=CLEAN_S)
+        answer = self.exchange(deadline, "DeleteTopics", version, request, wait_s=CLEAN_S)
         absent = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         codes = {code_name(each["ErrorCode"]) for each in answer["Responses"] if each["ErrorCode"] not in absent}
         if codes:
             raise Failed(f"DeleteTopics is answered with {', '.join(sorted(codes))}")
 
     def _delete_group(self, name: str, deadline: Deadline) -> None:
-        described = exchange(
-            self.address, deadline, "DescribeGroups", self.newest("DescribeGroups", 4), {"Groups": [name]}
-        )["Groups"][0]
+        described = self.exchange(deadline, "DescribeGroups", self.newest("DescribeGroups", 4), {"Groups": [name]})[
+            "Groups"
+        ][0]
         if described["GroupState"] in _LEAVING:
             for member in described["Members"]:
                 request = {"GroupId": name, "MemberId": member["MemberId"]}
-                exchange(self.address, deadline, "LeaveGroup", self.newest("LeaveGroup", 2), request)
-        answer = exchange(self.address, deadline, "DeleteGroups", self.newest("DeleteGroups"), {"GroupsNames": [name]})
+                self.exchange(deadline, "LeaveGroup", self.newest("LeaveGroup", 2), request)
+        answer = self.exchange(deadline, "DeleteGroups", self.newest("DeleteGroups"), {"GroupsNames": [name]})
         code = answer["Results"][0]["ErrorCode"]
         if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             raise Failed(f"DeleteGroups is answered with {code_name(code)}")
@@ -263,10 +270,10 @@ def pause(deadline: Deadline, lacking: str, seconds: float = 0.01) -> None:
 
 def exchange(
     address: tuple[str, int], deadline: Deadline, api: str, version: int, message: Mapping[str, object], *,
-    wait_s: float | None = None,
+    wait_s: float | None = None, security: Security = NONE,
 ) -> Message:  # fmt: skip
     """One request on a connection of its own. Errors: Failed, OSError."""
-    connection = Connection(address, deadline)
+    connection = Connection(address, deadline, security)
     try:
         connection.send(encode_request(api, version, dict(message)))
         return received(connection, api, version, wait_s=wait_s)

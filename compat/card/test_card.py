@@ -24,6 +24,7 @@ from compat.card.runner import DIFFERS, EQUAL, NOT_OFFERED, NOT_RUN, Card, Resul
 from compat.card.session import GROUP_RESOURCE, BrokerGone, exchange
 from compat.features import raise_features
 from compat.frame_proxy import FrameProxy
+from compat.secured import started
 from compat.tiered.site import Site
 from compat.waiting import until
 
@@ -191,6 +192,30 @@ def test_a_listener_that_answers_garbage_is_no_broker() -> None:
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(BrokerGone, match="no broker answers at"):
             Runner(f"127.0.0.1:{listener.getsockname()[1]}")
+
+
+def test_a_secured_broker_answers_as_an_open_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SASL_SSL with an authorizer. A row sends its bytes, also malformed ones, after the login."""
+    config = tmp_path / "client.properties"
+
+    def run(*words: str, settings: dict[str, str]) -> int:
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return main(["-b", secured.bootstrap_servers, "--command-config", str(config), *words])
+
+    with started(tmp_path, {"connections.max.reauth.ms": "0"}) as secured:
+        only = [f"--only={area}: {row}" for area, row in (("metadata", "*"), ("frames", "*"), ("versions", "Sasl*"))]
+        assert run(*only, "--format=json", settings=secured.java()) == 0
+        written = json.loads(capsys.readouterr().out)
+        assert written["counts"]["not offered"] == 1, "TLS cannot close one direction of a connection"
+        assert written["counts"]["equal"] > 60
+        assert run(settings=secured.java(password="wrong")) == 1
+        assert "no login: SASL_AUTHENTICATION_FAILED" in capsys.readouterr().err
+        assert main(["-b", secured.bootstrap_servers]) == 1
+        assert "no broker answers" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        run(settings={**secured.java(), "ssl.truststore.location": str(tmp_path / "missing.pem")})
+    assert ended.value.code == 2
+    assert "missing.pem" in capsys.readouterr().err
 
 
 class Swallowing(FrameProxy):

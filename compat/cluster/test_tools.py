@@ -15,6 +15,7 @@ from compat.cluster.nodes import QUICK_SESSIONS
 from compat.kafka import libraries
 from compat.kafka.jvm import java_command, java_environment
 from compat.kafka.tools import tool
+from compat.kafka_tools.image_tools import image_tool
 from compat.waiting import until
 
 KINDS = {1: KBROKER, 2: KAFKA, 3: KBROKER}
@@ -164,13 +165,28 @@ def test_kafka_reassign_partitions_moves_between_the_kinds(tools: Tools, tmp_pat
     plan.write_text(json.dumps({"version": 1, "partitions": targets}))
     command = "reassign.ReassignPartitionsCommand"
     run = ("--reassignment-json-file", str(plan))
-    tools(command, *run, "--execute", "--throttle", "50000000")
+
+    def image(*words: str) -> str:
+        done = image_tool("kafka-reassign-partitions", *tools.servers, *words)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    is_kafka = KINDS[tools.broker] is KAFKA  # the image's tool moves partitions of a cluster of Apache Kafka too
+    start = (*run, "--execute", "--throttle", "50000000")
+    started = image(*start) if is_kafka else tools(command, *start)
+    assert f"Successfully started partition reassignments for {topic}-0,{topic}-1\n" in started
 
     def is_done() -> bool:
-        out = tools(command, *run, "--verify")
+        out = tools(command, *run, "--verify", "--preserve-throttles")
         return "is completed" in out and "in progress" not in out
 
     until(is_done, patience_s=PATIENCE_S)
+    throttled = tools("TopicCommand", "--describe", "--topic", topic)
+    assert "follower.replication.throttled.replicas=0:3,1:1" in throttled
+    verified = image(*run, "--verify")
+    assert verified == tools(command, *run, "--verify")
+    assert "Clearing broker-level throttles on brokers 1,2,3\n" in verified
+    assert "throttled" not in tools("TopicCommand", "--describe", "--topic", topic)
     described = tools("TopicCommand", "--describe", "--topic", topic)
     assert "Partition: 0\tLeader: 2\tReplicas: 2,3" in described
     assert "Partition: 1\tLeader: 1\tReplicas: 1\tIsr: 1" in described

@@ -18,6 +18,7 @@ from compat.clients.transactional import PATIENCE_S, ConfluentTransactions, read
 from compat.conftest import KafkaTool
 from compat.features import raise_features
 from compat.kafka_tools.copier import Copier
+from compat.kafka_tools.image_tools import image_tool
 from compat.oracle.batches import Batch, Item
 from compat.oracle.groups import await_coordinator
 from compat.oracle.raw import connected
@@ -45,14 +46,34 @@ def topic(servers: str, new_topic_name: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def transactions(servers: str, kafka_tool: KafkaTool) -> Transactions:
-    """`transactions("list")`: the rows that kafka-transactions prints."""
+def transactions(request: pytest.FixtureRequest, servers: str, kafka_tool: KafkaTool) -> Transactions:
+    """`transactions("list")`: the rows that kafka-transactions prints; the image's one prints the same.
+
+    With transaction.version 2, transactions are aborted by the image's tool.
+    """
+    aborts_with_image = request.node.callspec.params["broker"] == 2
 
     def run(*arguments: str) -> list[dict[str, str]]:
-        done = kafka_tool("TransactionsCommand", "--bootstrap-server", servers, *arguments, timeout_s=PATIENCE_S)
-        return rows(done.stdout)
+        words = ("--bootstrap-server", servers, *arguments)
+        is_change = arguments[0] in {"abort", "forceTerminateTransaction"}
+        if is_change and aborts_with_image:
+            done = image_tool("kafka-transactions", *words)
+            assert (done.returncode, done.stdout) == (0, ""), done.stderr
+            return []
+        found = rows(kafka_tool("TransactionsCommand", *words, timeout_s=PATIENCE_S).stdout)
+        if not is_change:
+            done = image_tool("kafka-transactions", *words)
+            assert done.returncode == 0, done.stderr
+            assert timeless(rows(done.stdout)) == timeless(found)
+        return found
 
     return run
+
+
+def timeless(found: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows, in order of their cells, without durations."""
+    kept = [{name: cell for name, cell in row.items() if "Duration" not in name} for row in found]
+    return sorted(kept, key=lambda row: sorted(row.items()))
 
 
 def rows(printed: str) -> list[dict[str, str]]:

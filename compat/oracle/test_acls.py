@@ -98,7 +98,7 @@ def answers_of(judge: StandardAuthorizer, asked: list[Question]) -> str:
     return found
 
 
-def test_decisions_are_those_of_kafkas_authorizer() -> None:
+def test_x7_decisions_are_those_of_kafkas_authorizer() -> None:
     draws, numbers = Draws("acls", 1), count(1)
     cases = []
     for _ in range(CASES):

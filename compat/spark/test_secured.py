@@ -19,7 +19,7 @@ from compat.secured import PASSWORD, Secured
 from compat.spark.source import fails
 
 TOPIC, COUNT = "secured", 100
-STORE_PASSWORD = "changeit"
+STORE_PASSWORD, STORE_KEY = "changeit", "canary-of-the-object-store"
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def test_a_stream_reads_everything(spark: SparkSession, written: dict[str, str],
     assert sorted(found) == list(range(COUNT))
 
 
-def test_the_password_is_in_no_plan_or_event(spark: SparkSession, written: dict[str, str], event_log: Path) -> None:
+def test_secrets_are_in_no_plan_or_event(spark: SparkSession, written: dict[str, str], event_log: Path) -> None:
     """What Spark and our source show to readers of logs and of the history server."""
-    given = {**written, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    given = {**written, "subscribe": TOPIC, "startingOffsets": "earliest", "rsm.config.secret.key": STORE_KEY}
     frame = spark.read.format("kbroker").options(**given).load().selectExpr("upper(CAST(value AS STRING)) AS value")
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
@@ -96,7 +96,7 @@ def test_the_password_is_in_no_plan_or_event(spark: SparkSession, written: dict[
     text = shown.getvalue() + "".join(path.read_text(errors="replace") for path in files)
     assert "kbroker" in shown.getvalue()
     assert any("SparkListenerSQLExecutionStart" in path.read_text(errors="replace") for path in files)
-    assert PASSWORD not in text
+    assert [secret for secret in (PASSWORD, STORE_KEY) if secret in text] == []
 
 
 def test_a_wrong_password_and_a_foreign_authority_are_named(

@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 
 from compat.torture.bystander import Measure, Target, frame, main
 from kbroker.testing.draws import Draws
@@ -30,8 +31,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close() sends RST
 
 def attack(target: Target, draws: Draws) -> list[Measure]:
     """Open them, hold them, and drop them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, CONNECTIONS + 200)), hard))
+    allow_files(CONNECTIONS + 200)
     request = frame(MetadataRequest(topics=[]), METADATA_VERSION)
     with target.watched() as seen:
         for _ in range(ROUNDS):
@@ -42,6 +42,12 @@ def attack(target: Target, draws: Draws) -> list[Measure]:
     with target.client() as client:
         assert client.ask(MetadataRequest(topics=[]), version=METADATA_VERSION).brokers
     return seen.measures(longest_ms=LONGEST_MS, memory_mib=MEMORY_MIB)
+
+
+def allow_files(count: int) -> None:
+    """Let this process have so many open files, as far as the machine allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count)), hard))
 
 
 def hold(address: tuple[str, int], request: bytes, count: int, draws: Draws) -> list[socket.socket]:
@@ -59,16 +65,16 @@ def hold(address: tuple[str, int], request: bytes, count: int, draws: Draws) -> 
     return held
 
 
-def trickle(connections: list[socket.socket], request: bytes, size: int) -> None:
+def trickle(connections: Sequence[socket.socket], request: bytes, size: int) -> None:
     """Send the first bytes of a request on each, one byte of each in turn."""
     for at in range(min(size, len(request) - 1)):
         for connection in connections:
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # the broker may have closed it
                 connection.sendall(request[at : at + 1])
         time.sleep(0.01)
 
 
-def drop(connections: list[socket.socket]) -> None:
+def drop(connections: Sequence[socket.socket]) -> None:
     """Reset them all."""
     for connection in connections:
         connection.close()

@@ -14,6 +14,9 @@ An attack program defines one function and calls `main`:
     python -m compat.torture.<program> --seed 7
     python -m compat.torture.<program> --broker kafka      the same attack on Apache Kafka
 
+With `main(..., guests={...})` the broker has a listener with TLS and logins, and an authorizer (compat/secured.py). All
+clients log in, the bystander too.
+
 The program ends with one summary line. Its exit status is 1 if a bound is broken or the bystander is not served.
 
 The bystander is a separate process, so that the interpreter of the attacking program does not add to its waits. It
@@ -36,12 +39,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from compat.brokers import KbrokerProcess, address_of
 from compat.kafka import KafkaNode
 from compat.processes import peak_mib, reset_peak, resident_mib
+from compat.secured import started
 from compat.waiting import until
 from kbroker.client.blocking import Connection
+from kbroker.client.security import connect as secure_connect
+from kbroker.client.security import tls_context
 from kbroker.testing.draws import Draws
 from tests.broker_process import connect
 from wire.framing import encode_request_frame
@@ -112,9 +119,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker under attack."""
+    """The broker under attack. Shape: security are the settings of a client that may do everything, if it needs any."""
 
     broker: KbrokerProcess | KafkaNode
+    security: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -123,7 +131,7 @@ class Target:
 
     def client(self) -> Connection:
         """A new connection for typed requests, one at a time."""
-        return connect(*self.address)
+        return client_of(self.address, self.security)
 
     def create_topic(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic unless it exists, and wait until it accepts records."""
@@ -149,10 +157,17 @@ class Target:
         seen = Seen()
         if topic == "bystander":
             self.create_topic(topic)
-        with _bystander(self.address, topic) as ask, _sampled(self.broker.pid, seen):
+        with _bystander(self.address, topic, self.security) as ask, _sampled(self.broker.pid, seen):
             ask()
             yield seen
             seen.produced, seen.longest_ms = ask()
+
+
+def client_of(address: tuple[str, int], security: Mapping[str, Any]) -> Connection:
+    """A new connection with these settings of a client."""
+    if not security:
+        return connect(*address)
+    return secure_connect(address, security, timeout_ms=20_000, tls=tls_context(security))
 
 
 class NotServed(RuntimeError):
@@ -175,11 +190,13 @@ def produce(client: Connection, topic: str, value: bytes = b"x" * 100) -> int:
 
 
 @contextlib.contextmanager
-def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tuple[int, float]]]:
+def _bystander(
+    address: tuple[str, int], topic: str, security: Mapping[str, Any]
+) -> Iterator[Callable[[], tuple[int, float]]]:
     """Run the bystander; yield a function that returns its results since the last call."""
     command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "compat.torture.bystander"]
     process = subprocess.Popen(
-        [*command, json.dumps([*address, topic])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, json.dumps([address, topic, security])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -201,9 +218,9 @@ def _bystander(address: tuple[str, int], topic: str) -> Iterator[Callable[[], tu
         process.communicate()
 
 
-def _produce_until_asked(host: str, port: int, topic: str) -> None:
+def _produce_until_asked(address: tuple[str, int], topic: str, security: Mapping[str, Any]) -> None:
     """The bystander's process: produce, and answer each line on standard input with the results since the last."""
-    client = connect(host, port)
+    client = client_of(address, security)
     client.socket.settimeout(PATIENCE_S)
     produced, longest_s = 0, 0.0
     while True:
@@ -267,35 +284,63 @@ class Report:
 Attack = Callable[[Target, Draws], list[Measure]]
 
 
-def run(attack: Attack, *, seed: int = 0, settings: Mapping[str, str] | None = None, is_kafka: bool = False) -> Report:
-    """Start a broker in a new directory, attack it and stop it."""
+def run(
+    attack: Attack,
+    *,
+    seed: int = 0,
+    settings: Mapping[str, str] | None = None,
+    is_kafka: bool = False,
+    guests: Mapping[str, str] | None = None,
+) -> Report:
+    """Start a broker in a new directory, attack it and stop it. See the module about guests."""
     program = Path(inspect.getfile(attack)).stem
     with tempfile.TemporaryDirectory(prefix=f"{program}-") as scratch:
         directory = Path(scratch) / "broker"
-        broker: KbrokerProcess | KafkaNode
-        if is_kafka:
-            broker = KafkaNode(directory, overrides=settings)
-        else:
-            broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in (settings or {}).items()])
-        broker.start()
-        try:
-            return Report(program, attack(Target(broker), Draws("attack", seed)))
-        except NotServed as error:
-            return Report(program, complaint=f"the bystander was {error}")
-        finally:
-            if broker.process is not None and broker.process.poll() is not None:
-                print(f"the broker has ended by itself:\n{broker.log_tail()}", flush=True)
-            broker.kill()
+        with _target(directory, settings or {}, guests, is_kafka=is_kafka) as target:
+            try:
+                return Report(program, attack(target, Draws("attack", seed)))
+            except NotServed as error:
+                return Report(program, complaint=f"the bystander was {error}")
+            finally:
+                broker = target.broker
+                if broker.process is not None and broker.process.poll() is not None:
+                    print(f"the broker has ended by itself:\n{broker.log_tail()}", flush=True)
+                broker.kill()
 
 
-def main(doc: str | None, attack: Attack, *, settings: Mapping[str, str] | None = None) -> int:
-    """Run an attack program; returns its exit status."""
+@contextlib.contextmanager
+def _target(
+    directory: Path, settings: Mapping[str, str], guests: Mapping[str, str] | None, *, is_kafka: bool
+) -> Iterator[Target]:
+    if guests is not None:
+        directory.mkdir()
+        with started(directory, settings, guests=guests) as secured:
+            yield Target(secured, secured.own())
+        return
+    broker: KbrokerProcess | KafkaNode
+    if is_kafka:
+        broker = KafkaNode(directory, overrides=settings)
+    else:
+        broker = KbrokerProcess(directory, overrides=[f"{key}={value}" for key, value in settings.items()])
+    broker.start()
+    yield Target(broker)
+
+
+def main(
+    doc: str | None,
+    attack: Attack,
+    *,
+    settings: Mapping[str, str] | None = None,
+    guests: Mapping[str, str] | None = None,
+) -> int:
+    """Run an attack program; returns its exit status. See the module about guests."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", choices=["kbroker", "kafka"], default="kbroker")
+    kinds = ["kbroker", "kafka"] if guests is None else ["kbroker"]
+    parser.add_argument("--broker", choices=kinds, default="kbroker")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--untimed", action="store_true", help="report waits, but do not judge them")
     options = parser.parse_args()
-    report = run(attack, seed=options.seed, settings=settings, is_kafka=options.broker == "kafka")
+    report = run(attack, seed=options.seed, settings=settings, is_kafka=options.broker == "kafka", guests=guests)
     print(report)
     return 1 if report.broken(with_timing=not options.untimed) else 0
 

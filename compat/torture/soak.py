@@ -95,6 +95,7 @@ ATTACKS = (
     _attack("arrays"),
     _attack("retention"),
     _attack("connections"),
+    _attack("logins"),
     _attack("memory", untimed=("--longest-ms", str(int(ATTACK_SECONDS * 1000)))),
 )
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from compat.torture import attack_arrays, attack_connections, attack_retention, bystander
+from compat.torture import attack_arrays, attack_connections, attack_logins, attack_retention, bystander
 
 
 def test_full_arrays_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,13 @@ def test_w9_w10_half_open_connections_take_little_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr(attack_connections, "CONNECTIONS", 400)
     monkeypatch.setattr(attack_connections, "ROUNDS", 1)
     report = bystander.run(attack_connections.attack, seed=1)
+    assert report.broken(with_timing=False) == []
+
+
+def test_x1_x4_x6_strangers_at_a_secured_listener_get_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in {"HALF_OPEN": 200, "SLOW": 10, "LARGE": 4, "ROUNDS": 1, "LOGINS": 3}.items():
+        monkeypatch.setattr(attack_logins, name, count)
+    report = bystander.run(attack_logins.attack, seed=1, settings=attack_logins.SETTINGS, guests=attack_logins.GUESTS)
     assert report.broken(with_timing=False) == []
 
 

@@ -16,6 +16,7 @@ from kbroker import __version__
 from kbroker.cli import CommandFailed, Parser
 from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, connected, explain_code
 from kbroker.cli._say import say
+from kbroker.cli._table import print_rows
 from kbroker.client.cluster import Cluster
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.runtime.clocks import RealClocks
@@ -29,26 +30,31 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from wire.schema import request_class, schema_of
 from wire.types import uuid_to_text
 
-# The names of metadata.version, beginning with level 1.
-_METADATA_VERSIONS: Final = [
+METADATA_VERSIONS: Final = [
     *("3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1"),
     *("3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0"),
     *("3.9-IV0", "4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0"),
 ]
+"""The names of metadata.version, beginning with level 1."""
+
 _METADATA_VERSION: Final = "metadata.version"
 _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _ELECTIONS: Final = {"preferred": 0, "unclean": 1}
 _ASK_VERSIONS: Final = ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
 _FLAGS_AFTER_ACTION: Final = {"cub", "kafka-cluster"}
 _LOOK_MS: Final = 200
+_FENCED_BROKERS: Final = 2  # the first version of DescribeCluster that can list them
 _ALREADY_ELECTED: Final = {ErrorCode.ELECTION_NOT_NEEDED}
 
 
-def _parser(tool: str, actions: Mapping[str, str] | None = None) -> tuple[Parser, dict[str, argparse.ArgumentParser]]:
+def tool_parser(
+    tool: str, actions: Mapping[str, str] | None = None
+) -> tuple[Parser, dict[str, argparse.ArgumentParser]]:
     """A parser with the connection's flags, which come before the action as in Kafka's tools, except in some tools."""
     parser = Parser(prog=tool)
     if tool not in _FLAGS_AFTER_ACTION:
@@ -61,7 +67,7 @@ def _parser(tool: str, actions: Mapping[str, str] | None = None) -> tuple[Parser
 
 def api_versions(words: Sequence[str]) -> int:
     """kafka-broker-api-versions."""
-    parser, _ = _parser("kafka-broker-api-versions")
+    parser, _ = tool_parser("kafka-broker-api-versions")
     with admin_client(parser.parse_args(list(words))) as client:
         for module in pkgutil.iter_modules(wire.messages.__path__):
             importlib.import_module(f"wire.messages.{module.name}")
@@ -94,17 +100,54 @@ def _described(client: Cluster) -> Any:
 
 
 def cluster(words: Sequence[str]) -> int:
-    """kafka-cluster cluster-id."""
-    parser, actions = _parser("kafka-cluster", {"cluster-id": "print the id of the cluster"})
-    add_connection_flags(actions["cluster-id"])
-    with admin_client(parser.parse_args(list(words))) as client:
-        say(f"Cluster ID: {_described(client).cluster_id}")
+    """kafka-cluster cluster-id, unregister and list-endpoints."""
+    texts = {
+        "cluster-id": "print the id of the cluster",
+        "unregister": "remove the registration of a broker that has ended",
+        "list-endpoints": "print the addresses of the brokers",
+    }
+    parser, actions = tool_parser("kafka-cluster", texts)
+    for action in actions.values():
+        add_connection_flags(action)
+        action.add_argument("-c", "--config", type=Path, dest="command_config", metavar="FILE")
+    actions["unregister"].add_argument("-i", "--id", type=int, required=True)
+    actions["list-endpoints"].add_argument("--include-fenced-brokers", action="store_true")
+    options = parser.parse_args(list(words))
+    with admin_client(options) as client:
+        if options.action == "cluster-id":
+            say(f"Cluster ID: {_described(client).cluster_id}")
+        elif options.action == "unregister":
+            answer = client.ask_controller(UnregisterBrokerRequest(broker_id=options.id))
+            check(answer.error_code, answer.error_message)
+            say(f"Broker {options.id} is no longer registered.")
+        else:
+            _show_endpoints(client, with_fenced=options.include_fenced_brokers)
     return 0
+
+
+def _show_endpoints(client: Cluster, *, with_fenced: bool) -> None:
+    if with_fenced and not client.serves(DescribeClusterRequest, version=_FENCED_BROKERS):
+        raise CommandFailed("the broker does not support --include-fenced-brokers")
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=with_fenced)
+    answer = client.ask(request)
+    check(answer.error_code, answer.error_message)
+    rows = [
+        (
+            each.broker_id,
+            each.host,
+            each.port,
+            each.rack or "null",
+            "fenced" if each.is_fenced else "unfenced",
+            "broker",
+        )
+        for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+    ]
+    print_rows(("ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"), rows)
 
 
 def cub(words: Sequence[str]) -> int:
     """cub kafka-ready -b HOST:PORT BROKERS SECONDS, of Confluent's images: wait until so many brokers run."""
-    parser, actions = _parser("cub", {"kafka-ready": "wait for brokers"})
+    parser, actions = tool_parser("cub", {"kafka-ready": "wait for brokers"})
     ready = actions["kafka-ready"]
     add_connection_flags(ready)
     ready.add_argument("-c", "--config", type=Path, dest="command_config", metavar="FILE")
@@ -125,7 +168,7 @@ def cub(words: Sequence[str]) -> int:
 def features(words: Sequence[str]) -> int:
     """kafka-features describe, upgrade and downgrade."""
     texts = {"describe": "print the features", "upgrade": "raise features", "downgrade": "lower features"}
-    parser, actions = _parser("kafka-features", texts)
+    parser, actions = tool_parser("kafka-features", texts)
     for name in ("upgrade", "downgrade"):
         actions[name].add_argument("--feature", action="append", required=True, metavar="NAME=LEVEL")
         actions[name].add_argument("--dry-run", action="store_true")
@@ -144,17 +187,18 @@ def _show_features(client: Cluster) -> None:
     for each in sorted(answer.supported_features, key=lambda each: each.name):
         columns = {
             "Feature": each.name,
-            "SupportedMinVersion": _level_name(each.name, each.min_version),
-            "SupportedMaxVersion": _level_name(each.name, each.max_version),
-            "FinalizedVersionLevel": _level_name(each.name, final.get(each.name, 0)),
+            "SupportedMinVersion": level_name(each.name, each.min_version),
+            "SupportedMaxVersion": level_name(each.name, each.max_version),
+            "FinalizedVersionLevel": level_name(each.name, final.get(each.name, 0)),
             "Epoch": answer.finalized_features_epoch,
         }
         say("\t".join(f"{name}: {value}" for name, value in columns.items()))
 
 
-def _level_name(feature: str, level: int) -> str:
-    is_named = feature == _METADATA_VERSION and 0 < level <= len(_METADATA_VERSIONS)
-    return _METADATA_VERSIONS[level - 1] if is_named else str(level)
+def level_name(feature: str, level: int) -> str:
+    """A level as Kafka's tools print it: that of metadata.version by its name."""
+    is_named = feature == _METADATA_VERSION and 0 < level <= len(METADATA_VERSIONS)
+    return METADATA_VERSIONS[level - 1] if is_named else str(level)
 
 
 def _update_features(client: Cluster, options: argparse.Namespace) -> int:
@@ -162,8 +206,8 @@ def _update_features(client: Cluster, options: argparse.Namespace) -> int:
     updates = []
     for text in options.feature:
         name, _, level = text.partition("=")
-        if level in _METADATA_VERSIONS and name == _METADATA_VERSION:
-            level = str(_METADATA_VERSIONS.index(level) + 1)
+        if level in METADATA_VERSIONS and name == _METADATA_VERSION:
+            level = str(METADATA_VERSIONS.index(level) + 1)
         if not level.isdecimal():
             raise CommandFailed(f"Can't parse feature=level string {text}")
         kind = _UPGRADE if is_upgrade else _SAFE_DOWNGRADE
@@ -186,7 +230,7 @@ def _update_features(client: Cluster, options: argparse.Namespace) -> int:
 
 def quorum(words: Sequence[str]) -> int:
     """kafka-metadata-quorum describe."""
-    parser, actions = _parser("kafka-metadata-quorum", {"describe": "print the state of the quorum"})
+    parser, actions = tool_parser("kafka-metadata-quorum", {"describe": "print the state of the quorum"})
     for name in ("status", "replication"):
         actions["describe"].add_argument(f"--{name}", action="store_true")
     options = parser.parse_args(list(words))
@@ -240,7 +284,7 @@ def _show_replication(state: Any, leader: Any) -> None:
 
 def elect_leaders(words: Sequence[str]) -> int:
     """kafka-leader-election."""
-    parser, _ = _parser("kafka-leader-election")
+    parser, _ = tool_parser("kafka-leader-election")
     parser.add_argument("--admin.config", dest="command_config", type=Path)
     parser.add_argument("--election-type", required=True, type=str.lower, choices=_ELECTIONS)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -293,7 +337,7 @@ def _partitions_in(path: Path) -> list[dict[str, Any]]:
 
 def delete_records(words: Sequence[str]) -> int:
     """kafka-delete-records."""
-    parser, _ = _parser("kafka-delete-records")
+    parser, _ = tool_parser("kafka-delete-records")
     parser.add_argument("--offset-json-file", type=Path, required=True)
     options = parser.parse_args(list(words))
     try:

@@ -32,6 +32,7 @@ from wire.messages.delete_records import DeleteRecordsRequest
 from wire.messages.delete_topics import DeleteTopicsRequest
 from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from wire.messages.offset_commit import OffsetCommitRequest
 from wire.messages.offset_delete import OffsetDeleteRequest
 from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import UpdateFeaturesRequest
@@ -39,6 +40,8 @@ from wire.messages.update_features import UpdateFeaturesRequest
 LINES: Final = 1_000
 INTERVAL_MS: Final = 10_000
 DEFAULT: Final = "(default)"
+SHOWN_OFFSETS: Final = 200
+"""More than fit in a line, which the log cuts."""
 _OPERATIONS: Final = {0: "", 2: "appended ", 3: "removed "}
 _DELETE: Final = 1
 _RESOURCES: Final = {
@@ -176,6 +179,16 @@ def _deleted_offsets(request: OffsetDeleteRequest, answer: Any) -> Iterator[Chan
             yield "offsets deleted", {"group": request.group_id, "topic": topic.name, "partitions": partitions}
 
 
+def _set_offsets(request: OffsetCommitRequest, answer: Any) -> Iterator[Change]:
+    wanted = {
+        (topic.name, one.partition_index): one.committed_offset for topic in request.topics for one in topic.partitions
+    }
+    for topic in answer.topics:
+        if indexes := [part.partition_index for part in _done(topic.partitions)]:
+            offsets = ",".join(f"{index}:{wanted[topic.name, index]}" for index in indexes[:SHOWN_OFFSETS])
+            yield "offsets set", {"group": request.group_id, "topic": topic.name, "offsets": offsets}
+
+
 def _deleted_records(_request: DeleteRecordsRequest, answer: Any) -> Iterator[Change]:
     for topic in answer.topics:
         for part in _done(topic.partitions):
@@ -232,6 +245,7 @@ _CHANGES: Final[dict[type, Callable[[Any, Any], Iterator[Change]]]] = {
     AlterPartitionReassignmentsRequest: _reassigned,
     UpdateFeaturesRequest: _changed_features,
     DeleteGroupsRequest: _deleted_groups,
+    OffsetCommitRequest: _set_offsets,
     OffsetDeleteRequest: _deleted_offsets,
     DeleteRecordsRequest: _deleted_records,
     UnregisterBrokerRequest: _unregistered,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from kbroker.config.listeners import counted_address
 from kbroker.config.quotas import QuotaSettings
 from kbroker.metadata.image import Image
 from kbroker.metadata.principal import Principal
@@ -137,7 +138,8 @@ class ClientQuotas:
         limit = self.limits.of_address(address)
         if limit is None:
             return AT_ONCE
-        used = self.addresses.use(address, limit, now_ms)
+        counted = address if self.limits.names_address(address) else counted_address(address)
+        used = self.addresses.use(counted, limit, now_ms)
         used.measure.record(1, limit, now_ms)
         delay_ms = used.measure.wait_ms(limit, now_ms)
         if delay_ms:

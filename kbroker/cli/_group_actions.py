@@ -54,7 +54,7 @@ def _describe(client: Cluster, options: argparse.Namespace) -> int:
             note(f"kbroker group: group {state.group!r} is rebalancing")
     if options.format == "json":
         say_json([_as_json(state, groups.progress(client, state)) for state in found])
-    elif options.members:
+    elif options.members is not None:
         _print_members(found, verbose=options.verbose)
     elif options.state is not None:
         _print_states(found, verbose=options.verbose)
@@ -135,6 +135,37 @@ def _delete_offsets(client: Cluster, options: argparse.Namespace) -> int:
         columns = ("TOPIC", "PARTITION", "STATUS")
         print_rows(columns, [(*each, f"Error: {error}" if error else "Successful") for *each, error in rows])
     return EXIT_FAILED if any(error for *_, error in rows) else 0
+
+
+def _wait(client: Cluster, options: argparse.Namespace) -> int:
+    (name,), clock = options.group, RealClocks()
+    deadline_ms = clock.now_ms() + options.timeout
+    conditions = [f"to be {' or '.join(options.state)}"] if options.state else []
+    if options.members is not None:
+        conditions.append(f"to have {options.members} members")
+    if options.lag is not None:
+        conditions.append(f"to have a lag of at most {options.lag}")
+    while True:
+        left_ms = max(1, deadline_ms - clock.now_ms())
+        (state,) = groups.describe(client, [name], timeout_ms=left_ms)
+        lags = [] if options.lag is None else [each.lag for each in groups.progress(client, state)]
+        lag = sum(each or 0 for each in lags) if lags and None not in lags else None
+        is_so = not options.state or state.state in options.state
+        is_so &= options.members in (None, len(state.members))
+        if is_so and (options.lag is None or (lag is not None and lag <= options.lag)):
+            break
+        if clock.now_ms() >= deadline_ms:
+            found = f"it is {state.state} with {len(state.members)} members"
+            found += "" if options.lag is None else f" and a lag of {'unknown size' if lag is None else lag}"
+            raise CommandFailed(f"waited {options.timeout} ms for group {name!r} {' and '.join(conditions)}; {found}")
+        client.wait(client.retry_ms)
+    known = {"group": name, "state": state.state, "members": len(state.members)}
+    known |= {} if options.lag is None else {"lag": lag}
+    if options.format == "json":
+        say_json(known)
+    else:
+        print_rows([key.upper() for key in known], [list(known.values())])
+    return 0
 
 
 def _print_progress(state: GroupState, rows: Sequence[Progress], *, verbose: bool) -> None:
@@ -233,4 +264,5 @@ ACTIONS: Final[Mapping[str, Callable[[Cluster, argparse.Namespace], int]]] = {
     "delete": _delete,
     "reset-offsets": _reset,
     "delete-offsets": _delete_offsets,
+    "wait": _wait,
 }

@@ -20,7 +20,7 @@ from wire.errors import ErrorCode, KafkaError, Malformed, check
 from wire.messages.consumer_group_describe import Assignment, ConsumerGroupDescribeRequest
 from wire.messages.delete_groups import DeleteGroupsRequest
 from wire.messages.describe_groups import DescribedGroupMember, DescribeGroupsRequest
-from wire.messages.list_groups import ListGroupsRequest
+from wire.messages.list_groups import ListedGroup, ListGroupsRequest
 from wire.stored.consumer_protocol import ConsumerProtocolAssignment
 from wire.stored.frame import decode_value
 
@@ -105,24 +105,27 @@ def list_groups(client: Cluster, *, states: Sequence[str] = (), types: Sequence[
 
     They are groups of consumers, or of clients that only commit offsets (not of Kafka Connect).
     """
-    found = []
-    client.metadata([])
-    for node_id in list(client.nodes):
-        answer = client.retry(partial(_listed_by, client, node_id))
-        found += [
-            Listing(each.group_id, (each.group_type or UNKNOWN).capitalize(), each.group_state or UNKNOWN)
-            for each in answer.groups
-            if each.protocol_type in {"consumer", ""}
-        ]
+    found = [
+        Listing(each.group_id, (each.group_type or UNKNOWN).capitalize(), each.group_state or UNKNOWN)
+        for each in listed_groups(client)
+        if each.protocol_type in {"consumer", ""}
+    ]
     # Filter here, because old brokers cannot.
     chosen = [each for each in found if (not states or each.state in states) and (not types or each.type in types)]
     return sorted(chosen, key=lambda each: each.group)
 
 
-def _listed_by(client: Cluster, node_id: int) -> Any:
+def listed_groups(client: Cluster) -> list[ListedGroup]:
+    """The groups of every broker, of all types and protocols."""
+    client.metadata([])
+    return [each for node_id in list(client.nodes) for each in client.retry(partial(_listed_by, client, node_id))]
+
+
+def _listed_by(client: Cluster, node_id: int) -> list[ListedGroup]:
     answer = client.ask(ListGroupsRequest(), node_id)
     check(answer.error_code)
-    return answer
+    groups: list[ListedGroup] = answer.groups
+    return groups
 
 
 def describe(client: Cluster, groups: Sequence[str], *, timeout_ms: int) -> list[GroupState]:

@@ -78,6 +78,7 @@ def integer(text: str, *, at_least: int, at_most: int = MAX_INT64, what: str = "
 
 
 count = partial(integer, at_least=1)
+natural = partial(integer, at_least=0)
 any_integer = partial(integer, at_least=-MAX_INT64)
 partition = partial(integer, at_least=0, at_most=MAX_INT32, what="a partition")
 milliseconds = partial(integer, at_least=1, what="a number of milliseconds")

@@ -1,7 +1,7 @@
 """`kbroker group`: list, describe and delete consumer groups of any broker, and reset or delete their offsets.
 
-The flags are those of Kafka's tool. Results go to stdout: tables on a terminal, Kafka's columns elsewhere, JSON with
-`--format json`. Notes (no active members, a rebalance in progress) go to stderr.
+The flags are those of Kafka's tool, which has no `--wait`. Results go to stdout: tables on a terminal, Kafka's columns
+elsewhere, JSON with `--format json`. Notes (no active members, a rebalance in progress) go to stderr.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kbroker.cli._actions import Actions
 from kbroker.cli._admin import add_connection_flags, admin_client
 
 DEFAULT_TIMEOUT_MS: Final = 5_000
+WAIT_TIMEOUT_MS: Final = 60_000
 STATES: Final = (
     "PreparingRebalance",
     "CompletingRebalance",
@@ -31,6 +32,8 @@ STATES: Final = (
 TYPES: Final = ("Classic", "Consumer", "Share", "Streams")
 ALL: Final = ()
 """The value of `--state` and `--type` if they are given without one."""
+SHOWN: Final = -1
+"""The same of `--members`."""
 
 # The targets of --reset-offsets.
 _TARGETS: Final[Mapping[str, dict[str, Any]]] = {
@@ -71,10 +74,11 @@ def add_parser(commands: Commands) -> None:
             "delete": "delete groups that have no members, and their offsets",
             "reset-offsets": "change the offsets of groups that have no members; requires --execute to take effect",
             "delete-offsets": "delete offsets of a group",
+            "wait": "wait until a group has a state, a number of members or a small lag",
         },
     )
     actions.add(
-        "describe delete reset-offsets delete-offsets", "--group", action="append", metavar="NAME",
+        "describe delete reset-offsets delete-offsets wait", "--group", action="append", metavar="NAME",
         help="group; repeatable",
     )  # fmt: skip
     actions.add("describe delete reset-offsets", "--all-groups", action="store_true", help="all groups")
@@ -86,12 +90,19 @@ def add_parser(commands: Commands) -> None:
     actions.add(
         "reset-offsets", "--all-topics", action="store_true", help="all partitions for which the group has an offset"
     )
-    described = parser.add_argument_group("output of --describe and --list")
-    actions.add("describe", "--offsets", to=described, action="store_true", help="offsets with lag (the default)")
-    actions.add("describe", "--members", to=described, action="store_true", help="members")
     actions.add(
-        "describe list", "--state", to=described, nargs="?", const=ALL, type=partial(_chosen, STATES, "state"),
-        metavar="STATES", help="print the state; with --list, only groups in these states",
+        "wait", "--lag", type=parse.natural, metavar="N",
+        help="wait until the group is at most N records behind, in all partitions together",
+    )  # fmt: skip
+    described = parser.add_argument_group("output of --describe and --list, conditions of --wait")
+    actions.add("describe", "--offsets", to=described, action="store_true", help="offsets with lag (the default)")
+    actions.add(
+        "describe wait", "--members", to=described, nargs="?", const=SHOWN, type=parse.natural, metavar="N",
+        help="members; with --wait, wait until there are N",
+    )  # fmt: skip
+    actions.add(
+        "describe list wait", "--state", to=described, nargs="?", const=ALL, type=partial(_chosen, STATES, "state"),
+        metavar="STATES", help="print the state; with --list, only groups in these states; with --wait, one of these",
     )  # fmt: skip
     actions.add(
         "list", "--type", to=described, nargs="?", const=ALL, type=partial(_chosen, TYPES, "type"), metavar="TYPES",
@@ -111,8 +122,9 @@ def add_parser(commands: Commands) -> None:
     ):
         actions.add("reset-offsets", f"--{flag}", to=reset, action="store_true", help=text)
     parser.add_argument(
-        "--timeout", type=parse.milliseconds, default=DEFAULT_TIMEOUT_MS, metavar="MS",
-        help=f"how long to wait for a group's coordinator (default {DEFAULT_TIMEOUT_MS})",
+        "--timeout", type=parse.milliseconds, metavar="MS",
+        help=f"how long to wait for a group's coordinator (default {DEFAULT_TIMEOUT_MS}), or with --wait for the group"
+        f" (default {WAIT_TIMEOUT_MS})",
     )  # fmt: skip
     parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(group, actions))
@@ -141,17 +153,27 @@ def _check(actions: Actions, options: argparse.Namespace) -> None:
     """Exit with a usage error if flags contradict each other."""
     action, refuse = options.action, actions.parser.error
     actions.check(options)
+    if options.timeout is None:
+        options.timeout = WAIT_TIMEOUT_MS if action == "wait" else DEFAULT_TIMEOUT_MS
     if action != "list" and not (options.group or options.all_groups):
-        refuse(f"--{action} requires {'--group' if action == 'delete-offsets' else '--group or --all-groups'}")
+        takes_one = action in {"delete-offsets", "wait"}
+        refuse(f"--{action} requires {'--group' if takes_one else '--group or --all-groups'}")
     if options.group and options.all_groups:
         refuse("--group cannot be used with --all-groups")
     if options.group and "" in options.group:
         refuse("the name of a group is empty")
     if action == "describe":
-        if options.offsets + options.members + (options.state is not None) > 1:
+        if options.offsets + (options.members is not None) + (options.state is not None) > 1:
             refuse("--describe takes one of --offsets, --members and --state")
-        if options.state:
-            refuse("--state takes no value with --describe")
+        if options.state or options.members not in (None, SHOWN):
+            refuse("--state and --members take no value with --describe")
+    elif action == "wait":
+        if len(options.group) != 1:
+            refuse("--wait takes one --group")
+        if (options.state is not None and not options.state) or options.members == SHOWN:
+            refuse("--state and --members require a value with --wait")
+        if options.state is None and options.members is None and options.lag is None:
+            refuse("--wait requires --state, --members or --lag")
     elif action == "delete-offsets":
         if not options.topic or len(options.group) != 1:
             refuse("--delete-offsets requires one --group and --topic")

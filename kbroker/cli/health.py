@@ -1,8 +1,13 @@
 """`kbroker health`: check a broker; print one line and set the exit code, for example in a HEALTHCHECK.
 
-A broker is healthy if it answers ApiVersions and Metadata, every partition has a leader, and no log directory is
-offline; a controller, which does not serve Metadata, if it knows an active controller. Checks run often, so the command
-uses one connection, which is cheaper to import than the cluster's client.
+A broker is healthy if it answers ApiVersions and Metadata, every partition has a leader, no log directory is offline,
+and it has read the tier's metadata of all its replicas; a controller, which does not serve Metadata, if it knows an
+active controller. Checks run often, so the command uses one connection, which is cheaper to import than the cluster's
+client.
+
+The command asks for the end of the tier of each partition, as a tool that does not wait (replica id -2). kbroker
+answers REQUEST_TIMED_OUT for a replica, of a leader or a follower, whose metadata it has not read yet, by the same
+knowledge as /health. Brokers that hold no replica of a partition answer with another error, which does not count.
 """
 
 from __future__ import annotations
@@ -27,13 +32,18 @@ DEFAULT_TIMEOUT_MS: Final = 5_000
 NO_CONTROLLER: Final = -1
 _CONTROLLERS: Final = 2  # as the type of an endpoint
 NAMED: Final = 3
-"""Maximum number of leaderless partitions that the message names."""
+"""Maximum number of partitions that a message names."""
+_AS_TOOL: Final = -2  # the replica id
+_LATEST_TIERED: Final = -5
+_FIRST_WITH_TIER: Final = 9  # of ListOffsets
+_ASKED_TOGETHER: Final = 2_000
 
 
 class Health(NamedTuple):
     """What a node reports about its cluster and itself.
 
-    Shape  controller is the active controller, -1 if there is none; None if the node is a broker
+    Shape  unread_tiers are partitions whose metadata of the tier the broker has not read yet; controller is the active
+           controller, -1 if there is none; None if the node is a broker
     """
 
     cluster_id: str | None
@@ -41,6 +51,7 @@ class Health(NamedTuple):
     partition_count: int
     leaderless: list[str]
     offline_directories: list[str]
+    unread_tiers: list[str]
     controller: int | None = None
 
 
@@ -49,8 +60,8 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "health",
         help="check that a broker works",
-        description="Exit with 0 if a broker answers, every partition has a leader and no log directory is offline; or"
-        " if a controller answers and there is an active one.",
+        description="Exit with 0 if a broker answers, every partition has a leader, no log directory is offline and"
+        " the tier's metadata have been read; or if a controller answers and there is an active one.",
     )
     add_connection_flags(parser)
     parser.add_argument(
@@ -82,9 +93,13 @@ def _complaints(found: Health) -> list[str]:
     complaints = []
     if found.controller == NO_CONTROLLER:
         complaints.append("there is no active controller")
-    if found.leaderless:
-        named = ", ".join(found.leaderless[:NAMED]) + (", ..." if len(found.leaderless) > NAMED else "")
-        complaints.append(f"{len(found.leaderless)} of {found.partition_count} partitions have no leader: {named}")
+    for partitions, what in (
+        (found.leaderless, "have no leader"),
+        (found.unread_tiers, "wait until the broker has read the tier's metadata"),
+    ):
+        if partitions:
+            named = ", ".join(partitions[:NAMED]) + (", ..." if len(partitions) > NAMED else "")
+            complaints.append(f"{len(partitions)} of {found.partition_count} partitions {what}: {named}")
     if found.offline_directories:
         complaints.append(f"offline log directories: {', '.join(found.offline_directories)}")
     return complaints
@@ -153,7 +168,42 @@ def _ask(connection: Connection) -> Health:
             if partition.leader_id < 0
         ],
         offline_directories=offline,
+        unread_tiers=_unread_tiers(connection, metadata),
     )
+
+
+def _unread_tiers(connection: Connection, metadata: Any) -> list[str]:
+    from wire.errors import ErrorCode  # noqa: PLC0415
+    from wire.messages.list_offsets import (  # noqa: PLC0415
+        ListOffsetsPartition,
+        ListOffsetsRequest,
+        ListOffsetsTopic,
+    )
+
+    version = connection.protocol.newest_version(ListOffsetsRequest)
+    if version is None or version < _FIRST_WITH_TIER:
+        return []
+    asked = [
+        (str(topic.name), ListOffsetsPartition(partition_index=each.partition_index, timestamp=_LATEST_TIERED))
+        for topic in metadata.topics
+        for each in topic.partitions
+    ]
+    found = []
+    for start in range(0, len(asked), _ASKED_TOGETHER):
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, partition in asked[start : start + _ASKED_TOGETHER]:
+            topics.setdefault(name, []).append(partition)
+        request = ListOffsetsRequest(
+            replica_id=_AS_TOOL,
+            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        )
+        found += [
+            f"{topic.name}-{each.partition_index}"
+            for topic in connection.ask(request).topics
+            for each in topic.partitions
+            if each.error_code == ErrorCode.REQUEST_TIMED_OUT
+        ]
+    return found
 
 
 def _ask_controller(connection: Connection) -> Health:
@@ -164,4 +214,4 @@ def _ask_controller(connection: Connection) -> Health:
     found = connection.ask(request)
     if found.error_code:
         raise CommandFailed(f"the controller answers {code_of(found.error_code).name}")
-    return Health(found.cluster_id, [], 0, [], [], controller=found.controller_id)
+    return Health(found.cluster_id, [], 0, [], [], [], controller=found.controller_id)

@@ -255,9 +255,9 @@ class Cluster:
 
         return self.retry(attempt, missing, timeout_ms=timeout_ms, also=also) if missing else found
 
-    def coordinator(self, group: str) -> int:
-        """The node id of a group's coordinator."""
-        request = FindCoordinatorRequest(key=group)
+    def coordinator(self, key: str, key_type: int = 0) -> int:
+        """The node id of the coordinator of a group, or of a transactional id (key type 1)."""
+        request = FindCoordinatorRequest(key=key, key_type=key_type)
         found = self.ask(request, at_most=_ONE_KEY)
         check(found.error_code, found.error_message)
         self.nodes[found.node_id] = found.host, found.port

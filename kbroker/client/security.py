@@ -27,13 +27,22 @@ Exchange = Generator[bytes, bytes, None]
 
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _BUFFERS: Final = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
+_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 MAX_ITERATIONS: Final = 1_000_000
 
 
 def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """The TLS settings of a client; None without TLS. Errors: OSError."""
+    """The TLS settings of a client; None without TLS. Errors: OSError, which names the files."""
     if not settings.get("security_protocol", "PLAINTEXT").endswith("SSL"):
         return None
+    try:
+        return _context(settings)
+    except OSError as error:
+        files = [str(settings[name]) for name in _FILES if name in settings]
+        raise OSError(f"the files for TLS cannot be used ({', '.join(files)}): {error.strerror or error}") from error
+
+
+def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=settings.get("ssl_cafile"))
     context.check_hostname = settings.get("ssl_check_hostname", True)
     if "ssl_certfile" in settings:

@@ -115,6 +115,8 @@ class Context:
     is_charged      the handler has charged this request to the quotas of its client, or the request is exempt
     throttle_ms     the connection is muted for this time after its reply
     sasl            the login of the client; None on a listener without SASL
+    commits         when the client last committed offsets for a group without a member: monotonic ms by the hash of
+                    the group's id
     """
 
     stream: Stream
@@ -137,6 +139,7 @@ class Context:
     stopping: bool = False
     wait_scope: trio.CancelScope | None = None
     sasl: SaslSession | None = None
+    commits: dict[int, int] = field(default_factory=dict)
 
     @property
     def host(self) -> str:

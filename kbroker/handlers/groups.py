@@ -34,11 +34,10 @@ async def join_group(request: JoinGroupRequest, broker: Broker, context: Context
 
 
 def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool) -> None:
-    """Log that a member has created a group."""
+    """Log a group that a member, or a commit without a member, has created."""
     if not existed and broker.groups.knows(group):
-        peer = context.stream.peer_host
         broker.change_log.note(
-            "group created", group=group, principal=context.principal, client_id=context.client_id, peer=peer
+            "group created", group=group, principal=context.principal, client_id=context.client_id, peer=context.host
         )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from kbroker.broker import Broker
 from kbroker.broker.remote_offsets import Question, look_up_in_both
 from kbroker.handlers import Context, handles
-from kbroker.replication.offset_lookup import OffsetAsked, OffsetFound, look_up, refuse_unknown_name
+from kbroker.replication.offset_lookup import DEBUGGING, OffsetAsked, OffsetFound, look_up, refuse_unknown_name
 from kbroker.runtime.frames import without_frames
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
@@ -30,6 +30,7 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
     """Answer each partition independently of the others; a partition that is named twice gets INVALID_REQUEST.
 
     A follower whose log must begin later asks here. Kafka demands Describe of it; here, the right to fetch is enough.
+    A tool with the replica id DEBUGGING, such as `kbroker health`, does not wait for the tier's metadata.
     """
     named = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
@@ -55,6 +56,8 @@ async def list_offsets(request: ListOffsetsRequest, broker: Broker, context: Con
         refuse_unknown_name(question)
         partition = broker.find(name, asked.partition_index)
         must_wait = question.names_the_tier and not broker.tier.knows(partition)
+        if must_wait and question.replica_id == DEBUGGING:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the tier's metadata of {partition.name} are not read yet")
         if not question.reads_the_log and not must_wait:
             return look_up(partition, question)
         partition.leading(question.current_leader_epoch)

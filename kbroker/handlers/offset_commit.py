@@ -4,17 +4,23 @@ Partitions that do not exist or that the client may not read are refused individ
 others are committed together, up to PARTITIONS_TOGETHER; a larger request is split into several commits, and the event
 loop runs other tasks between them. If a rebalance happens between two of them, the remaining ones are refused, so that
 only the owner of a partition commits its offset.
+
+A commit without a member resets a group, or comes from a consumer that assigns partitions to itself. Both look the
+same. Tools connect for each reset, and such a consumer commits all the time, so the change log gets the first commit of
+a connection for a group, and the first one after PAUSE_MS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import in_portions
 from kbroker.handlers import Context, handles
+from kbroker.handlers.groups import log_new_group
 from kbroker.metadata.image import Image
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode
@@ -28,6 +34,9 @@ from wire.messages.offset_commit import (
 
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 PARTITIONS_TOGETHER = 500
+PAUSE_MS: Final = 60_000
+REMEMBERED_GROUPS: Final = 64
+"""The number of groups for which a connection remembers its last commit without a member."""
 
 
 @handles(OffsetCommitRequest, versions="2-10")
@@ -44,13 +53,32 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
     sort_out = partial(_sort_out, request, image, denied, by_id=by_id)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()
     caller = context.caller
+    has_member = request.generation_id_or_member_epoch >= 0
+    existed = has_member or broker.groups.knows(request.group_id)
     for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()
         request.topics = topics
         answer: OffsetCommitResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
         answered += answer.topics
-    return OffsetCommitResponse(topics=_merged(answered))
+    whole = OffsetCommitResponse(topics=_merged(answered))
+    if not has_member:
+        log_new_group(request.group_id, broker, context, existed=existed)
+        is_stored = any(not one.error_code for topic in whole.topics for one in topic.partitions)
+        if is_stored and _is_news(context, request.group_id, broker.env.now_ms()):
+            request.topics = known
+            await context.log_changes(broker.change_log, request, whole)
+    return whole
+
+
+def _is_news(context: Context, group_id: str, now_ms: int) -> bool:
+    """Whether the connection has not committed for the group recently."""
+    commits, key = context.commits, hash(group_id)
+    last_ms = commits.pop(key, None)
+    commits[key] = now_ms
+    if len(commits) > REMEMBERED_GROUPS:
+        del commits[next(iter(commits))]
+    return last_ms is None or now_ms - last_ms > PAUSE_MS
 
 
 def _sort_out(

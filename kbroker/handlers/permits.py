@@ -54,7 +54,7 @@ def demand_settings(context: Context, operation: Operation, resource: Any) -> No
 
 
 async def permit_settings(request: Any, broker: Broker, context: Context) -> tuple[Any, list[Any]]:
-    """Permit an AlterConfigs or IncrementalAlterConfigs."""
+    """Permit an AlterConfigs or IncrementalAlterConfigs to a controller, whose loggers only nodes may change."""
     permitted, refused = [], []
     times = Counter((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
@@ -62,7 +62,8 @@ async def permit_settings(request: Any, broker: Broker, context: Context) -> tup
             await broker.turns.next()
         try:
             if times[resource.resource_type, resource.resource_name] == 1:
-                demand_settings(context, Operation.ALTER_CONFIGS, resource)
+                is_logger = resource.resource_type == BROKER_LOGGER_RESOURCE
+                demand_settings(context, Operation.CLUSTER_ACTION if is_logger else Operation.ALTER_CONFIGS, resource)
             permitted.append(resource)
         except KafkaError as error:
             answer = AlterConfigsResourceResponse(

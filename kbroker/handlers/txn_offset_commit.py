@@ -22,6 +22,7 @@ from kbroker.broker.transaction_verification import verify
 from kbroker.coordinator.common.ports import Producer
 from kbroker.coordinator.refusals import response_code
 from kbroker.handlers import Context, handles
+from kbroker.handlers.groups import log_new_group
 from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.storage.verification import NO_VERIFICATION
 from wire.errors import ErrorCode, KafkaError
@@ -73,6 +74,7 @@ async def _commit(
         code = response_code(error.code)
         return [_answered(topic.name, [one.partition_index for one in topic.partitions], code) for topic in known]
     answers: list[TxnOffsetCommitResponseTopic] = []
+    existed = broker.groups.knows(request.group_id)
     for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()
@@ -81,6 +83,7 @@ async def _commit(
             request.group_id, request, context.caller, wait=context.wait, producer=producer
         )
         answers += answer.topics
+    log_new_group(request.group_id, broker, context, existed=existed)
     return answers
 
 

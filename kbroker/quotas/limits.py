@@ -141,6 +141,10 @@ class QuotaLimits:
                 return (tag_user, "" if level in _OF_USERS else client_id[:MAX_TAG_LENGTH]), limit
         return None
 
+    def names_address(self, address: str) -> bool:
+        """Whether an address in its canonical spelling has a limit of its own."""
+        return address in self._by_address
+
     def of_address(self, address: str) -> float | None:
         """The limit of an address in its canonical spelling; None if it has none."""
         return self._by_address.get(address, self._default_of_addresses)

@@ -29,7 +29,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 DEBUGGING = -2
-"""The replica id of a tool; a follower answers it too, with its own log end offset."""
+"""The replica id of a tool; a follower answers it too, with its own log end offset and what it knows of the tier."""
 
 FIRST_VERSION = {
     LATEST: 1,
@@ -96,8 +96,10 @@ def look_up(partition: Partition, asked: OffsetAsked, remote: OffsetFound | None
             own epoch yet), KAFKA_STORAGE_ERROR
     """
     log = partition.log
-    if asked.replica_id == DEBUGGING and asked.timestamp == LATEST and partition.is_follower:
+    if asked.replica_id == DEBUGGING and asked.timestamp in (LATEST, LATEST_TIERED) and partition.is_follower:
         partition.check_epoch(asked.current_leader_epoch)
+        if asked.timestamp == LATEST_TIERED:
+            return _end_of_tier(partition, LATEST_TIERED) or NOT_FOUND
         return OffsetFound(log.log_end_offset, -1, partition.leader_epoch)
     progress = partition.leading(asked.current_leader_epoch)
     end = partition.readable_end(asked.reads_to)

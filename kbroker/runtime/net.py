@@ -88,7 +88,9 @@ class SocketStream:
         self._peers = peers
         self._run_blocking = run_blocking
         try:
-            self.peer_host, self.peer_port = connected.getpeername()[:2]
+            host, self.peer_port = connected.getpeername()[:2]
+            # A socket for every address sees a client over IPv4 as ::ffff:192.0.2.1.
+            self.peer_host = host.removeprefix("::ffff:") if "." in host else host
         except OSError:  # reset before it was accepted: the first receive raises the error
             self.peer_host, self.peer_port = "unknown", 0
         self.received_bytes = 0

@@ -48,6 +48,8 @@ def _elements(data: bytes) -> Iterator[_Element]:
         position += 2
         if size & 0x80:
             digits = size & 0x7F
+            if not digits:
+                raise ValueError("DER with an indefinite length")
             size = int.from_bytes(data[position : position + digits], "big")
             position += digits
         end = position + size
@@ -57,13 +59,17 @@ def _elements(data: bytes) -> Iterator[_Element]:
         position = end
 
 
+def _inside(data: bytes) -> list[_Element]:
+    """The DER elements in the first one in `data`. Errors: ValueError."""
+    for first in _elements(data):
+        return list(_elements(first.content))
+    raise ValueError("DER without an element")
+
+
 def _tbs(certificate: bytes) -> list[_Element]:
-    """The fields of the signed part, without the version."""
-    try:
-        outer = next(_elements(certificate))
-        fields = list(_elements(next(_elements(outer.content)).content))
-    except StopIteration as error:
-        raise ValueError("not a certificate") from error
+    """The fields of the signed part, without the version. Errors: ValueError."""
+    outer = _inside(certificate)
+    fields = list(_elements(outer[0].content)) if outer else []
     fields = fields[1:] if fields and fields[0].tag == _VERSION else fields
     if len(fields) < 6:
         raise ValueError("not a certificate")
@@ -81,11 +87,10 @@ def alternative_names(certificate: bytes) -> frozenset[bytes]:
     for field in _tbs(certificate):
         if field.tag != _EXTENSIONS:
             continue
-        for extension in _elements(next(_elements(field.content)).content):
-            parts = list(_elements(extension.content))
-            if parts[0].whole == _SUBJECT_ALTERNATIVE_NAME:
-                names = next(_elements(parts[-1].content))
-                return frozenset(name.whole for name in _elements(names.content))
+        for extension in _inside(field.content):
+            kind, *_, value = _elements(extension.content)
+            if kind.whole == _SUBJECT_ALTERNATIVE_NAME:
+                return frozenset(name.whole for name in _inside(value.content))
     return frozenset()
 
 
@@ -107,6 +112,8 @@ def _number(encoded: bytes) -> str:
         if not byte & 0x80:
             numbers.append(current)
             current = 0
+    if not numbers:
+        raise ValueError("DER with an empty object identifier")
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 

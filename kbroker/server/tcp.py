@@ -24,7 +24,7 @@ import trio
 
 from kbroker.broker.client_quotas import AT_ONCE
 from kbroker.config import Settings
-from kbroker.config.listeners import is_loopback
+from kbroker.config.listeners import counted_address, is_loopback
 from kbroker.config.server import connections_by_address
 from kbroker.handlers import CloseConnection
 from kbroker.runtime.event_log import get_logger
@@ -157,18 +157,21 @@ class Server:
 
     def _admit(self, stream: Stream, listener: str, security: ListenerSecurity) -> None:
         host = stream.peer_host
-        allowed = self._max_by_host.get(host, self._settings.server.max_connections_per_ip)
+        allowed = self._max_by_host.get(host)
+        counted = counted_address(host) if allowed is None else host
+        if allowed is None:
+            allowed = self._settings.server.max_connections_per_ip
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
-        if self._by_host.get(host, 0) >= max(allowed, is_loopback(host)):
+        if self._by_host.get(counted, 0) >= max(allowed, is_loopback(host)):
             self._refused.add()
             stream.close()
-            self._warn("too many connections from one address", host, peer=host)
+            self._warn("too many connections from one address", counted, peer=host)
             return
         self._accepted.add()
         quotas = self._dispatcher.quotas
         limited = quotas.limits.limits_addresses
         admission = quotas.admit(host, self._env.now_ms()) if limited else AT_ONCE
-        self._by_host[host] = self._by_host.get(host, 0) + 1
+        self._by_host[counted] = self._by_host.get(counted, 0) + 1
         connection = Connection(
             stream,
             listener=listener,
@@ -182,7 +185,7 @@ class Server:
             security=security,
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
-        self.connections[connection] = Observed(connection, self._env.now_ms())
+        self.connections[connection] = Observed(connection, self._env.now_ms(), counted)
         if not connection.is_authenticated:
             self._bound_newcomers(connection)
         assert self._nursery is not None
@@ -235,7 +238,7 @@ class Server:
             self._closed_for_fault.add()
             peer, name = stream.peer_host, connection.listener
             # Clients of one machine can have different faults, each of which deserves a line.
-            subject = f"{name} {peer} {str(reason).translate(_DIGITS)[:_COMPARED]}"
+            subject = f"{name} {counted_address(peer)} {str(reason).translate(_DIGITS)[:_COMPARED]}"
             self._warn("connection closed", subject, listener=name, peer=peer, reason=reason)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the client has disconnected
@@ -248,9 +251,8 @@ class Server:
             self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
-        del self.connections[connection]
+        host = self.connections.pop(connection).counted
         self._newcomers.pop(connection, None)
-        host = connection.stream.peer_host
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -284,11 +286,15 @@ class Server:
 
 
 class Observed:
-    """The sweeper's record of a connection: when its current activity began, and when it last moved a byte."""
+    """The sweeper's record of a connection: when its current activity began, and when it last moved a byte.
 
-    __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_since_ms", "_window", "moved_ms")
+    Shape  counted is the address or network that has one connection more because of it
+    """
 
-    def __init__(self, connection: Connection, now_ms: int) -> None:
+    __slots__ = ("_bytes", "_bytes_then", "_connection", "_doing", "_since_ms", "_window", "counted", "moved_ms")
+
+    def __init__(self, connection: Connection, now_ms: int, counted: str) -> None:
+        self.counted = counted
         self._connection = connection
         self._doing: object = None
         self._bytes = self._bytes_then = 0

@@ -92,7 +92,7 @@ async def _obey(node: Node, book: RuleBook, clock: NodeClock) -> None:
             for line in lines:
                 command = json.loads(line)
                 number = command.pop("number")
-                _say({**await perform(command, book, clock, node.broker), "number": number})
+                _say({**await perform(command, book, clock, node), "number": number})
     node.stop()
 
 

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.runtime.clocks import RealClocks
-from kbroker.testing.starting import LOCALHOST, START_S, STOP_S
+from kbroker.testing.starting import LOCALHOST, START_S, STOP_S, Running
 
 if TYPE_CHECKING:
     from kbroker.testing.control import Command
@@ -25,7 +25,7 @@ _CHUNK_BYTES: Final = 1 << 16
 _ANSWER_S: Final = 30
 
 
-class NodeProcess:
+class NodeProcess(Running):
     """A process of `kbroker.testing.node_child`.
 
     Shape  name is that of its log file; address is host:port, empty until `await_ready`, and for a controller
@@ -52,6 +52,7 @@ class NodeProcess:
             )
         self._received = b""
         self._commands = 0
+        self._is_paused = False
 
     @property
     def pid(self) -> int:
@@ -75,6 +76,8 @@ class NodeProcess:
 
     def control(self, command: Command) -> dict[str, Any]:
         """Tell the broker a command; see kbroker.testing.control. Errors: RuntimeError if it does not answer."""
+        if self._is_paused:
+            raise RuntimeError(f"{self.name} is paused")
         assert self._process.stdin is not None
         answer = None
         # The broker has ended, or `kill` has closed the pipe.
@@ -119,10 +122,12 @@ class NodeProcess:
 
     def pause(self) -> None:
         """Freeze the process until `resume`."""
+        self._is_paused = True
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """End `pause`."""
+        self._is_paused = False
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:

@@ -20,7 +20,7 @@ from kbroker.testing.node_child import load
 from kbroker.testing.node_clock import ClockedEnv, NodeClock
 from kbroker.testing.node_process import one_broker
 from kbroker.testing.rules import RuleBook, applied, perform
-from kbroker.testing.starting import START_S, STOP_S
+from kbroker.testing.starting import START_S, STOP_S, Running
 
 _LEVELS: Final = logging.getLevelNamesMapping()
 _NODE: ContextVar[Path | None] = ContextVar("kbroker_node", default=None)
@@ -61,7 +61,7 @@ class _Log(logging.FileHandler):
         logging.getLogger(ROOT_NAME).setLevel(min(levels, default=self._level_before))
 
 
-class NodeThread:
+class NodeThread(Running):
     """A running node; its log goes to a file."""
 
     def __init__(self, settings: Settings, log: Path, *, log_level: str) -> None:
@@ -115,7 +115,7 @@ class NodeThread:
         answers: list[dict[str, Any]] = []
 
         async def carry_out() -> None:
-            answers.append(await perform(command, self._book, self._clock, self._node.broker))
+            answers.append(await perform(command, self._book, self._clock, self._node))
             done.set()
 
         self._token.run_sync_soon(trio.lowlevel.spawn_system_task, carry_out)

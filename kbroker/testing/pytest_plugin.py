@@ -178,14 +178,15 @@ def kbroker_server(
 @pytest.fixture
 def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
     """The session's broker, for one test: topics and groups that appear during the test are deleted after it."""
-    view = Kbroker(kbroker_server)
+    view, clients = Kbroker(kbroker_server), kbroker_server.opened_clients()
     if not kbroker_server.nodes:  # other programs may use it
         yield view
+        kbroker_server.close_clients(keep=clients)
         kbroker_server.delete_topics([name for name in kbroker_server.topics() if name.startswith(view.prefix)])
         return
     before = kbroker_server.contents()
     yield view
-    kbroker_server.empty(keep=before)
+    kbroker_server.empty(keep=before, keep_clients=clients)
 
 
 @pytest.fixture(scope="session")
@@ -231,11 +232,15 @@ def _noted(request: pytest.FixtureRequest, server: Server) -> Server:
 
 
 def _sections(server: Server) -> Iterator[tuple[str, Callable[[], str]]]:
-    """What the report of a failed test shows of a server: its log, and the state of each of its nodes."""
+    """What the report of a failed test shows of a server: its log, each node's state and what clients have asked."""
+    from kbroker.testing.control import last_requests  # noqa: PLC0415  (only after a failure)
+
     yield "kbroker log", server.log_tail
     for number, node in enumerate(server.nodes):
-        name = "kbroker state" if len(server.nodes) == 1 else f"kbroker state of node {number}"
-        yield name, partial(server.state, node)
+        name = "" if len(server.nodes) == 1 else f" of node {number}"
+        yield f"kbroker state{name}", partial(server.state, node)
+        if node.address:
+            yield f"kbroker requests{name}", partial(last_requests, node)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -250,7 +255,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
             for title, read in _sections(server):
                 try:
                     text = read()
-                except (OSError, HTTPException) as error:
+                except (OSError, HTTPException, RuntimeError) as error:
                     text = f"not available: {error}"
                 if text:
                     report.sections.append((title, text))

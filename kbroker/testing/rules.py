@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -15,15 +15,30 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.handlers import CloseConnection, Context, Handler, Later
-from kbroker.testing.control import DELAY, DROP_REPLY, FAIL, LET_THROUGH, OBSERVE, Command, nearest
+from kbroker.metadata.image import Image
+from kbroker.node import Node
+from kbroker.server.responses import finder
+from kbroker.testing.control import (
+    CHANGE_RESPONSE,
+    DELAY,
+    DROP_REPLY,
+    FAIL,
+    OBSERVE,
+    RESPOND,
+    Command,
+    nearest,
+)
 from kbroker.testing.emptying import contents, empty
 from kbroker.testing.node_clock import NodeClock
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.refusals import refused
 
 _CODE: Final = "error_code"
 _MOST_TRACKED: Final = 10_000
+_MOST_RECENT: Final = 100
+_SHOWN_CLIENT_ID: Final = 1_000
+_DATA_APIS: Final = ("Produce", "Fetch")  # their handlers say whether a response has errors
 _SETTLING_ROUNDS: Final = 3
 """Rounds of the event loop after the clock was set: due timers run, and idle connections are closed."""
 
@@ -33,7 +48,9 @@ class Rule:
     """What happens to the next requests of an API.
 
     Shape   api is Kafka's name, such as Fetch; client_id None matches every client
-    Units   times is how many requests it applies to, None for all; hits is how many it has applied to
+            changes has values by path, and response what replaces the answer; `perform` makes them what the rule uses
+    Units   times is how many requests it applies to, None for all, after those that it skips; hits is how many it has
+            applied to
     """
 
     api: str
@@ -42,6 +59,9 @@ class Rule:
     code: int = 0
     delay_ms: int = 0
     client_id: str | None = None
+    skip: int = 0
+    changes: Any = None
+    response: Any = None
     hits: int = 0
 
     def matches(self, api: str, client_id: str) -> bool:
@@ -50,20 +70,28 @@ class Rule:
             self.api == api and self.client_id in (None, client_id) and (self.times is None or self.hits < self.times)
         )
 
+    def skips(self) -> bool:
+        """Whether it lets this request pass, which it counts then."""
+        self.skip -= 1
+        return self.skip >= 0
+
 
 class RuleBook:
     """The rules of one broker, oldest first; the first one that matches applies.
 
     Shape  rules maps a number, by which the test knows the rule, to the rule; apis are the names of what the broker
-           serves; requests are None unless they are tracked
+           serves, with its key; requests are None unless they are tracked; while is_down, requests close their
+           connection
     Units  rtt_ms is how much later every request is handled
     """
 
     def __init__(self) -> None:
         self.rules: dict[int, Rule] = {}
-        self.apis: list[str] = []
+        self.apis: dict[str, int] = {}
         self.rtt_ms = 0
-        self.requests: deque[tuple[str, int, str]] | None = None
+        self.is_down = False
+        self.requests: deque[_Received] | None = None
+        self.recent: deque[_Received] = deque(maxlen=_MOST_RECENT)
         self._next = 1
 
     def add(self, rule: Rule) -> int:
@@ -79,27 +107,48 @@ class RuleBook:
                 self.rules[number].times = 0
 
     def clear(self) -> None:
-        """Let no rule apply any more, and handle requests at once."""
+        """Let no rule apply any more, and handle all requests at once."""
         self.end(*self.rules)
         self.rtt_ms = 0
+        self.is_down = False
 
     def find(self, api: str, client_id: str) -> Rule | None:
         """The rule for a request; None if no rule applies. Rules that only observe count it."""
-        applying = (rule for rule in self.rules.values() if rule.matches(api, client_id))
-        for rule in applying:
-            if rule.action != OBSERVE:
-                return rule
-            rule.hits += 1
+        for rule in self.rules.values():
+            if rule.action != CHANGE_RESPONSE and rule.matches(api, client_id) and not rule.skips():
+                rule.hits += 1
+                if rule.action != OBSERVE:
+                    return rule
         return None
 
+    def change(self, answer: Any, api: str, context: Context, image: Image) -> Any:
+        """The answer after the first rule that changes it; rules that find nothing to change do not count it."""
+        for rule in self.rules.values():
+            if rule.action == CHANGE_RESPONSE and rule.matches(api, context.client_id):
+                from kbroker.testing.response_rules import changed  # noqa: PLC0415  (only for these rules)
 
-async def perform(command: Command, book: RuleBook, clock: NodeClock, broker: Broker | None) -> dict[str, Any]:
+                found = changed(answer, rule.changes, context, image)
+                if found is not None and not rule.skips():
+                    rule.hits += 1
+                    return found
+        return answer
+
+
+@dataclass(slots=True, eq=False)
+class _Received:
+    """See `kbroker.testing.control.Request`."""
+
+    api: str
+    version: int
+    client_id: str
+    timestamp_ms: int
+    outcome: str = "not answered"
+
+
+async def perform(command: Command, book: RuleBook, clock: NodeClock, node: Node) -> dict[str, Any]:
     """Carry out a command of kbroker.testing.control in the process of the broker."""
     if "add" in command:
-        rule = Rule(**command["add"])
-        if rule.api not in book.apis:
-            return {"refused": f"{rule.api!r} is not an API that the broker serves{nearest(rule.api, book.apis)}"}
-        return {"rule": book.add(rule)}
+        return _add(Rule(**command["add"]), book)
     if "hits" in command:
         found = book.rules.get(command["hits"])  # None if the broker was restarted
         return {"hits": 0 if found is None else found.hits}
@@ -112,14 +161,21 @@ async def perform(command: Command, book: RuleBook, clock: NodeClock, broker: Br
     elif "track" in command:
         book.requests = deque(maxlen=_MOST_TRACKED)
     elif "requests" in command:
-        return {"requests": list(book.requests or ())}
+        wanted = book.recent if command["requests"] == "recent" else book.requests or ()
+        return {"requests": [astuple(each) for each in wanted]}
+    elif "is_down" in command:
+        book.is_down = command["is_down"]
+        if book.is_down and node.server is not None:
+            for connection in list(node.server.connections):
+                connection.finish()
     elif "contents" in command or "empty" in command:
-        assert broker is not None, "a controller holds no topics"
+        assert node.broker is not None, "a controller holds no topics"
         try:
             if "contents" in command:
-                return await contents(broker)
+                book.recent.clear()
+                return await contents(node.broker)
             book.clear()
-            return {"failed": await empty(broker, keep=command["empty"])}
+            return {"failed": await empty(node.broker, keep=command["empty"])}
         except KafkaError as error:
             return {"failed": [f"{error.code.name}: {error.message}"]}
     else:
@@ -129,15 +185,66 @@ async def perform(command: Command, book: RuleBook, clock: NodeClock, broker: Br
     return {}
 
 
+def _add(rule: Rule, book: RuleBook) -> dict[str, Any]:
+    key = book.apis.get(rule.api)
+    if key is None:
+        return {"refused": f"{rule.api!r} is not an API that the broker serves{nearest(rule.api, list(book.apis))}"}
+    if rule.action in (RESPOND, CHANGE_RESPONSE):
+        from kbroker.testing.response_rules import parsed, unpacked  # noqa: PLC0415  (only for these rules)
+
+        try:
+            if rule.action == RESPOND:
+                rule.response = unpacked(key, rule.response)
+            else:
+                rule.changes = parsed(key, rule.changes)
+        except ValueError as error:
+            return {"refused": str(error)}
+    return {"rule": book.add(rule)}
+
+
 def applied(book: RuleBook, handlers: Mapping[int, Handler[Any]]) -> dict[int, Handler[Any]]:
     """These handlers behind the rules of a book."""
-    book.apis = [each.name for each in handlers.values()]
+    book.apis = {each.name: key for key, each in handlers.items()}
     return {key: each._replace(function=partial(_handle, book, each)) for key, each in handlers.items()}
 
 
-async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: Any, context: Context) -> Any:
+async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: Broker, context: Context) -> Any:
+    """Handle a request under the rules, and note what becomes of it."""
+    client_id = context.client_id[:_SHOWN_CLIENT_ID]
+    received = _Received(handler.name, context.api_version, client_id, broker.env.timestamp_ms())
+    book.recent.append(received)
     if book.requests is not None:
-        book.requests.append((handler.name, context.api_version, context.client_id))
+        book.requests.append(received)
+    try:
+        answer = await _ruled(book, handler, request, broker, context)
+    except KafkaError as error:
+        received.outcome = error.code.name
+        raise
+    except CloseConnection as reason:
+        received.outcome = str(reason)
+        raise
+
+    def noted(answer: Any) -> Any:
+        """The answer as rules change it."""
+        if answer is None:
+            received.outcome = "no reply is wanted"
+            return None
+        if book.rules:
+            answer = book.change(answer, handler.name, context, broker.image)
+        has_codes = context.has_errors or handler.name not in _DATA_APIS
+        codes = finder(handler.api_key)(answer) if has_codes else ()
+        received.outcome = ", ".join(dict.fromkeys(code_of(code).name for code in codes)) or "ok"
+        return answer
+
+    async def complete() -> Any:
+        return noted(await answer.complete())
+
+    return Later(complete) if isinstance(answer, Later) else noted(answer)
+
+
+async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Broker, context: Context) -> Any:
+    if book.is_down:
+        raise CloseConnection("the test has set this broker down")
     if book.rtt_ms:
         await trio.sleep(book.rtt_ms / 1000)
     rule = book.find(handler.name, context.client_id) if book.rules else None
@@ -145,19 +252,23 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: A
         return await handler.function(request, broker, context)
     if rule.action == FAIL and isinstance(request, FetchRequest) and request.session_epoch > 0 and not request.topics:
         # The request of a session does not name its partitions. After this error the client's next Fetch names them.
+        rule.hits -= 1
         return refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    rule.hits += 1
-    if rule.action in (DELAY, LET_THROUGH):
+    if rule.action == DELAY:
         await trio.sleep(rule.delay_ms / 1000)
         return await handler.function(request, broker, context)
     if rule.action == DROP_REPLY:
         answer = await handler.function(request, broker, context)
         if isinstance(answer, Later):
             await answer.complete()
-    if rule.action != FAIL or getattr(request, "acks", None) == 0:
+    if rule.action not in (FAIL, RESPOND) or getattr(request, "acks", None) == 0:
         raise CloseConnection(f"a rule of the test: {rule.action}")
     context.has_errors = True
-    return _failed(request, rule.code)
+    if rule.action == FAIL:
+        return _failed(request, rule.code)
+    from kbroker.testing.response_rules import expressible  # noqa: PLC0415  (only for these rules)
+
+    return expressible(rule.response, context)
 
 
 def _failed(request: Any, code: int) -> Any:

@@ -50,6 +50,21 @@ class Running(Protocol):
 
     def stop(self) -> None: ...
 
+    def resume(self) -> None:
+        """Go on, if the node was paused."""
+        return
+
+    def set_down(self) -> None:
+        """Close the connections of this broker, and the new ones at their first request, until `set_up` or a clean-up.
+
+        The broker goes on, so it remains the leader of its partitions. Other brokers do not reach it either.
+        """
+        self.control({"is_down": True})
+
+    def set_up(self) -> None:
+        """End `set_down`."""
+        self.control({"is_down": False})
+
 
 class _Starting:
     """A context that starts nodes, as `broker` and `brokers` return it. It may be entered again after it has ended."""

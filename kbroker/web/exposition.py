@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    UntypedMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -74,8 +79,10 @@ def _family(declared: Declared, samples: list[Sample]) -> Metric:
             assert isinstance(value, Histogram)
             histograms.add_metric(labels, _buckets_ms(value), sum_value=value.total / 1000)
         return histograms
-    numbers: CounterMetricFamily | GaugeMetricFamily
-    if declared.kind == COUNTER:
+    numbers: CounterMetricFamily | GaugeMetricFamily | UntypedMetricFamily
+    if declared.kind == COUNTER and not declared.name.endswith("_total"):  # the library would append it
+        numbers = UntypedMetricFamily(declared.name, declared.help, labels=declared.labels)
+    elif declared.kind == COUNTER:
         numbers = CounterMetricFamily(declared.name.removesuffix("_total"), declared.help, labels=declared.labels)
     else:
         numbers = GaugeMetricFamily(declared.name, declared.help, labels=declared.labels)

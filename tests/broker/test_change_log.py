@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog, changes_of
+from kbroker.handlers.offset_commit import REMEMBERED_GROUPS
 from kbroker.metadata.image import QuotaEntity
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.turns import Turns
@@ -15,7 +17,7 @@ from tests.controller.test_client_quotas import entry
 from tests.handlers.asking import BROKER, TOPIC, alter_configs, create_topic, delete_topic
 from tests.handlers.conftest import broker as broker  # noqa: PLC0414  (a fixture)
 from tests.handlers.conftest import client as client  # noqa: PLC0414
-from tests.handlers.groups import find
+from tests.handlers.groups import commit, find, form
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -126,6 +128,53 @@ async def test_a_new_group_is_logged_once(client: Client, caplog: pytest.LogCapt
     for _ in range(2):
         await client.ask(request, version=2)
     assert lines(caplog, "group created") == [{"group": "billing"}]
+
+
+async def test_a_commit_without_a_member_is_logged_with_its_group(
+    broker: MemoryBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await find(client, "billing")
+    topic_id = await create_topic(client, "t", partitions=2)
+    refused = {("t", 9): 1}
+    await commit(client, refused, group_id="billing")
+    assert lines(caplog, "offsets set") == lines(caplog, "group created") == []
+    await commit(client, {(topic_id, 0): 5, (topic_id, 1): 7}, group_id="billing", version=10)
+    first = {"group": "billing", "topic": "t", "offsets": "0:5,1:7"}
+    assert lines(caplog, "group created") == [{"group": "billing"}]
+    assert lines(caplog, "offsets set") == [first]
+    for number in range(10):
+        await commit(client, {("t", 0): number}, group_id="billing")
+        await trio.sleep(30)
+    assert lines(caplog, "offsets set") == [first], "a consumer without a group commits all the time"
+    second = {"group": "billing", "topic": "t", "offsets": "0:3"}
+    tool = await broker.connect()
+    await commit(tool, {("t", 0): 3} | refused, group_id="billing")
+    assert lines(caplog, "offsets set") == [first, second], "a tool connects for each reset"
+    await trio.sleep(61)
+    await commit(client, {("t", 0): 3}, group_id="billing")
+    assert lines(caplog, "offsets set") == [first, second, second]
+    assert len(lines(caplog, "group created")) == 1
+
+
+async def test_commits_of_members_are_not_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await create_topic(client, "t")
+    await find(client)
+    joined = await form(client)
+    assert set((await commit(client, {("t", 0): 5}, joined=joined)).values()) == {0}
+    assert lines(caplog, "offsets set") == []
+
+
+async def test_a_connection_remembers_a_bounded_number_of_groups(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_topic(client, "t")
+    await find(client)
+    for _ in range(2):
+        for number in range(REMEMBERED_GROUPS + 1):
+            await commit(client, {("t", 0): 1}, group_id=f"g{number}")
+    assert len(lines(caplog, "offsets set")) == 2 * (REMEMBERED_GROUPS + 1)
+    await commit(client, {("t", 0): 1}, group_id=f"g{number}")
+    assert len(lines(caplog, "offsets set")) == 2 * (REMEMBERED_GROUPS + 1)
 
 
 def test_a_flood_of_changes_cannot_fill_the_log_or_hide_other_users(caplog: pytest.LogCaptureFixture) -> None:

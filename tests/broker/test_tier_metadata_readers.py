@@ -8,6 +8,7 @@ import trio
 from kbroker.broker.tier_metadata_reader import WAIT_MS, LeaderReader
 from kbroker.metadata.image import PartitionImage
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
+from kbroker.replication.offset_lookup import DEBUGGING, LATEST_TIERED
 from kbroker.replication.partition_reads import Fetcher
 from tests.broker.running_broker import DATA
 from tests.broker.several import MemoryCluster
@@ -23,7 +24,8 @@ from tests.broker.tiered_cluster import (
     segments,
     tiered_cluster,
 )
-from wire.errors import KafkaError
+from tests.handlers.asking import list_offset
+from wire.errors import ErrorCode, KafkaError
 from wire.record_batch import Record, build_batch
 
 ONE_REPLICA = {
@@ -58,6 +60,14 @@ async def test_a_broker_without_a_replica_of_the_metadata_copies_and_follows() -
         await cluster.until(lambda: cluster.isr() == {leader, follower})
         log = cluster.brokers[follower].partition().log
         assert (log.log_start_offset, log.local_log_start_offset) == (0, 5)
+        remote = cluster.brokers[follower].partition().remote
+        assert remote is not None
+        await cluster.until(lambda: remote.highest_offset_in_remote_storage == 4)
+        async with cluster.client(follower) as client:
+            asked = await list_offset(client, "t", LATEST_TIERED, version=11, replica_id=DEBUGGING)
+            assert asked[:2] == (0, 4), "`kbroker health` asks followers too"
+            asked = await list_offset(client, "t", LATEST_TIERED, version=11)
+            assert asked[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await cluster.kill(leader)
         await cluster.until(lambda: cluster.leader() == follower)
         await fill(cluster, 3, start=6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from compat.clients.joining import join
-from tests.cli.conftest import Done, Run
+from tests.cli.conftest import Done, Run, run_apart
 from tests.client.peers import Peers
 from wire.errors import ErrorCode
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
@@ -145,6 +146,28 @@ def test_members_are_described_with_their_partitions(group: Group, broker: str, 
         printed = described(group, "membered")
         assert [each["assignment"] for each in printed["members"]] == [{"grouped": [0, 1]}]
         assert printed["coordinator"]["port"] == int(broker.rpartition(":")[2])
+
+
+def test_waiting_ends_with_state_members_and_lag(run: Run, group: Group, broker: str, topic: str) -> None:
+    reset(group, "awaited", "--to-offset", 4, scope="grouped:0")
+    for words in (["--lag", 6], ["--members", 0], ["--state", "stable,empty"]):
+        assert group("--wait", "--group", "awaited", *words).code == 0, words
+    wanted = ["--state", "Stable", "--members", 1, "--lag", 5]
+    done = run("group", "wait", "awaited", "-b", broker, *wanted, "--timeout", 300)
+    said = "waited 300 ms for group 'awaited' to be Stable and to have 1 members and to have a lag of at most 5"
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"kbroker group: {said}; it is Empty with 0 members and a lag of 6\n"
+    done = group("--wait", "--group", "no-such", "--lag", 5, "--timeout", 1)
+    assert (done.code, "it is Dead with 0 members and a lag of unknown size" in done.err) == (1, True)
+    assert group("--wait", "--group", "no-such", "--state", "Dead").code == 0
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(run_apart, "group", "wait", "awaited", "-b", broker, "--members", 1, "--format", "json")
+        with member(broker, topic, "awaited"):
+            done = waiting.result(60)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found.pop("state") in {"PreparingRebalance", "CompletingRebalance", "Stable"}) is True
+    assert found == {"group": "awaited", "members": 1}
 
 
 def test_a_missing_group_is_an_error_and_others_are_described(group: Group, topic: str) -> None:
@@ -300,13 +323,20 @@ def test_an_unreadable_plan_is_an_error(group: Group, tmp_path: Path, text: str 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "one of the arguments --list --describe --delete --reset-offsets --delete-offsets is required"),
+        ([], "one of the arguments --list --describe --delete --reset-offsets --delete-offsets --wait is required"),
         (["--list", "--describe"], "not allowed with argument --list"),
         (["--describe"], "--describe requires --group or --all-groups"),
         (["--describe", "--group", "g", "--all-groups"], "--group cannot be used with --all-groups"),
         (["--describe", "--group", ""], "the name of a group is empty"),
         (["--describe", "--group", "g", "--members", "--offsets"], "takes one of --offsets, --members and --state"),
-        (["--describe", "--group", "g", "--state", "stable"], "--state takes no value with --describe"),
+        (["--describe", "--group", "g", "--state", "stable"], "--state and --members take no value with --describe"),
+        (["--describe", "--group", "g", "--members", "1"], "--state and --members take no value with --describe"),
+        (["wait", "g", "--members"], "--state and --members require a value with --wait"),
+        (["wait", "g", "--state", "--lag", "1"], "--state and --members require a value with --wait"),
+        (["wait", "g"], "--wait requires --state, --members or --lag"),
+        (["wait", "--lag", "1"], "--wait requires --group"),
+        (["wait", "g", "--lag", "-1"], "-1 is not a whole number between 0 and"),
+        (["--list", "--lag", "1"], "--lag cannot be used with --list"),
         (["--describe", "--group", "g", "--type"], "--type cannot be used with --describe"),
         (["--describe", "--group", "g", "--topic", "t"], "--topic cannot be used with --describe"),
         (["--list", "--group", "g"], "--group cannot be used with --list"),

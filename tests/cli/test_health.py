@@ -9,13 +9,23 @@ import sys
 
 import pytest
 
+import kbroker.testing
 from kbroker.config.client_properties import parse_server
 from kbroker.config.values import ConfigError
+from kbroker.testing.servers import wait_until
+from tests.broker.test_tier_settings import NeverReady
 from tests.cli.conftest import Run
 from tests.cli.scripted import Scripted
+from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from wire.messages.describe_cluster import DescribeClusterResponse
 from wire.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+from wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -23,7 +33,7 @@ from wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-METADATA, API_VERSIONS, LOG_DIRS, CLUSTER = 3, 18, 35, 60
+METADATA, API_VERSIONS, LOG_DIRS, CLUSTER, OFFSETS = 3, 18, 35, 60, 2
 KNOWS = ApiVersionsResponse(
     api_keys=[
         ApiVersion(api_key=key, min_version=lowest, max_version=highest)
@@ -58,7 +68,7 @@ def test_a_broker_that_serves_is_healthy_in_one_line(run: Run, broker: str) -> N
     assert done.out.startswith("healthy: cluster ")
     printed = json.loads(run("health", "--bootstrap-servers", broker, "--format", "json").out)
     assert printed["is_healthy"] is True
-    assert printed["leaderless"] == printed["offline_directories"] == []
+    assert printed["leaderless"] == printed["offline_directories"] == printed["unread_tiers"] == []
 
 
 def test_the_first_reachable_broker_is_checked(run: Run, broker: str) -> None:
@@ -91,6 +101,59 @@ def test_an_offline_directory_is_named(run: Run) -> None:
     assert done.code == 1
     assert json.loads(done.out)["offline_directories"] == ["/b"]
     assert done.err == "kbroker health: offline log directories: /b\n"
+
+
+def test_a_broker_that_has_not_read_the_tiers_metadata_is_unhealthy(run: Run) -> None:
+    """By the knowledge of /health, until the metadata are read."""
+    tiered = {"remote.storage.enable": "true"}
+    settings = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.manager.class.name": f"{NeverReady.__module__}:{NeverReady.__name__}",
+        "kbroker.http.listener": "127.0.0.1:0",
+    }
+    with kbroker.testing.broker(settings, in_process=True) as server:
+        server.create_topic("local")
+        assert run("health", "-b", server.bootstrap_servers).code == 0
+        server.create_topic("orders", partitions=5, config=tiered)
+        # The tier begins with the first tiered topic, shortly after the topic is created.
+        assert wait_until(lambda: run("health", "-b", server.bootstrap_servers).code == 1, 20)
+        done = run("health", "-b", server.bootstrap_servers, "--format", "json")
+        assert len(json.loads(done.out)["unread_tiers"]) == 5
+        server.delete_topics(["orders"])
+        assert wait_until(lambda: run("health", "-b", server.bootstrap_servers).code == 0, 20)
+    said = "partitions wait until the broker has read the tier's metadata: orders-0, orders-1, orders-2, ..."
+    assert done.err.endswith(f"{said}\n")
+
+
+@pytest.mark.parametrize(("count", "requests"), [(1, 1), (2_000, 1), (2_001, 2)])
+def test_only_unread_metadata_of_the_tier_count(run: Run, count: int, requests: int) -> None:
+    """Other brokers' partitions have errors too. A request has a bounded number of partitions."""
+    asked: list[ListOffsetsRequest] = []
+
+    def offsets(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        asked.append(request)
+        codes = {0: ErrorCode.REQUEST_TIMED_OUT, 1: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        partitions = [
+            ListOffsetsPartitionResponse(
+                partition_index=one.partition_index, error_code=codes.get(one.partition_index, ErrorCode.NONE)
+            )
+            for one in request.topics[0].partitions
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=partitions)])
+
+    keys = [*KNOWS.api_keys, ApiVersion(api_key=OFFSETS, min_version=1, max_version=11)]
+    answers = {
+        API_VERSIONS: ApiVersionsResponse(api_keys=keys),
+        METADATA: metadata(*[1] * count),
+        LOG_DIRS: SOUND_DIRECTORY,
+        OFFSETS: offsets,
+    }
+    with Scripted(answers) as peer:
+        done = run("health", "-b", peer.address)
+    said = f"1 of {count} partitions wait until the broker has read the tier's metadata: orders-0"
+    assert (done.code, done.err) == (1, f"kbroker health: {said}\n")
+    assert len(asked) == requests
+    assert {(one.replica_id, part.timestamp) for one in asked for part in one.topics[0].partitions} == {(-2, -5)}
 
 
 def test_a_broker_without_describe_log_dirs_can_be_healthy(run: Run) -> None:

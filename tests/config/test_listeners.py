@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.config import ConfigError, Settings
-from kbroker.config.listeners import Listener, Listeners
+from kbroker.config.listeners import Listener, Listeners, counted_address
 
 
 def listeners(*lines: str) -> Listeners:
@@ -86,3 +86,21 @@ def test_invalid_listeners_are_refused(lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         listeners(*lines)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("unknown", "unknown"),
+        ("2400:cb00:1:2:3:4:5:6", "2400:cb00:1:2::/64"),
+        ("2400:cb00:1:2::", "2400:cb00:1:2::/64"),
+        ("2400:cb00:1:3::", "2400:cb00:1:3::/64"),
+        ("::1", "::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("fd00:10:244::7", "fd00:10:244::7"),
+        ("64:ff9b::c000:201", "64:ff9b::c000:201"),
+    ],
+)
+def test_limits_count_a_network_of_ipv6_as_one_client(host: str, counted: str) -> None:
+    assert counted_address(host) == counted

@@ -19,7 +19,7 @@ import tests.fuzz
 from tests.fuzz.target import Target, Watch, covered_lines, inputs, keep, kept
 from tests.fuzz.targets import MODULES, find
 
-RUNS, MANY_RUNS, LONG_SECONDS = 1_000, 100_000, 120
+RUNS, MANY_RUNS, LONG_SECONDS = 800, 100_000, 120
 KEPT, KEPT_BYTES = 120, 600
 _UNITS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 
@@ -88,11 +88,11 @@ def _keep_new(target: Target, corpus: Path, seeds: set[str]) -> None:
     """Add the shortest new inputs that execute lines which no seed and no shorter one executes."""
     seen: set[tuple[str, int]] = set()
     for data in inputs(target):
-        seen |= covered_lines(target.run, data)
+        seen |= covered_lines(target, data)
     chosen = kept(target.name)
     new = [file.read_bytes() for file in corpus.iterdir() if file.name not in seeds]
     for data in sorted((data for data in new if len(data) <= KEPT_BYTES), key=len):
-        lines = covered_lines(target.run, data)
+        lines = covered_lines(target, data)
         if len(chosen) < KEPT and not lines <= seen:
             seen |= lines
             chosen.append(data)

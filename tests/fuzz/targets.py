@@ -13,12 +13,14 @@ INSTRUMENTED = {
     "stored": ["wire", "kbroker.coordinator", "kbroker.controller", "kbroker.tiered"],
     "files": ["kbroker.storage", "kbroker.tiered", "kbroker.controller"],
     "logins": ["kbroker.security", "kbroker.config.sasl"],
-    "node": [
+    "acls": ["kbroker.security"],
+    "connections": [
         "wire",
         "h11",
         "kbroker.server",
         "kbroker.security",
         "kbroker.handlers",
+        "kbroker.quorum",
         "kbroker.web",
         "kbroker.coordinator",
     ],
@@ -33,9 +35,13 @@ MODULES = {
     "stored": "stored",
     "files": "files",
     "sasl": "logins",
-    "broker": "node",
-    "login": "node",
-    "pages": "node",
+    "acls": "acls",
+    "certificates": "acls",
+    "broker": "connections",
+    "controller": "connections",
+    "login": "connections",
+    "rights": "connections",
+    "pages": "connections",
 }
 
 

@@ -15,6 +15,7 @@ from kbroker.controller.quorum_state import parse_quorum_state
 from kbroker.handlers.controller import elect_leaders
 from kbroker.handlers.find_coordinator import find_coordinator
 from kbroker.metadata.errors import UnusableMetadata
+from kbroker.security.certificates import alternative_names, subject
 from kbroker.security.sasl.jwks import UnreadableKeys, usable_keys
 from kbroker.security.sasl.oauth import OauthExchange, TokenRules
 from kbroker.storage.checkpoint import parse_number, parse_offsets
@@ -24,6 +25,7 @@ from kbroker.storage.leader_epoch import parse_epochs
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.tiered.api import RemoteStorageError
 from kbroker.tiered.layout import MANIFEST, Manifest, object_name
+from tests.security.certificates import Authority
 from wire.codec import decode, encode
 from wire.errors import ErrorCode
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -127,6 +129,17 @@ def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, A
     step = exchange.respond(b"n,,\x01auth=Bearer %b.%b.\x01\x01" % tuple(parts))
     assert step[:3] == (b'{"status":"invalid_token"}', None, None)
     assert step.refusal is not None
+
+
+def test_x6_a_damaged_certificate_is_a_declared_error() -> None:
+    """It was an IndexError, for which the handshake is not prepared."""
+    der = Authority().sign(names=("a.example",)).der
+    at = der.rindex(b"\x06\x03\x55\x04\x03")
+    with pytest.raises(ValueError, match="empty object identifier"):
+        subject(der[:at] + b"\x06\0\x0c\x0a" + der[at + 2 : at + 5] + der[at + 7 :])
+    at = der.rindex(b"\x06\x03\x55\x1d\x11")
+    with pytest.raises(ValueError, match="values to unpack"):
+        alternative_names(der[: at - 1] + b"\0" + der[at:])
 
 
 def test_x8_keys_that_are_nested_too_deeply_are_unreadable() -> None:

@@ -156,6 +156,7 @@ def _settings(kind: int, name: str) -> dict[str, Any]:
     return {"resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]}
 
 
+_OF_LOGGER = _resource(8, "1", _LOGGER)
 _ACL_FILTER = {"resource_type_filter": 2, "resource_name_filter": "no", "operation": 3, "permission_type": 3}
 _ACL = {
     "resource_type": 2, "resource_name": "no", "principal": "User:nobody", "host": "*", "operation": 3,
@@ -262,7 +263,7 @@ BROKER = (
     Row("IncrementalAlterConfigs", _resource(2, ORDERS, _RETENTION), (f"ALTER_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
     Row("IncrementalAlterConfigs", _resource(32, GROUP), (f"ALTER_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
     *(cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", _resource(kind, "1")) for kind in (4, 16)),
-    cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", _resource(8, "1", _LOGGER)),
+    cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", _OF_LOGGER),
     cluster("AlterReplicaLogDirs", "ALTER", {"dirs": [{"path": "/no", "topics": _ADDED}]}),
     cluster("DescribeLogDirs", "DESCRIBE", {"topics": []}),
     Row("CreatePartitions", {"topics": [{"name": ORDERS, "count": 9, "assignments": None}], "timeout_ms": 1_000,
@@ -303,9 +304,10 @@ NO_RIGHTS = {
 }
 """The APIs of a broker that need no right, with the reason."""
 
+_SNAPSHOT = {"partition": 0, "current_leader_epoch": 0, "snapshot_id": {"end_offset": 7, "epoch": 1}, "position": 0}
 _OF_NODES = (
-    "AllocateProducerIds", "AlterPartition", "AssignReplicasToDirs", "BrokerHeartbeat", "BrokerRegistration",
-    "ControllerRegistration", "Envelope", "Fetch", "FetchSnapshot",
+    "AllocateProducerIds", "AssignReplicasToDirs", "BrokerHeartbeat", "BrokerRegistration", "ControllerRegistration",
+    "Envelope", "Fetch",
 )  # fmt: skip
 _SHARED = frozenset(
     {
@@ -318,7 +320,12 @@ _SHARED = frozenset(
 
 CONTROLLER = (
     *(cluster(api, "CLUSTER_ACTION") for api in _OF_NODES),
+    cluster("AlterPartition", "CLUSTER_ACTION", {"topics": [{"topic_id": OrdersId}]}),
+    # Apache Kafka's controller stops if it is asked for nothing.
+    cluster("FetchSnapshot", "CLUSTER_ACTION", {"cluster_id": "another", "replica_id": 55, "topics": [
+        {"name": "__cluster_metadata", "partitions": [_SNAPSHOT]}]}),
     Row("DescribeCluster", {"endpoint_type": 2}, ("CLUSTER_ACTION CLUSTER | ALTER CLUSTER",), CLUSTER_DENIED),
-    *(row for row in BROKER if row.api in _SHARED),
-)
+    *(row for row in BROKER if row.api in _SHARED and row.fields != _OF_LOGGER),
+    cluster("IncrementalAlterConfigs", "CLUSTER_ACTION", _resource(8, "77", _LOGGER)),
+)  # fmt: skip
 """The checks of a controller."""

@@ -85,7 +85,7 @@ async def make_state(client: Client) -> UUID:
 
 
 @pytest.mark.parametrize("given", [[], list(every_right_but_those_on_hidden())], ids=["nothing", "the rest"])
-async def test_no_api_names_a_topic_that_the_client_may_not_describe(
+async def test_x7_no_api_names_a_topic_that_the_client_may_not_describe(
     broker: MemoryBroker, rights: Rights, given: list[Right]
 ) -> None:
     user = await broker.connect()

@@ -124,7 +124,7 @@ async def checked(row: Row, client: Client, rights: Rights, orders_id: UUID) -> 
     return faults
 
 
-async def test_every_api_needs_exactly_its_rights(user: Client, rights: Rights) -> None:
+async def test_x7_every_api_needs_exactly_its_rights(user: Client, rights: Rights) -> None:
     orders_id = await create_topic(user, ORDERS)
     for kind, key in enumerate((GROUP, TXN)):
         (found,) = (await user.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]))).coordinators

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.replication.offset_lookup import DEBUGGING
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import WALL_START_MS
 from kbroker.testing.memory_node import MemoryBroker, memory_broker
@@ -85,6 +86,20 @@ async def test_kafka_19599_early_requests_wait_for_the_tiers_metadata() -> None:
     assert {name: answers[name] for name in in_the_tier} == {name: (0, at) for name, at in in_the_tier.items()}
     assert {code for code, _ in answers.values()} == {0}
     assert all(DELAY_S - 1 < time < DELAY_S + 1 for time in times.values()), times
+
+
+async def test_a_tool_does_not_wait_for_the_tiers_metadata() -> None:
+    """`kbroker health` asks so, and agrees with /health."""
+    async with restarted(Late) as broker:
+        client, node, began = await broker.connect(), broker.node.broker, trio.current_time()
+        assert node is not None
+        for code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE):
+            assert bool(node.tier.waits_for) == bool(code)
+            found = await list_offset(client, "t", LATEST_TIERED, version=11, replica_id=DEBUGGING)
+            assert found[:2] == (code, -1 if code else COUNT - 2)
+            assert (trio.current_time() - began < 1) == bool(code)
+            await trio.sleep(DELAY_S + 1)
+        assert expired(broker) == (0, 0)
 
 
 @pytest.mark.parametrize("name", [LATEST_TIERED, EARLIEST_PENDING_UPLOAD, MAX_TIMESTAMP, WALL_START_MS])

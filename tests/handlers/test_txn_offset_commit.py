@@ -133,6 +133,18 @@ async def test_a_large_commit_is_stored_in_parts(client: Client, producer: tuple
     assert found == offsets
 
 
+async def test_a_group_that_a_transaction_creates_is_logged_once(
+    client: Client, producer: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kbroker")
+    assert await add_offsets(client, producer, "new") == 0
+    for _ in range(2):
+        answer = await commit_in_transaction(client, {("t", 0): 5}, producer=producer, group_id="new")
+        assert answer == {("t", 0): 0}
+    (line,) = (vars(each)["kbroker_fields"] for each in caplog.records if each.getMessage() == "group created")
+    assert (line["group"], line["client_id"]) == ("new", "test")
+
+
 @pytest.mark.parametrize("version", range(6))
 async def test_partitions_that_do_not_exist_are_refused_alone(
     client: Client, producer: tuple[int, int], version: int

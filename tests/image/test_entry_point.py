@@ -22,7 +22,7 @@ import pytest
 
 from kbroker.client.blocking import Connection
 from tests.broker_process import connect
-from tests.image.testcontainers import DOTNET_APACHE, DOTNET_CONFLUENT, GO
+from tests.image.testcontainers import DOTNET_APACHE, DOTNET_CONFLUENT, GO, NODE, NODE_ZOOKEEPER, RUST
 from wire.messages.metadata import MetadataRequest
 
 ROOT = Path(__file__).parents[2]
@@ -249,6 +249,16 @@ JAVA_VARIABLES = {
     "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
 
+WITHOUT_CONTROLLER = {
+    "CLUSTER_ID": "",
+    "KAFKA_PROCESS_ROLES": "",
+    "KAFKA_CONTROLLER_LISTENER_NAMES": "",
+    "KAFKA_NODE_ID": "",
+    "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,BROKER://127.0.0.1:0",
+    "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+}
+"""How a module for a broker with ZooKeeper differs; "" removes a variable."""
+
 
 @pytest.mark.parametrize("place", ["kafka", "confluent"])
 def test_the_modules_for_java_start_it(container: Container, place: str) -> None:
@@ -289,6 +299,32 @@ def test_the_modules_for_go_and_dotnet_start_it(container: Container, script: st
         running.wait_for(r".*Transitioning from RECOVERY to RUNNING.*")
         running.wait_for(r"\[KafkaServer id=\d+\] started")
         assert metadata_of(running)[1] == [("localhost", 32770)]
+
+
+# Testcontainers for Node and for Rust. Node's module waits for the image's health check, Rust's for a line of the log.
+
+
+@pytest.mark.parametrize(
+    ("script", "changes"),
+    [
+        (NODE, {"KAFKA_BROKER_ID": "1", "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9094"}),
+        (NODE_ZOOKEEPER, {"KAFKA_BROKER_ID": "1", "KAFKA_ZOOKEEPER_CONNECT": "localhost:2181", **WITHOUT_CONTROLLER}),
+        (RUST, {"KAFKA_BROKER_ID": "1", "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9094", "KAFKA_NODE_ID": ""}),
+    ],
+    ids=["node", "node-zookeeper", "rust"],
+)
+def test_the_modules_for_node_and_rust_start_it(container: Container, script: str, changes: dict[str, str]) -> None:
+    variables = {name: value for name, value in (JAVA_VARIABLES | changes).items() if value}
+    start = container.path / "testcontainers_start.sh"
+    wait = f"cd {container.path}; while [ ! -f {start} ]; do sleep 0.1; done; {start} 2>/dev/null"
+    with container.running("bash", "-c", wait, **variables) as running:
+        starting = container.path / "starting"
+        starting.write_text(container.moved(script))
+        starting.chmod(0o777)
+        starting.rename(start)
+        running.wait_for("Kafka Server started")
+        assert metadata_of(running)[1] == [("localhost", 32770)]
+        assert container.health().returncode == 0
 
 
 # Testcontainers for Python

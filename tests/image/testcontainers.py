@@ -27,3 +27,26 @@ export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://172.17.0.
 exec /etc/kafka/docker/run
 """
 """The module for .NET, with Apache's image."""
+
+NODE = """#!/bin/bash
+export KAFKA_ADVERTISED_LISTENERS=BROKER://6f2c1e0d:9092,PLAINTEXT://localhost:32770
+/etc/confluent/docker/run
+"""
+"""The module for Node, for an image whose tag is 8.0.0 or later, or with withKraft() and 7.4.0 or later."""
+
+NODE_ZOOKEEPER = """#!/bin/bash
+export KAFKA_ADVERTISED_LISTENERS=BROKER://6f2c1e0d:9092,PLAINTEXT://localhost:32770
+echo '' > /etc/confluent/docker/ensure
+echo 'clientPort=2181' > zookeeper.properties
+echo 'dataDir=/var/lib/zookeeper/data' >> zookeeper.properties
+echo 'dataLogDir=/var/lib/zookeeper/log' >> zookeeper.properties
+zookeeper-server-start zookeeper.properties &
+/etc/confluent/docker/run
+"""
+"""The module for Node, for an image with an earlier tag."""
+
+RUST = """#!/usr/bin/env bash
+export KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:32770,BROKER://localhost:9093
+/etc/kafka/docker/run
+"""
+"""The module for Rust, kafka::apache."""

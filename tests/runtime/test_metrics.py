@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +34,16 @@ def test_a_tally_counts_each_key_separately() -> None:
         ("Fetch", "NOT_LEADER_OR_FOLLOWER"): 2,
         ("Produce", "INVALID_RECORD"): 1,
     }
+
+
+def test_recent_counts_fade_only_when_new_values_come() -> None:
+    histogram = Histogram()
+    assert sum(histogram.recent(0)) == 0
+    for _ in range(100):
+        histogram.record(5)
+    assert histogram.recent(1_000)[3] == 100
+    assert histogram.recent(10**9)[3] == 100
+    histogram.record(0)
+    later = 1_000 + 300_000
+    assert histogram.recent(later)[:4] == [1, 0, 0, pytest.approx(1.1, abs=0.1)]
+    assert histogram.counts[:4] == [1, 0, 0, 100]

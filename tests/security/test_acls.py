@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kbroker.metadata.principal import Principal
 from kbroker.security.acls import StandardAuthorizer, java_address
 from kbroker.security.authorizing import Operation, PatternType, Permission, ResourceType
-from tests.security.acl_model import acl, by_id, is_allowed, is_allowed_on_any
+from tests.security.acl_model import acl, by_id
 from wire.stored.metadata import AccessControlEntryRecord
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
@@ -142,65 +138,3 @@ def test_an_update_never_gives_a_right_that_neither_set_gives() -> None:
     for _ in judge.update_in_steps(by_id(after)):
         assert not may(judge, READ, "orders")
     assert may(judge, READ, "payments")
-
-
-NAMES = ("a", "ab", "abc", "b", "*", "*a", "ba", "$a")
-PRINCIPALS = ("User:alice", "User:bob", "User:*")
-HOSTS = ("*", "10.0.0.1", "10.0.0.2")
-ASKED = (READ, WRITE, DESCRIBE, Operation.DELETE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS)
-CHOICES = list(product(PRINCIPALS, (*ASKED, ALL), NAMES, HOSTS, (LITERAL, PREFIXED), (ALLOW, DENY)))
-
-
-def chosen(number: int) -> AccessControlEntryRecord:
-    principal, operation, name, host, pattern, permission = CHOICES[number]
-    return acl(principal, operation, name, host=host, pattern=pattern, permission=permission)
-
-
-# One number for each ACL, because drawing its fields takes longer than the tests.
-ACLS = st.lists(st.integers(0, len(CHOICES) - 1), max_size=8).map(lambda numbers: [chosen(one) for one in numbers])
-NAME, HOST_ASKED, OPERATION = st.sampled_from(NAMES), st.sampled_from(HOSTS), st.sampled_from(ASKED)
-
-
-@settings(deadline=None)
-@given(first=ACLS, acls=ACLS, default=st.booleans(), name=NAME, host=HOST_ASKED, operation=OPERATION)
-def test_decisions_are_those_of_a_search_through_all_acls(
-    *,
-    first: list[AccessControlEntryRecord],
-    acls: list[AccessControlEntryRecord],
-    default: bool,
-    name: str,
-    host: str,
-    operation: Operation,
-) -> None:
-    judge = authorizer(*first, default=default)
-    judge.update(by_id([*first[::2], *acls]))
-    expected = is_allowed(
-        [*first[::2], *acls], "User:alice", host, operation, type=TOPIC, name=name, without_acls=default
-    )
-    assert judge.allows(ALICE, host, operation, TOPIC, name) == expected
-    judge.update(by_id(acls))
-    expected = is_allowed(acls, "User:alice", host, operation, type=TOPIC, name=name, without_acls=default)
-    assert judge.allows(ALICE, host, operation, TOPIC, name) == expected
-
-
-@settings(deadline=None)
-@given(acls=ACLS, more=ACLS, name=NAME, operation=OPERATION)
-def test_an_allow_never_takes_a_right_and_a_deny_never_gives_one(
-    acls: list[AccessControlEntryRecord], more: list[AccessControlEntryRecord], name: str, operation: Operation
-) -> None:
-    judge = authorizer(*acls)
-    before = may(judge, operation, name)
-    judge.update(by_id([*acls, *(one for one in more if one.permission_type == ALLOW)]))
-    assert may(judge, operation, name) >= before
-    judge.update(by_id([*acls, *(one for one in more if one.permission_type == DENY)]))
-    assert may(judge, operation, name) <= before
-
-
-@settings(deadline=None)
-@given(acls=ACLS, host=HOST_ASKED, operation=OPERATION, default=st.booleans())
-def test_any_resource_is_decided_as_by_a_search_through_all_acls(
-    acls: list[AccessControlEntryRecord], host: str, operation: Operation, default: bool
-) -> None:
-    expected = is_allowed(acls, "User:alice", host, operation, type=TOPIC, name="hardcode", without_acls=default)
-    expected = expected or is_allowed_on_any(acls, "User:alice", host, operation, TOPIC)
-    assert authorizer(*acls, default=default).allows_any(ALICE, host, operation, TOPIC) == expected

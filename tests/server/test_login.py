@@ -259,6 +259,16 @@ def test_failures_are_forgotten_and_bounded() -> None:
     assert FailedLogins(delay_ms=0, max_delay_ms=0).note("a", 0) == 0
 
 
+def test_x1_an_ipv6_network_fails_as_one_address() -> None:
+    failures = FailedLogins(delay_ms=100, max_delay_ms=10_000)
+    delays = [failures.note(f"2400:cb00::{number}", 0) for number in range(1, 8)]
+    assert delays == [100] * 5 + [200, 400]
+    for number in range(20):
+        failures.note(f"2400:cb00::{number:x}:1", 0)
+    assert failures.pause_ms("2400:cb00::ffff", 0) > 0
+    assert failures.pause_ms("2400:cb00:0:1::1", 0) == 0
+
+
 @pytest.mark.parametrize("first", [heart(), ProduceRequest(acks=1, timeout_ms=1, topic_data=[])])
 async def test_x4_other_requests_before_a_login_close_the_connection(autojump_clock: MockClock, first: object) -> None:
     async with login_server() as rig:

@@ -125,3 +125,15 @@ async def test_a_muted_connection_is_neither_idle_nor_stuck(autojump_clock: Mock
         assert await client.receive_heartbeat() == (1, 0)
         assert await client.receive_heartbeat() == (2, 0)
         assert 60 <= trio.current_time() < 63
+
+
+async def test_the_addresses_of_an_ipv6_network_share_the_default_rate() -> None:
+    quotas = ClientQuotas(QuotaSettings())
+    rates = {None: 1.0, "2400:cb00::9": 1.0}
+    client_quotas = {(("ip", name),): {"connection_creation_rate": rate} for name, rate in rates.items()}
+    await quotas.follow(Image()._replace(client_quotas=client_quotas), Turns(lambda: 0))
+    for number in range(11):  # as many as all windows allow at once
+        assert quotas.admit(f"2400:cb00::1:{number}", 0) == (0, False)
+    assert quotas.admit("2400:cb00::2", 0).delay_ms > 0
+    for other in ("2400:cb00::9", "2400:cb00:0:1::1"):
+        assert quotas.admit(other, 0) == (0, False)

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.config import Settings
+from kbroker.testing.net import MemoryListener, MemoryStream, stream_pair
 from tests.server.serving import Rig, framed, heart, serving
 from wire.errors import ErrorCode
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -150,6 +151,29 @@ async def test_w10_an_address_can_have_its_own_limit(autojump_clock: MockClock) 
         await client.send((heart(), 0, 1))
         assert await client.receive_heartbeat() == (1, 0)
         assert await (await rig.connect()).ends_without_reply()
+
+
+async def test_w10_the_addresses_of_an_ipv6_network_have_one_limit(autojump_clock: MockClock) -> None:
+    settings = "max.connections.per.ip=2", "max.connections.per.ip.overrides=[2400:cb00::9]:1"
+    async with serving(*settings, in_memory=True) as rig:
+
+        async def is_served(host: str) -> bool:
+            near, far = stream_pair(client_host=host)
+            assert isinstance(rig.listener, MemoryListener)
+            rig.listener.arrivals.send_nowait(far)
+            clients.append(near)
+            await near.send([framed(heart(), 0, 1)])
+            return bool(await near.receive(100))
+
+        clients: list[MemoryStream] = []
+        hosts = "2400:cb00::1", "2400:cb00::2:1", "2400:cb00::3", "2400:cb00:0:1::1", "2400:cb00::9", "2400:cb00::9"
+        assert [await is_served(host) for host in hosts] == [True, True, False, True, True, False]
+        rig.server.apply(Settings.load(overrides=["max.connections.per.ip=2"]))  # which forgets the exception
+        for client in clients:
+            client.close()
+        await trio.sleep(1)
+        assert not rig.server.connections
+        assert [await is_served(host) for host in hosts[2:3] * 3] == [True, True, False]
 
 
 async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_ends() -> None:

@@ -11,6 +11,8 @@ from kbroker.testing import broker
 
 pytest_plugins = ["pytester"]
 
+PAGE = Path(__file__).parents[2] / "docs/pytest.md"
+
 BASICS = """
 from kbroker.client.producing import Producer
 from wire.compression import Codec
@@ -78,9 +80,16 @@ def test_with_rules(kbroker):
 
 def test_without_rules(kbroker):
     produce(kbroker, kbroker.topic(), 1)
+    kbroker.nodes[0].pause()
+
+def test_after_a_pause(kbroker):
+    kbroker.nodes[0].set_down()
+
+def test_up_again(kbroker):
+    kbroker.topic()
 """,
     )
-    done.assert_outcomes(passed=5)
+    done.assert_outcomes(passed=7)
 
 
 @pytest.mark.parametrize("flag", [[], ["--kbroker-in-process"]], ids=["process", "thread"])
@@ -182,6 +191,13 @@ def test_later(kbroker):
     done.assert_outcomes(passed=2)
 
 
+def test_the_examples_of_the_manual_pass(pytester: pytest.Pytester) -> None:
+    examples = dict(re.findall(r"^```python\n# (test_\w+)\.py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    pytester.makepyfile(**examples)
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *(f"{name}.py" for name in examples))
+    done.assert_outcomes(passed=2)
+
+
 USED_LATER = """
 from pathlib import Path
 
@@ -222,6 +238,8 @@ def test_a_failure_shows_the_log_and_the_state(pytester: pytest.Pytester) -> Non
         """
 def test_bad(kbroker):
     kbroker.topic("seen-in-the-state")
+    kbroker.faults.fail("Produce", "INVALID_RECORD")
+    produce(kbroker, kbroker.prefix + "seen-in-the-state", 1)
     assert False
 
 def test_without_a_broker():
@@ -230,6 +248,9 @@ def test_without_a_broker():
     )
     done.assert_outcomes(failed=2)
     done.stdout.fnmatch_lines(["*kbroker log*", "*serving pages*", "*kbroker state*", "*seen-in-the-state*"])
+    assert re.search(
+        r"kbroker requests -*\n.*\n(.*\n)*[\d:.]+ Produce \d+ 'kbroker-testing': INVALID_RECORD", str(done.stdout)
+    )
     kept = re.search(r"kbroker data directory -*\n(.+)", str(done.stdout))
     assert kept is not None
     assert Path(kept[1].strip(), "data").is_dir()
@@ -318,6 +339,32 @@ def test_the_state_of_each_node_is_attached_to_a_failure(pytester: pytest.Pytest
     text = done.stdout.str()
     assert "kbroker state of node 0" in text
     assert "kbroker state of node 1" in text
+    assert "kbroker requests of node 0" in text
+
+
+def test_clients_of_a_test_are_closed_before_its_groups_are_deleted(pytester: pytest.Pytester) -> None:
+    done = run(
+        pytester,
+        """
+import pytest
+
+@pytest.fixture(scope="session")
+def own(kbroker_server):
+    return kbroker_server.producer(library="kafka-python")
+
+def test_a_group(own, kbroker):
+    topic = kbroker.topic()
+    own.send(topic, b"a").get(timeout=30)
+    consumer = kbroker.consumer(topic, group="billing", library="kafka-python")
+    assert next(consumer).value == b"a"
+    assert kbroker.groups() == ["billing"]
+
+def test_later(own, kbroker):
+    assert kbroker.groups() == []
+    own.send(kbroker.topic(), b"a").get(timeout=30)
+""",
+    )
+    done.assert_outcomes(passed=2)
 
 
 def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,11 +19,14 @@ import trio
 
 from kbroker.client.producing import Producer
 from kbroker.testing import Server, broker, brokers, node_process
+from kbroker.testing.control import last_requests
 from kbroker.testing.servers import wait_until
+from tests.broker_process import connect
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from wire.messages.metadata import MetadataRequest
+from wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire.record_batch import Record
 
 HOUR_S = 3_600
@@ -105,6 +109,118 @@ def test_a_rule_fails_the_partitions_of_a_fetch(server: Server, topic: str) -> N
     assert server.client.ask(request, at_most=12).responses[0].partitions[0].error_code == ErrorCode.NONE
 
 
+def metadata_of(server: Server, topic: str) -> Any:
+    (found,) = server.client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
+    return found
+
+
+def test_a_pushed_leader_is_in_the_next_metadata_of_its_partition(server: Server, topic: str) -> None:
+    stale = server.faults.push_leader_response(topic, 1, leader_id=7, leader_epoch=3)
+    later = server.faults.push_leader_response(topic, 1, leader_id=8, leader_epoch=4)
+    server.client.ask(MetadataRequest(topics=[]))
+    assert stale.hits == 0, "that response did not have the partition"
+    leaders = [
+        {part.partition_index: (part.leader_id, part.leader_epoch) for part in metadata_of(server, topic).partitions}
+        for _ in range(3)
+    ]
+    assert [each[1] for each in leaders] == [(7, 3), (8, 4), leaders[2][0]]
+    assert leaders[0][0] == leaders[2][0]
+    assert (stale.hits, later.hits) == (1, 1)
+
+
+def test_fields_of_responses_are_changed_after_the_request_is_done(server: Server, topic: str) -> None:
+    code = f"responses[name={topic}].partition_responses[index=1].error_code"
+    rule = server.faults.change_response("Produce", {code: "REQUEST_TIMED_OUT"})
+    produce(server, topic, b"a", b"b")  # a request for each of the partitions
+    produce(server, topic, b"c", b"d")
+    assert rule.hits == 1
+    assert [(each.partition, each.value) for each in server.records(topic)] == [
+        (0, b"a"), (0, b"c"), (1, b"b"), (1, b"d")
+    ]  # fmt: skip
+    all_ends = server.faults.change_response("Fetch", {"responses.partitions.high_watermark": 0}, times=None)
+    assert len(server.records(topic)) == 4, "the helper does not need it"
+    assert all_ends.hits > 0
+
+
+def test_a_changed_error_code_may_be_one_that_nobody_knows(server: Server, topic: str) -> None:
+    server.faults.change_response("Metadata", {"topics.error_code": 9_999})
+    assert metadata_of(server, topic).error_code == 9_999
+
+
+def test_a_response_of_the_test_takes_the_place_of_the_broker_s(server: Server, topic: str) -> None:
+    answer = FindCoordinatorResponse(error_code=0, node_id=9, host="elsewhere", port=1)
+    rule = server.faults.respond(answer, times=2)
+    asked = FindCoordinatorRequest(key="billing")
+    found = server.client.ask(asked, at_most=3)
+    assert (found.node_id, found.host) == (9, "elsewhere")
+    with pytest.raises(KafkaError, match="connection"):
+        server.client.ask(FindCoordinatorRequest(coordinator_keys=["billing"]))  # version 4 has no field for it
+    assert "FindCoordinatorResponse has no node_id" in server.log_tail(3)
+    assert rule.hits == 2
+    assert server.client.ask(asked, at_most=3).node_id != 9
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        (
+            "topics.partitions.leeder_id",
+            1,
+            "MetadataResponsePartition has no field 'leeder_id'; did you mean leader_id",
+        ),
+        ("topics[nam=a].error_code", 1, "has no field 'nam'; did you mean name"),
+        ("topics.partitions", 1, "not a field with one value"),
+        ("topics[name=a]partitions", 1, "is not a path"),
+        ("topics.name.first", 1, "a string has no field 'first'"),
+        ("topics.error_code", "UNKNOWN_TOPIC", "did you mean UNKNOWN_TOPIC_ID"),
+        ("topics.error_code", 40_000, "is a int16 and cannot be 40000"),
+        ("topics.partitions.leader_id", True, "cannot be True"),
+        ("topics.is_internal", 1, "is a bool and cannot be 1"),
+    ],
+)
+def test_a_change_that_no_response_can_have_is_refused(
+    server: Server, path: str, value: object, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        server.faults.change_response("Metadata", {path: value})
+    with pytest.raises(ValueError, match="not a response"):
+        server.faults.respond(MetadataRequest(topics=[]))
+
+
+def test_a_rule_skips_the_requests_before_its_first(server: Server, topic: str) -> None:
+    rule = server.faults.fail("Metadata", "INVALID_REQUEST", skip=2)
+    codes = [metadata_of(server, topic).error_code for _ in range(4)]
+    assert codes == [0, 0, ErrorCode.INVALID_REQUEST, 0]
+    assert rule.hits == 1
+
+
+def test_a_broker_that_is_down_closes_connections_and_comes_back(server: Server, topic: str) -> None:
+    produce(server, topic, b"a")
+    (node,) = server.nodes
+    node.set_down()
+    with pytest.raises(KafkaError):
+        server.client.ask(MetadataRequest(topics=[]), timeout_ms=300)
+    assert node.is_running
+    node.set_up()
+    assert len(server.records(topic)) == 1
+
+
+def test_the_last_requests_have_what_became_of_them(server: Server, topic: str) -> None:
+    (node,) = server.nodes
+    server.contents()  # as a test begins
+    produce(server, topic, b"a")
+    server.faults.fail("Metadata", "INVALID_REQUEST")
+    metadata_of(server, topic)
+    server.faults.drop_reply("ListOffsets")
+    server.records(topic)
+    lines = last_requests(node).splitlines()
+    found = [re.sub(r"^[\d:.]{12} (\w+) \d+ ", r"\1 ", line) for line in lines]
+    assert "Produce 'kbroker-testing': ok" in found
+    assert "Metadata 'kbroker-testing': INVALID_REQUEST" in found
+    assert "ListOffsets 'kbroker-testing': a rule of the test: drop_reply" in found
+    assert "CreateTopics 'kbroker-testing': ok" not in found, "that was before"
+
+
 def test_records_that_cannot_be_fetched_are_a_timeout(server: Server, topic: str) -> None:
     produce(server, topic, b"a")
     server.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", times=None)
@@ -129,6 +245,7 @@ def test_tracked_requests_have_api_version_and_client(server: Server, topic: str
     found = [each for each in server.requests.received() if each.api == "Produce"]
     assert [each.client_id for each in found] == ["kbroker-testing"]
     assert found[0].version >= 3
+    assert found[0].outcome == "ok"
 
 
 def test_the_round_trip_time_delays_every_request(server: Server, topic: str) -> None:
@@ -255,8 +372,11 @@ def test_a_late_answer_is_not_taken_for_the_next(server: Server, monkeypatch: py
         pytest.skip("a thread cannot be paused")
     rule = server.faults.observe("Metadata")
     monkeypatch.setattr(node_process, "_ANSWER_S", 0.05)
-    node.pause()
+    os.kill(node.pid, signal.SIGSTOP)
     with pytest.raises(RuntimeError, match="does not answer"):
+        server.faults.observe("Produce")
+    node.pause()
+    with pytest.raises(RuntimeError, match="is paused"):
         server.faults.observe("Produce")
     node.resume()
     monkeypatch.undo()
@@ -279,8 +399,17 @@ def test_a_killed_broker_of_a_cluster_comes_back() -> None:
     with brokers(2) as cluster:
         topic = cluster.create_topic("a", partitions=2, replication_factor=2)
         produce(cluster, topic, b"a", b"b")
+        first, second, _ = cluster.nodes
+        leaders = [part.leader_id for part in metadata_of(cluster, topic).partitions]
+        second.set_down()
+        reached = Server(first.address)
+        assert [part.leader_id for part in metadata_of(reached, topic).partitions] == leaders
+        reached.disconnect()
+        host, _, port = second.address.rpartition(":")
+        with connect(host, int(port)) as connection, pytest.raises(ConnectionError):
+            connection.negotiate()
+        second.set_up()
         cluster.disconnect()
-        second = cluster.nodes[1]
         second.kill()
         second.restart()
         assert len(cluster.records(topic)) == 2

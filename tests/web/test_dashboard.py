@@ -121,7 +121,7 @@ def test_panels_do_not_overlap_and_have_ids() -> None:
         "sum by (broker) (kafka_log_log_size)",
         "kbroker_request_faults_total",
         "rate(kafka_log_log_size[5m])",
-        "kafka_network_requestmetrics_totaltimems",
+        "kbroker_network_requestmetrics_totaltimems",
     ],
 )
 def test_the_check_finds_mistakes(expression: str) -> None:

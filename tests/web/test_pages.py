@@ -28,7 +28,7 @@ from kbroker.testing.env import MemoryEnv
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from kbroker.web.exposition import SAMPLES_IN_A_PIECE
 from kbroker.web.isr_changes import count_isr_changes
-from kbroker.web.metrics import DECLARED, HISTOGRAM
+from kbroker.web.metrics import DECLARED, HISTOGRAM, QUANTILES
 from kbroker.web.state import render as render_state
 from tests.handlers.transactions import add_partitions, end, init, settled
 from tests.web.asking import ADDRESS, Browser, get
@@ -153,11 +153,37 @@ async def test_latencies_are_a_histogram_in_milliseconds(autojump_clock: MockClo
         for max_wait_ms in (0, 3, 5, 40_000):
             await fetch(client, "t", max_wait_ms=max_wait_ms)
         found = await metrics(broker.env)
-    name = "kafka_network_requestmetrics_totaltimems{}".format
+    name = "kbroker_network_requestmetrics_totaltimems{}".format
     assert found[key(name("_count"), request="Fetch")] == 4
     assert found[key(name("_sum"), request="Fetch")] == pytest.approx(40_008, abs=1)
     for bound, count in {"0.032": 1, "2.048": 1, "4.096": 2, "8.192": 3, "33554.432": 3, "+Inf": 4}.items():
         assert found[key(name("_bucket"), request="Fetch", le=bound)] == count, bound
+
+
+async def test_quantiles_are_kafkas_and_forget_old_values(autojump_clock: MockClock) -> None:
+    name = "kafka_network_requestmetrics_totaltimems"
+
+    async def quantiles() -> dict[str, float]:
+        found = await metrics(broker.env)
+        assert found[key(f"{name}_count", request="Fetch")] == count
+        return {label: found[key(name, request="Fetch", quantile=label)] for label in QUANTILES}
+
+    async with observed() as (broker, client):
+        await create(client, "t")
+        count = 10
+        for max_wait_ms in (*[5] * 9, 1_000):
+            await fetch(client, "t", max_wait_ms=max_wait_ms)
+        found = await quantiles()
+        assert 4 < found["0.50"] < found["0.75"] <= 8.2
+        assert 500 < found["0.95"] < found["0.98"] < found["0.999"] <= 1_100
+        await trio.sleep(300)
+        assert await quantiles() == found, "as in Kafka, they stay without new values"
+        for max_wait_ms in [50] * 2:
+            await fetch(client, "t", max_wait_ms=max_wait_ms)
+        count += 2
+        found = await quantiles()
+    assert 30 < found["0.50"] < found["0.95"] < 70, "values of five minutes ago hardly count"
+    assert found["0.999"] > 500, "but they are not forgotten"
 
 
 async def test_a_request_that_waits_is_in_purgatory(autojump_clock: MockClock) -> None:

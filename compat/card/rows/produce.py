@@ -9,7 +9,7 @@ from compat.card.client import UNKNOWN_ID, Client
 from compat.card.codec import encode_request
 from compat.card.registry import Area
 from compat.card.rows.batches import part_of, stored
-from compat.card.session import ABSENT, exchange
+from compat.card.session import ABSENT
 from compat.oracle.batches import Batch, Item, batch_of
 from compat.oracle.conftest import kind
 from compat.oracle.produce_table import STORIES, Step
@@ -170,6 +170,6 @@ def _(client: Client) -> None:
     frame = encode_request("Produce", 9, produce(client.topic("slow").name, batch_of(b"x" * 100_000)))
     connection = client.connection()
     connection.send(frame[:50_000])
-    exchange(client.session.address, client.deadline, "ApiVersions", 0, {})
+    client.session.exchange(client.deadline, "ApiVersions", 0, {})
     connection.send(frame[50_000:])
     client.note("answer", part_of(client.receive(connection, "Produce", 9)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.config.listeners import is_loopback
+from kbroker.config.listeners import counted_address, is_loopback
 
 MAX_ADDRESSES: Final = 10_000
 FREE_FAILURES: Final = 5
@@ -22,7 +22,8 @@ BURST_MS: Final = 1_000
 
 
 class FailedLogins:
-    """The recent failures of each address. Bound: MAX_ADDRESSES; beyond that the oldest failure is forgotten.
+    """The recent failures of each address, of IPv6 each network (`counted_address`). Bound: MAX_ADDRESSES; beyond that
+    the oldest failure is forgotten.
 
     Units  all times in milliseconds of monotonic time
     """
@@ -34,13 +35,14 @@ class FailedLogins:
 
     def pause_ms(self, address: str, now_ms: int) -> int:
         """How long an attempt waits before it is checked."""
-        found = self._of.get(address)
+        found = self._of.get(counted_address(address))
         return 0 if found is None else max(0, found[2] - BURST_MS - now_ms)
 
     def note(self, address: str, now_ms: int) -> int:
         """Note a failure; return how long its answer waits."""
         if is_loopback(address):
             return self.delay_ms
+        address = counted_address(address)
         failures, last_ms, paid_ms = self._of.pop(address, (0, now_ms, now_ms))
         failures = 1 if now_ms - last_ms >= FORGOTTEN_AFTER_MS else failures + 1
         if len(self._of) >= MAX_ADDRESSES:

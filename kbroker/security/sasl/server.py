@@ -15,6 +15,7 @@ import trio
 
 from kbroker.config import Settings
 from kbroker.config.jaas import LoginModule, parse_jaas
+from kbroker.config.listeners import counted_address
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
@@ -171,7 +172,7 @@ class SaslServer:
     def on_failure(self, mechanism: str, host: str, why: AuthenticationFailed) -> int:
         """Note and log a failed login; return how long the answer waits, in milliseconds."""
         now_ms = self.env.now_ms()
-        left_out = self._log_limit.admit(host, now_ms=now_ms)
+        left_out = self._log_limit.admit(counted_address(host), now_ms=now_ms)
         if left_out is not None:
             logger.warning(
                 "login failed", listener=self.listener, mechanism=mechanism, peer=host, why=why, left_out=left_out
