@@ -51,6 +51,7 @@ HIGHEST_METADATA_VERSION: Final = 30
 
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
+        "eligible.leader.replicas.version": (0, 0),
         GROUP_VERSION_FEATURE: (0, 1),
         KRAFT_VERSION_FEATURE: (0, 1),
         METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, HIGHEST_METADATA_VERSION),
@@ -70,8 +71,9 @@ _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
-_NOT_RAISED: Final = frozenset({KRAFT_VERSION_FEATURE, "share.version", "streams.version"})
+NOT_RAISED: Final = frozenset({KRAFT_VERSION_FEATURE, "share.version", "streams.version"})
 """A directory of Apache Kafka may have these features, but they cannot be switched on."""
+WHY_NOT_RAISED: Final = "kbroker serves no share groups, no streams groups, and no quorum of several voters"
 
 _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that changed the metadata records."""
@@ -137,8 +139,8 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
-    if level > current and update.feature in _NOT_RAISED:
-        raise refuse("kbroker serves no share groups, no streams groups, and no quorum of several voters.")
+    if level > current and update.feature in NOT_RAISED:
+        raise refuse(f"{WHY_NOT_RAISED}.")
     for broker in context.image.brokers.values():
         lowest, highest = broker.features.get(update.feature, (0, 0))
         if not lowest <= level <= highest:
