@@ -55,7 +55,7 @@ def file(tmp_path: Path, data: Path) -> Path:
         (["-f", "metadata.version=0"], "metadata.version 0 is not supported"),
         (["-f", "kraft.version=1"], "kraft.version 1 is not supported: kbroker serves no .* quorum of several voters"),
         (["-f", "share.version=1"], "share.version 1 is not supported: kbroker serves no share groups"),
-        (["-f", "eligible.leader=1"], "Unsupported feature: eligible.leader. Supported features are: .* group.version, "),
+        (["-f", "eligible.leader=1"], "Unsupported feature: eligible.leader. Supported features are: .*group.version"),
         (["-f", "group.version=x"], "unable to parse x as a short"),
         (["-f", "group.version"], "equals sign not found"),
         (["-f", "group.version=1", "-f", "group.version=0"], "named twice"),
