@@ -62,11 +62,7 @@ def readable(_table: AclTable, _principal: str, _host: str, kind: int, _name: st
     ("target", "defect", "why"),
     [
         ("rights", (AclTable, "decide", lambda *_: (1 << Operation.DESCRIBE, 0)), "may not describe"),
-        (
-            "rights",
-            (AclTable, "decide", readable),
-            "a record of a topic that",
-        ),
+        ("rights", (AclTable, "decide", readable), "a record of a topic that"),
         ("rights", (AclTable, "decide", lambda *_: (-1 << Operation.WRITE, 0)), "may not|may change nothing"),
         ("login", (SaslSession, "authenticate", anybody), "served before a login"),
         ("pages", (Gate, "admits", lambda *_: True), "a page without the token"),
