@@ -61,7 +61,7 @@ _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
-_NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
+NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
 """A directory of Apache Kafka may have these features, but they cannot be switched on."""
 
 _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
@@ -84,7 +84,9 @@ def require_supported(finalized: Mapping[str, int], where: str) -> None:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, 0))
         if not lowest <= level <= highest:
             wrong.append(f"{name}={level} (supported: {lowest} to {highest})")
-            if name in _FORMATTED:
+            if level < lowest:
+                remedies.append(f"raise {name} with `kafka-features.sh upgrade` of an Apache Kafka that starts on it")
+            elif name in _FORMATTED:
                 remedies.append(_FORMATTED[name])
             else:
                 lowered.append(f"--feature {name}={highest}")
@@ -137,7 +139,7 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
-    if level > current and update.feature in _NOT_SERVED:
+    if level > current and update.feature in NOT_SERVED:
         raise refuse("kbroker serves no share groups and no streams groups.")
     for broker in context.image.brokers.values():
         lowest, highest = broker.features.get(update.feature, (0, 0))
