@@ -86,7 +86,9 @@ def require_supported(finalized: Mapping[str, int], where: str) -> None:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, 0))
         if not lowest <= level <= highest:
             wrong.append(f"{name}={level} (supported: {lowest} to {highest})")
-            if name == METADATA_VERSION_FEATURE:  # which cannot be lowered so far
+            if level < lowest:
+                remedies.append(f"raise {name} with `kafka-features.sh upgrade` of an Apache Kafka that starts on it")
+            elif name == METADATA_VERSION_FEATURE:  # which cannot be lowered so far
                 remedies.append("format a new directory with `kafka-storage.sh format --release-version 4.3`")
             else:
                 lowered.append(f"--feature {name}={highest}")

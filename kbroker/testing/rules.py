@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, Final
@@ -215,14 +216,6 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: B
     book.recent.append(received)
     if book.requests is not None:
         book.requests.append(received)
-    try:
-        answer = await _ruled(book, handler, request, broker, context)
-    except KafkaError as error:
-        received.outcome = error.code.name
-        raise
-    except CloseConnection as reason:
-        received.outcome = str(reason)
-        raise
 
     def noted(answer: Any) -> Any:
         """The answer as rules change it."""
@@ -237,9 +230,25 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: B
         return answer
 
     async def complete() -> Any:
-        return noted(await answer.complete())
+        with _noting_errors(received):
+            return noted(await answer.complete())
 
-    return Later(complete) if isinstance(answer, Later) else noted(answer)
+    with _noting_errors(received):
+        answer = await _ruled(book, handler, request, broker, context)
+        return Later(complete) if isinstance(answer, Later) else noted(answer)
+
+
+@contextmanager
+def _noting_errors(received: _Received) -> Iterator[None]:
+    """Note why a request gets an error or no reply."""
+    try:
+        yield
+    except KafkaError as error:
+        received.outcome = error.code.name
+        raise
+    except CloseConnection as reason:
+        received.outcome = str(reason)
+        raise
 
 
 async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Broker, context: Context) -> Any:

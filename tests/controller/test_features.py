@@ -123,6 +123,14 @@ def test_levels_above_3_9_rise_and_fall_if_no_record_is_lost(level: int, falls_t
     assert cluster.image.metadata_version == 30
 
 
+@pytest.mark.parametrize(
+    ("level", "remedy"), [(4, "raise metadata.version with `kafka-features.sh"), (31, "format a new directory")]
+)
+def test_a_directory_at_an_unsupported_level_is_refused_with_a_remedy(level: int, remedy: str) -> None:
+    with pytest.raises(UnusableMetadata, match=rf"metadata.version={level} .*: {remedy}"):
+        require_supported({"metadata.version": level}, "the log")
+
+
 @pytest.mark.parametrize("feature", ["share.version", "streams.version"])
 def test_a_feature_of_a_directory_that_is_not_served_only_falls(feature: str) -> None:
     cluster = Cluster()

@@ -222,11 +222,15 @@ def test_the_last_requests_have_what_became_of_them(server: Server, topic: str) 
     metadata_of(server, topic)
     server.faults.drop_reply("ListOffsets")
     server.records(topic)
+    server.faults.change_response("FindCoordinator", {"node_id": 9})
+    with pytest.raises(KafkaError, match="connection"):
+        server.client.ask(FindCoordinatorRequest(coordinator_keys=["billing"]))  # version 4 has no field for it
     lines = last_requests(node).splitlines()
     found = [re.sub(r"^[\d:.]{12} (\w+) \d+ ", r"\1 ", line) for line in lines]
     assert "Produce 'kbroker-testing': ok" in found
     assert "Metadata 'kbroker-testing': INVALID_REQUEST" in found
     assert "ListOffsets 'kbroker-testing': a rule of the test: drop_reply" in found
+    assert any("FindCoordinatorResponse has no node_id" in line for line in found)
     assert "CreateTopics 'kbroker-testing': ok" not in found, "that was before"
 
 
