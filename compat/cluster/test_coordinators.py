@@ -142,6 +142,8 @@ def test_r11_k10_holds_when_coordinators_die_in_joins_syncs_and_commits(
             assert hit, f"no {phase} failed in {TRIES} faults"
     allowed = Allowances(consumer_groups=frozenset({CONSUMER_GROUP}))
     assert check_groups(recorder.history(), allowed) == []
+    of_stock = Counter(event.type for event in recorder.history() if event.process == clients.stock.name)
+    assert of_stock[Type.OK] > ROUNDS
     for function in (Function.COMMIT, Function.COMMITTED):
         assert recorder.counts[function, Type.OK] > 200
     assert sum(each.failures[HEARTBEAT] + each.failures["OffsetCommit"] for each in clients.raw) > 0

@@ -21,4 +21,28 @@ CLEANING: Final = (
             ),
         ),
     ),
+    Mutant(
+        "cleaned-batches-lose-their-epoch",
+        "A batch that a pass has made smaller has leader epoch 0.",
+        ("K7",),
+        (
+            Patch(
+                _BATCHES,
+                "        batch.partition_leader_epoch,\n",
+                "        0,\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "older-value-kept",
+        "A pass keeps the first record of each key in the dirty part, not the last one.",
+        ("K1", "K3"),
+        (
+            Patch(
+                "kbroker.storage.cleaning_map",
+                "                known[key] = number\n",
+                "                known.setdefault(key, number)\n",
+            ),
+        ),
+    ),
 )
