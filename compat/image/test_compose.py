@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -22,6 +24,7 @@ from tests.image.test_entry_point import READY, Container
 
 __all__ = ["minio_server"]
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
+PAGES = 9644
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +33,18 @@ def services() -> dict[str, Any]:
     return found
 
 
-def test_published_ports_are_the_advertised_ones(services: dict[str, Any]) -> None:
+def test_published_ports_are_the_advertised_ones_and_those_of_the_pages(services: dict[str, Any]) -> None:
+    published: set[str] = set()
     for name in BROKERS:
         advertised = services[name]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
         assert f"INTERNAL://{name}:9092," in advertised
         port = advertised.rpartition(":")[2]
         assert f"127.0.0.1:{port}:{port}" in services[name]["ports"]
         assert services[name]["volumes"] == [f"{name}:/var/lib/kafka/data"]
+        assert services[name]["healthcheck"]["test"] == ["CMD", "/etc/kafka/docker/health"]
+        (pages,) = (each.split(":")[1] for each in services[name]["ports"] if each.endswith(f":{PAGES}"))
+        published |= {port, pages}
+    assert len(published) == 2 * len(BROKERS)
 
 
 def test_its_services_are_a_cluster_with_a_tier(
@@ -45,7 +53,7 @@ def test_its_services_are_a_cluster_with_a_tier(
     ports = {f"{name}:9092": free_port() for name in BROKERS} | {"kafka-1:9093": free_port()}
     ports |= {f"localhost:{port}": free_port() for port in (19092, 29092, 39092)}
     replaced = {address: f"127.0.0.1:{port}" for address, port in ports.items()}
-    replaced |= {"http://minio:9000": minio_server.endpoint, "0.0.0.0:9644": f"127.0.0.1:{free_port()}"}
+    replaced["http://minio:9000"] = minio_server.endpoint
 
     def here(text: str) -> str:
         for address, real in replaced.items():
@@ -53,7 +61,7 @@ def test_its_services_are_a_cluster_with_a_tier(
         return text
 
     with ExitStack() as stack:
-        containers = []
+        containers, pages = [], []
         for name in BROKERS:
             given = {key: str(value) for key, value in services[name]["environment"].items()}
             for listener in given["KAFKA_LISTENERS"].split(","):
@@ -65,6 +73,9 @@ def test_its_services_are_a_cluster_with_a_tier(
                 "KAFKA_RSM_CONFIG_ACCESS_KEY": minio_server.access_key,
                 "KAFKA_RSM_CONFIG_SECRET_KEY": minio_server.secret_key,
             }
+            assert given["KAFKA_KBROKER_HTTP_LISTENER"] == f"0.0.0.0:{PAGES}"
+            given["KAFKA_KBROKER_HTTP_LISTENER"] = f"127.0.0.1:{free_port()}"
+            pages.append(given["KAFKA_KBROKER_HTTP_LISTENER"])
             container = Container(tmp_path / name)
             variables = {key: here(value) for key, value in given.items()}
             running = stack.enter_context(container.running(container.kafka / "run", **variables))
@@ -93,5 +104,9 @@ def test_its_services_are_a_cluster_with_a_tier(
         assert any("events" in each.object_name for each in admin(minio_server).list_objects(BUCKET, recursive=True))
         read = run("kafka-console-consumer.sh", at, "--topic=events", "--from-beginning", "--max-messages=100")
         assert sorted(read.split(), key=int) == values.split()
+        for (each, _), page in zip(containers, pages, strict=True):
+            assert each.health().returncode == 0
+            with urlopen(f"http://{page}/health") as answer:
+                assert answer.status == HTTPStatus.OK
         for _, running in reversed(containers):
             assert running.stop() == 0

@@ -49,7 +49,7 @@ def test_it_has_the_configuration_that_runtimes_need(images: Images) -> None:
 
 def test_it_is_little_larger_than_its_base(images: Images) -> None:
     sizes = images.size_mb()
-    assert 0 < sizes[IMAGE] - sizes[BASE] < 100
+    assert 0 < sizes[IMAGE] - sizes[BASE] < 60  # docs/image.md says 42
 
 
 def test_it_has_no_build_tools(container: Container) -> None:

@@ -33,6 +33,8 @@ _INTERNAL_TOPICS = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+_WITHOUT_LINGERING = {"controller.quorum.append.linger.ms": "0"}
+"""Each change of the metadata would wait 25 ms for others."""
 # The directory tier of Kafka's own tests. Without a class path: with its own class loader it would end the broker.
 _TIER = {
     "remote.log.storage.system.enable": "true",
@@ -103,6 +105,7 @@ class KafkaNode:
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.log_directory),
             **_INTERNAL_TOPICS,
+            **({} if self._options == AS_INSTALLED else _WITHOUT_LINGERING),
             **self._overrides,
         }
         path = self.directory / "server.properties"

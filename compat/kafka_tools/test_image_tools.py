@@ -14,6 +14,9 @@ import pytest
 from compat.brokers import Broker
 from compat.kafka import run_tool
 from compat.kafka_tools.image_tools import image_tool
+from kbroker.controller.snapshots import BOOTSTRAP_FILE, read_snapshot
+from kbroker.metadata.image import Record
+from kbroker.runtime.disk import RealDisk
 
 KAFKA = "org.apache.kafka.tools"
 CLASSES = {
@@ -31,6 +34,7 @@ CLASSES = {
     "kafka-log-dirs": f"{KAFKA}.LogDirsCommand",
     "kafka-metadata-quorum": f"{KAFKA}.MetadataQuorumCommand",
     "kafka-reassign-partitions": f"{KAFKA}.reassign.ReassignPartitionsCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
     "kafka-topics": f"{KAFKA}.TopicCommand",
     "kafka-transactions": f"{KAFKA}.TransactionsCommand",
 }
@@ -50,6 +54,13 @@ def theirs(tool: str, *words: str, input: str | None = None) -> tuple[int, Words
 def _words(text: str) -> Words:
     lines = (line for line in text.splitlines() if not line.startswith(("Warn: ", "Warning: ", "Option --", "[20")))
     return sorted(line.split() for line in lines if line.strip())
+
+
+def _with_broker(tool: str, words: Sequence[str], broker: Broker, topic: str) -> list[str]:
+    """The words with the broker's address, which follows the action of kafka-cluster, and with the topic's name."""
+    found = [word.replace("TOPIC", topic) for word in words]
+    at = 1 if tool == "kafka-cluster" else 0
+    return [*found[:at], "--bootstrap-server", broker.bootstrap_servers, *found[at:]]
 
 
 pytestmark = pytest.mark.usefixtures("kafka_libraries")
@@ -78,6 +89,7 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
         ("kafka-configs", ["--alter", "--topic", "TOPIC", "--add-config", "segment.ms=9"]),
         ("kafka-get-offsets", ["--topic", "TOPIC", "--time", "-1"]),
         ("kafka-features", ["describe"]),
+        ("kafka-cluster", ["list-endpoints", "--include-fenced-brokers"]),
         ("kafka-groups", ["--list", "--consumer"]),
         ("kafka-groups", ["--list", "--group-type", "SHARE"]),
         ("kafka-metadata-quorum", ["describe", "--status"]),
@@ -86,7 +98,7 @@ def topic(broker: Broker, new_topic_name: Callable[[str], str]) -> str:
     ids=lambda each: each if isinstance(each, str) else each[0],
 )  # fmt: skip
 def test_exit_code_and_output_are_kafkas(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
-    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    words = _with_broker(tool, words, broker, topic)
     code, lines = ours(tool, *words)
     expected_code, expected = theirs(tool, *words)
     if tool == "kafka-metadata-quorum":  # the log grows between the two runs
@@ -134,6 +146,7 @@ def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: 
         ("kafka-get-offsets", ["--topic", "no-such-topic"]),
         ("kafka-features", ["upgrade", "--feature", "group.version=99"]),
         ("kafka-console-consumer", ["--topic", "TOPIC", "--offset", "3"]),
+        ("kafka-cluster", ["unregister", "--id", "7"]),
         ("kafka-groups", ["--list", "--group-type", "none"]),
         ("kafka-groups", ["--list", "--consumer", "--protocol", "consumer"]),
         ("kafka-log-dirs", ["--describe", "--broker-list", "7"]),
@@ -147,7 +160,7 @@ def test_credentials_and_quotas_are_set_and_described_as_by_kafkas_tool(broker: 
     ids=lambda each: each if isinstance(each, str) else each[0],
 )
 def test_failures_have_kafkas_exit_code(broker: Broker, topic: str, tool: str, words: Sequence[str]) -> None:
-    words = ["--bootstrap-server", broker.bootstrap_servers, *(word.replace("TOPIC", topic) for word in words)]
+    words = _with_broker(tool, words, broker, topic)
     assert ours(tool, *words)[0] == theirs(tool, *words)[0]
 
 
@@ -205,8 +218,6 @@ def test_a_plan_is_proposed_executed_throttled_and_verified_as_by_kafkas_tool(
         "plan": {"version": 1, "partitions": [plan]},
         "nowhere": {"partitions": [{**plan, "log_dirs": ["/nowhere"]}]},
         "unknown": {"partitions": [{"topic": name, "partition": 0, "replicas": [7]}]},
-        "twice": {"partitions": [plan, plan]},
-        "uneven": {"partitions": [{**plan, "replicas": [1, 1]}]},
         "absent": {"partitions": [{**plan, "topic": "absent"}]},
     }
     for stem, contents in files.items():
@@ -227,14 +238,14 @@ def test_a_plan_is_proposed_executed_throttled_and_verified_as_by_kafkas_tool(
         reassign("unknown", "--verify", "--preserve-throttles"),
         reassign("plan", "--verify"),
         described_topic,
-        broker_1,
         reassign("nowhere", "--verify"),
+        reassign("absent", "--verify", "--preserve-throttles"),
         reassign("plan", "--cancel"),
         ["kafka-reassign-partitions", "--list"],
     ]
     for tool, *words in exact:
         assert ours(tool, *at, *words) == theirs(tool, *at, *words), words
-    for stem in ("nowhere", "unknown", "twice", "uneven", "absent"):
+    for stem in ("nowhere", "unknown", "absent"):
         tool, *words = reassign(stem, "--execute")
         code, lines = ours(tool, *at, *words)
         expected_code, expected = theirs(tool, *at, *words)
@@ -242,3 +253,71 @@ def test_a_plan_is_proposed_executed_throttled_and_verified_as_by_kafkas_tool(
         if stem != "absent":  # Kafka's tool prints the name of an exception
             (found,), (error,) = ([each for each in some if each[0] == "Error:"] for some in (lines, expected))
             assert " ".join(found).startswith(" ".join(error))  # ours also says why a directory cannot be used
+
+
+def storage_properties(directory: Path) -> str:
+    """The path of a file with the settings of a broker that is its own controller, and has its data there."""
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(directory),
+    }
+    file = directory.with_suffix(".properties")
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return str(file)
+
+
+FORMAT = ("format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qg")
+
+
+def test_a_directory_is_formatted_as_by_kafkas_tool(tmp_path: Path) -> None:
+    users = (
+        "SCRAM-SHA-256=[name=al,password=se=cret,salt=N3E=,iterations=8192]",
+        'SCRAM-SHA-512=[name=al,salt="N3E=",saltedpassword="YCE="]',
+    )
+    flags = [word for each in users for word in ("--add-scram", each)]
+    flags += ["--release-version", "3.9", "--feature", "group.version=1", "--feature", "transaction.version=2"]
+    found: list[set[str]] = []
+    for run in (ours, theirs):
+        directory = tmp_path / run.__name__
+        file = storage_properties(directory)
+        informed = ours("kafka-storage", "info", "--config", file)
+        assert informed == theirs("kafka-storage", "info", "--config", file)
+        assert informed[0] == 1
+        code, lines = run("kafka-storage", *FORMAT, "--config", file, *flags)
+        said = f"Formatting metadata directory {directory} with metadata.version 3.9-IV0.".split()
+        assert (code, said in lines) == (0, True)
+        informed = ours("kafka-storage", "info", "--config", file)
+        assert informed == theirs("kafka-storage", "info", "--config", file)
+        assert informed[0] == 0
+        records: list[Record] = read_snapshot(RealDisk(), str(directory / BOOTSTRAP_FILE))
+        # Kafka's tool also writes the levels that are 0.
+        found.append({repr(each) for each in records if getattr(each, "feature_level", True)})
+    assert found[0] == found[1]
+    assert len(found[0]) == 5
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--add-scram", "SCRAM-SHA-1=[name=al,password=a]"],
+        ["--add-scram", "SCRAM-SHA-256=[name=al,password=a"],
+        ["--add-scram", "SCRAM-SHA-256=[password=a]"],
+        ["--add-scram", "SCRAM-SHA-256=[name=al,saltedpassword=YCE=]"],
+        ["--add-scram", "SCRAM-SHA-256=[name=al,password=a,iterations=1]"],
+        ["--add-scram", "SCRAM-SHA-256=[name=al,password=a,color=red]"],
+        ["--add-scram", "SCRAM-SHA-256=[name=al,password=a]", "--release-version", "3.4"],
+        ["--feature", "metadata.version=20", "--release-version", "3.8"],
+        ["--standalone"],
+    ],
+    ids=lambda flags: flags[-1],
+)
+def test_kafka_storage_fails_as_kafkas_tool(tmp_path: Path, flags: list[str]) -> None:
+    words = [*FORMAT, "--config", storage_properties(tmp_path / "data"), *flags]
+    found, expected = image_tool("kafka-storage", *words), run_tool(CLASSES["kafka-storage"], *words)
+    assert found.returncode == expected.returncode == 1
+    assert found.stderr.removeprefix("kafka-storage: ").strip() in expected.stderr
+    assert not (tmp_path / "data").exists()

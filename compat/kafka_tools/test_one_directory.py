@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from compat.brokers import free_port
 from compat.clients import confluent
@@ -38,6 +38,7 @@ COMPACTED: Final = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
 }
+GROUPS: Final = ("plain", "modern", "transactional", "aborted", "pending")
 Found = dict[int, list[tuple[int, bytes | None, bytes | None]]]
 
 
@@ -104,6 +105,15 @@ class Owner:
 
         until(are_stored)
 
+    def consume(self, group: str, offsets: dict[int, int]) -> None:
+        """Join a group by its new protocol (KIP-848), and commit offsets in the topic of codecs."""
+        settings = {"bootstrap.servers": self.servers, "group.id": group, "group.protocol": "consumer"}
+        member = Consumer({**settings, "enable.auto.commit": False})
+        member.subscribe(["codecs"])
+        until(lambda: bool(member.poll(0.1) or member.assignment()), patience_s=READY_S)
+        member.commit(offsets=[TopicPartition("codecs", *each) for each in offsets.items()], asynchronous=False)
+        member.close()
+
     def offsets(self, group: str) -> dict[int, int]:
         """The committed offsets of a group in the topic of codecs, as soon as its coordinator is loaded."""
         found: dict[int, int] = {}
@@ -124,7 +134,7 @@ class Owner:
             "compacted": self.read("compacted"),
             "committed": self.read("ledger"),
             "uncommitted": self.read("ledger", committed=False),
-            "offsets": {group: self.offsets(group) for group in ("plain", "transactional", "aborted", "pending")},
+            "offsets": {group: self.offsets(group) for group in GROUPS},
         }
 
 
@@ -165,6 +175,7 @@ def fill(owner: Owner, turn: str, number: int) -> None:
             updates.produce("compacted", f"{turn} {round_number}".encode(), b"%d" % key)
         assert updates.flush(60) == 0
     owner.commit("plain", {0: number, 3: 2 * number})
+    owner.consume("modern", {1: 3 * number})
     done = Writer(owner, "done", "transactional")
     done.begin(f"{turn} committed", 10 * number)
     done.producer.commit_transaction(60)
@@ -178,12 +189,34 @@ def values(found: Found) -> list[str]:
     return [str(value, "ascii") for _, _, value in found[0] if value is not None]
 
 
+def refuse_and_lower(owner: Owner) -> None:
+    """kbroker does not start on the directory as Kafka formats it, and names what to lower. Kafka lowers it."""
+    node = owner.node
+    assert node.stop() in {0, 143}, node.log_tail()
+    node.kind = KBROKER
+    node.start()
+    assert node.process is not None
+    assert node.process.wait(READY_S) == 1
+    refused = node.log_tail().splitlines()[-1]
+    assert "the metadata log has eligible.leader.replicas.version=1 (supported: 0 to 0), which" in refused
+    assert "kafka-features.sh downgrade --feature eligible.leader.replicas.version=0`" in refused
+    owner.hand_to(KAFKA)
+    update = {"Feature": "eligible.leader.replicas.version", "MaxVersionLevel": 0, "UpgradeType": 2}
+    with connected(owner.servers) as connection:
+        answer = connection.call("UpdateFeatures", 1, {"timeoutMs": 30_000, "FeatureUpdates": [update]})
+    assert answer["ErrorCode"] == 0, answer
+
+
 def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
-    """Each finds all that the other has written, ends the transaction that the other left open, and adds its own."""
+    """Each finds all that the other has written, ends the transaction that the other left open, and adds its own.
+
+    The directory is formatted with the defaults of Apache Kafka 4.3, of which one feature is lowered.
+    """
     libraries()
-    owner = Owner(tmp_path)
+    owner = Owner(tmp_path, release=None)
     try:
         owner.hand_to(KAFKA)
+        refuse_and_lower(owner)
         owner.create("codecs", partitions=len(CODECS))
         owner.create("compacted", configs=COMPACTED)
         owner.create("ledger")
@@ -193,7 +226,9 @@ def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
         assert [len(found) for found in first["codecs"].values()] == [100] * len(CODECS)
         assert values(first["committed"]) == ["Kafka committed"]
         assert values(first["uncommitted"]) == ["Kafka committed", "Kafka aborted", "Kafka left open"]
-        assert first["offsets"] == {"plain": {0: 1, 3: 2}, "transactional": {0: 10}, "aborted": {}, "pending": {}}
+        assert first["offsets"] == {
+            "plain": {0: 1, 3: 2}, "modern": {1: 3}, "transactional": {0: 10}, "aborted": {}, "pending": {},
+        }  # fmt: skip
         owner.hand_to(KBROKER)
         assert owner.everything() == first
         Writer(owner, "open", "pending")  # aborts the transaction that Kafka has left open
@@ -201,7 +236,9 @@ def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
         second = owner.everything()
         assert [len(found) for found in second["codecs"].values()] == [200] * len(CODECS)
         assert values(second["committed"]) == ["Kafka committed", "kbroker committed"]
-        assert second["offsets"] == {"plain": {0: 2, 3: 4}, "transactional": {0: 20}, "aborted": {}, "pending": {}}
+        assert second["offsets"] == {
+            "plain": {0: 2, 3: 4}, "modern": {1: 6}, "transactional": {0: 20}, "aborted": {}, "pending": {},
+        }  # fmt: skip
         owner.hand_to(KAFKA)
         third = owner.everything()
         compacted = third.pop("compacted"), second.pop("compacted")  # Kafka's cleaner goes on
@@ -215,23 +252,3 @@ def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
     finally:
         if owner.node.is_running:
             owner.node.kill()
-
-
-def test_a_directory_with_kafkas_own_defaults_ends_the_start_by_name(tmp_path: Path) -> None:
-    """kbroker's controller leads clusters up to metadata.version 3.9-IV0."""
-    libraries()
-    owner = Owner(tmp_path, release=None)
-    node = owner.node
-    try:
-        owner.hand_to(KAFKA)
-        assert node.stop() in {0, 143}
-        node.kind = KBROKER
-        node.start()
-        assert node.process is not None
-        assert node.process.wait(READY_S) == 1
-        refused = node.log_tail().splitlines()[-1]
-        for feature in ("eligible.leader.replicas.version=1", "metadata.version=30", "share.version=1"):
-            assert feature in refused
-    finally:
-        if node.is_running:
-            node.kill()

@@ -70,11 +70,23 @@ def test_a_coordinator_is_found(pair: Pair, new_group: NewGroup, version: int) -
 
 
 @pytest.mark.parametrize(
-    ("version", "key_type"), [(0, 0), *((version, kind) for version in range(1, 7) for kind in (0, 3, 99, -1))]
+    ("version", "key_type"), [(0, 0), *((version, kind) for version in range(1, 7) for kind in (0, 2, 3, 99, -1))]
 )
 def test_invalid_coordinator_keys_fail_as_in_kafka(pair: Pair, version: int, key_type: int) -> None:
     alike(pair.call("FindCoordinator", version, {"Key": "", "KeyType": key_type, "CoordinatorKeys": ["", "a"]}))
     alike(pair.call("FindCoordinator", version, {"Key": "", "KeyType": key_type, "CoordinatorKeys": []}))
+
+
+@pytest.mark.parametrize("number", ["-1", "0", "2147483648", "x"])
+@pytest.mark.parametrize("group", ["", " ", "g", "g:h"])
+def test_the_state_of_a_share_group_is_asked_for_as_in_kafka(pair: Pair, group: str, number: str) -> None:
+    """Whether share groups are switched on or not. Kafka then creates their topic, which kbroker does not."""
+    for topic_id in ("AAAAAAAAAAAAAAAAAAAABw", "AAAAAAAAAAAAAAAAAAAABwA", "x"):
+        key = f"{group}:{topic_id}:{number}"
+        answers = pair.call("FindCoordinator", 6, {"KeyType": 2, "CoordinatorKeys": [key]})
+        codes = [answer["Coordinators"][0]["ErrorCode"] for answer in answers]
+        assert codes[1] in {codes[0], 15}, (key, codes)
+        assert (codes[0] == 42) == (codes[1] == 42), (key, codes)
 
 
 @pytest.mark.parametrize("written", COMMITS)

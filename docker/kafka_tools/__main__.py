@@ -74,7 +74,7 @@ TOOLS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "kafka-reassign-partitions": partial(_own, "reassignments", "reassign"),
     "kafka-server-start": partial(_own, "server", "start"),
     "kafka-server-stop": partial(_own, "server", "stop"),
-    "kafka-storage": partial(_own, "server", "storage"),
+    "kafka-storage": partial(_own, "storage", "storage"),
     "kafka-topics": _topics,
     "kafka-transactions": partial(_own, "transactions", "transactions"),
     "cub": partial(_own, "administration", "cub"),

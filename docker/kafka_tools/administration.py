@@ -16,6 +16,7 @@ from kbroker import __version__
 from kbroker.cli import CommandFailed, Parser
 from kbroker.cli._admin import add_connection_flags, admin_client, client_settings, connected, explain_code
 from kbroker.cli._say import say
+from kbroker.cli._table import print_rows
 from kbroker.client.cluster import Cluster
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.runtime.clocks import RealClocks
@@ -29,6 +30,7 @@ from wire.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from wire.schema import request_class, schema_of
 from wire.types import uuid_to_text
@@ -46,6 +48,7 @@ _ELECTIONS: Final = {"preferred": 0, "unclean": 1}
 _ASK_VERSIONS: Final = ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
 _FLAGS_AFTER_ACTION: Final = {"cub", "kafka-cluster"}
 _LOOK_MS: Final = 200
+_FENCED_BROKERS: Final = 2  # the first version of DescribeCluster that can list them
 _ALREADY_ELECTED: Final = {ErrorCode.ELECTION_NOT_NEEDED}
 
 
@@ -97,12 +100,49 @@ def _described(client: Cluster) -> Any:
 
 
 def cluster(words: Sequence[str]) -> int:
-    """kafka-cluster cluster-id."""
-    parser, actions = tool_parser("kafka-cluster", {"cluster-id": "print the id of the cluster"})
-    add_connection_flags(actions["cluster-id"])
-    with admin_client(parser.parse_args(list(words))) as client:
-        say(f"Cluster ID: {_described(client).cluster_id}")
+    """kafka-cluster cluster-id, unregister and list-endpoints."""
+    texts = {
+        "cluster-id": "print the id of the cluster",
+        "unregister": "remove the registration of a broker that has ended",
+        "list-endpoints": "print the addresses of the brokers",
+    }
+    parser, actions = tool_parser("kafka-cluster", texts)
+    for action in actions.values():
+        add_connection_flags(action)
+        action.add_argument("-c", "--config", type=Path, dest="command_config", metavar="FILE")
+    actions["unregister"].add_argument("-i", "--id", type=int, required=True)
+    actions["list-endpoints"].add_argument("--include-fenced-brokers", action="store_true")
+    options = parser.parse_args(list(words))
+    with admin_client(options) as client:
+        if options.action == "cluster-id":
+            say(f"Cluster ID: {_described(client).cluster_id}")
+        elif options.action == "unregister":
+            answer = client.ask_controller(UnregisterBrokerRequest(broker_id=options.id))
+            check(answer.error_code, answer.error_message)
+            say(f"Broker {options.id} is no longer registered.")
+        else:
+            _show_endpoints(client, with_fenced=options.include_fenced_brokers)
     return 0
+
+
+def _show_endpoints(client: Cluster, *, with_fenced: bool) -> None:
+    if with_fenced and not client.serves(DescribeClusterRequest, version=_FENCED_BROKERS):
+        raise CommandFailed("the broker does not support --include-fenced-brokers")
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=with_fenced)
+    answer = client.ask(request)
+    check(answer.error_code, answer.error_message)
+    rows = [
+        (
+            each.broker_id,
+            each.host,
+            each.port,
+            each.rack or "null",
+            "fenced" if each.is_fenced else "unfenced",
+            "broker",
+        )
+        for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+    ]
+    print_rows(("ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"), rows)
 
 
 def cub(words: Sequence[str]) -> int:

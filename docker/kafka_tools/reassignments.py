@@ -121,11 +121,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 # --- what there is ---
 
 
-def _replicas_of(client: Cluster, topics: Iterable[str]) -> dict[Partition, list[int]]:
+def _replicas_of(client: Cluster, topics: Iterable[str], *, skips_unknown: bool = False) -> dict[Partition, list[int]]:
     """The replicas of every partition of these topics. Raises CommandFailed for a topic that does not exist."""
     found: dict[Partition, list[int]] = {}
     for topic in client.metadata(sorted(set(topics))).topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if skips_unknown:
+                continue
             raise CommandFailed(f"Topic {topic.name} not found.")
         check(topic.error_code, f"topic {topic.name}: {explain_code(topic.error_code)}")
         found.update({(str(topic.name), each.partition_index): each.replica_nodes for each in topic.partitions})
@@ -255,13 +257,8 @@ def _throttle(client: Cluster, options: argparse.Namespace, plan: Plan, moving: 
 def _verify(client: Cluster, options: argparse.Namespace) -> None:
     plan = read_plan(options.reassignment_json_file)
     ongoing = _ongoing(client)
-    idle = {topic for (topic, index), _ in plan.partitions if (topic, index) not in ongoing}
-    current: dict[Partition, list[int]] = {}
-    for topic in idle:
-        try:
-            current.update(_replicas_of(client, [topic]))
-        except CommandFailed:  # a topic that does not exist has no replicas
-            continue
+    idle = {partition[0] for partition, _ in plan.partitions if partition not in ongoing}
+    current = _replicas_of(client, idle, skips_unknown=True)  # a topic that does not exist has no replicas
     say("Status of partition reassignment:")
     for partition, replicas in sorted(dict(plan.partitions).items()):
         name, found = named(partition), current.get(partition, [])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.coordinator.common.ports import partition_for
 from kbroker.coordinator.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from kbroker.metadata.names import GROUP_METADATA_TOPIC
+from kbroker.metadata.names import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.produce import NodeEndpoint
 
@@ -43,15 +44,21 @@ def transaction_coordinator(broker: Broker) -> TransactionCoordinator:
 
 
 async def find_coordinator(broker: Broker, topic: str, key: str, *, listener: str) -> NodeEndpoint:
-    """The broker that coordinates a group or a transactional id: the leader of the key's partition of an internal
-    topic. The first call creates the topic.
+    """The broker that coordinates a group, a transactional id or the state of a share group's partition: the leader of
+    the key's partition of an internal topic. The first call creates the topic, except for that of share groups, which
+    only brokers of Apache Kafka have.
 
     Errors  COORDINATOR_NOT_AVAILABLE
     """
-    if topic not in broker.image.topics_by_name:
-        await broker.auto_creator.create([topic])
-    runtime = broker.groups.runtime if topic == GROUP_METADATA_TOPIC else broker.transactions.runtime
-    index = runtime.partition_of(key)
+    if topic == SHARE_GROUP_STATE_TOPIC:
+        if (state := broker.image.topics_by_name.get(topic)) is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {topic}")
+        index = partition_for(key, len(state.partitions))
+    else:
+        if topic not in broker.image.topics_by_name:
+            await broker.auto_creator.create([topic])
+        runtime = broker.groups.runtime if topic == GROUP_METADATA_TOPIC else broker.transactions.runtime
+        index = runtime.partition_of(key)
     leader, _ = broker.current_leader(topic, index)
     for node in broker.nodes(listener):
         if node.node_id == leader:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.controller.features import SUPPORTED_FEATURES
+from kbroker.controller.features import HIGHEST_METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.controller.port import ControllerPort
 from kbroker.metadata.delta import Delta
 from kbroker.metadata.image import Image
@@ -42,9 +42,7 @@ FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     **SUPPORTED_FEATURES,
     "eligible.leader.replicas.version": (0, 1),
     "kraft.version": (0, 1),
-    METADATA_VERSION_FEATURE: (LOWEST_IN_A_QUORUM, 30),
-    "share.version": (0, 1),
-    "streams.version": (0, 1),
+    METADATA_VERSION_FEATURE: (LOWEST_IN_A_QUORUM, HIGHEST_METADATA_VERSION),
 }
 """The levels of a cluster's features with which a broker without a controller works: all of Apache Kafka 4.3, from
 metadata version 3.9-IV0 on. It serves no share and streams groups, and refuses each request for one."""

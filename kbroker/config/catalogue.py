@@ -54,7 +54,7 @@ LISTENER_PREFIX = "listener.name."
 PLUGIN_PREFIXES = (tier_settings.RSM_PREFIX, tier_settings.RLMM_PREFIX)
 PER_LISTENER = (
     "ssl.", "sasl.", "connections.max.reauth.", "connection.failed.authentication.",
-    "kbroker.sasl.", "kbroker.failed.authentication.",
+    "kbroker.ssl.", "kbroker.sasl.", "kbroker.failed.authentication.",
 )  # fmt: skip
 """Prefixes of the keys that may be set for one listener."""
 _NO_LISTENER_SETTINGS = "Of the settings for one listener, only those of security are implemented."

@@ -72,8 +72,8 @@ class LimitSettings:
         default=2,
         at_least=1,
         at_most=32,
-        doc="Maximum number of TLS handshakes that the broker computes at once, each in a thread. Further ones wait; a "
-        "handshake that waits for its client does not count.",
+        doc="Maximum number of TLS handshakes that the broker computes at once on all listeners together, each in a "
+        "thread. Further ones wait; a handshake that waits for its client does not count.",
     )
     kbroker_tls_reload_interval_ms: Long = setting(
         default=10 * SECOND,

@@ -18,7 +18,8 @@ _URI = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[0-9A-Za-z_.%-]*)):(?P<port>-?[0-9]+)",
     re.ASCII,
 )
-_LOCAL_NETWORKS = (IPv6Network("fe80::/10"), IPv6Network("fc00::/7"))
+_SHARED_NETWORKS = tuple(map(IPv6Network, ("fe80::/10", "fc00::/7", "64:ff9b::/32")))
+"""Networks of 64 bits in these have many machines: those of a link, of a site, and IPv4 clients behind a NAT64."""
 EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104  (compared with, not bound)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The index is the protocol's number in registrations and in Kafka's requests."""
@@ -67,13 +68,13 @@ def is_loopback(host: str) -> bool:
 def counted_address(host: str) -> str:
     """What limits for addresses count as one client: an IPv4 address, or an IPv6 network of 64 bits.
 
-    A host with one address of such a network can usually take any other one. Addresses for one link or one site are
-    counted by themselves, because many machines share their networks, and so are loopback addresses.
+    A host with one address of such a network can usually take any other one. Addresses in _SHARED_NETWORKS and loopback
+    addresses are counted by themselves.
     """
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
-    if address.is_loopback or any(address in network for network in _LOCAL_NETWORKS):
+    if address.is_loopback or any(address in network for network in _SHARED_NETWORKS):
         return host
     return str(IPv6Network((int(address) >> 64 << 64, 64)))
 

@@ -70,6 +70,10 @@ class TlsSettings:
     ssl_truststore_certificates: Secret | None = setting(
         dynamic=PER_BROKER, doc="The trusted certificates in PEM, instead of a file. Requires ssl.truststore.type=PEM."
     )
+    kbroker_ssl_crl_location: str | None = setting(
+        doc="File with certificate revocation lists in PEM, one for each authority in the chains of clients and of "
+        "other nodes. Without it revoked certificates are accepted. The broker reloads a changed file.",
+    )
     ssl_client_auth: str = setting(
         default="none",
         one_of=("required", "requested", "none"),

@@ -8,7 +8,7 @@ Source: KIP-778, KIP-900; Kafka's BootstrapDirectory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -41,8 +41,8 @@ def bootstrap_records(disk: Disk, path: str | None) -> list[Record]:
     return contents
 
 
-def _new_cluster() -> list[Record]:
-    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in NEW_CLUSTER.items()]
+def _new_cluster(levels: Mapping[str, int] = NEW_CLUSTER) -> list[Record]:
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items() if level]
 
 
 def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list[Record]:
@@ -78,14 +78,21 @@ def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list
     return [*records, secret_record(new_uuid)] if records else []
 
 
-def write_bootstrap(root: str, *, disk: Disk, timestamp_ms: int, more: Callable[[], list[Record]] = list) -> None:
+def write_bootstrap(
+    root: str,
+    *,
+    disk: Disk,
+    timestamp_ms: int,
+    more: Callable[[], list[Record]] = list,
+    levels: Mapping[str, int] = NEW_CLUSTER,
+) -> None:
     """Write ``bootstrap.checkpoint`` as the format step does, unless it exists, with more records after the levels."""
     path = f"{root}/{snapshots.BOOTSTRAP_FILE}"
     if not disk.exists(path):
         snapshots.write_snapshot(
             disk,
             path,
-            [*_new_cluster(), *more()],
+            [*_new_cluster(levels), *more()],
             metadata_version=METADATA_VERSION,
             epoch=0,
             last_contained_log_timestamp=0,

@@ -1,7 +1,10 @@
 """Feature levels that this version supports, and decisions for UpdateFeatures.
 
-A new cluster starts at metadata.version 21 (3.9-IV0), the newest level that this version implements completely, and
-with group.version 1, so that clients can use both group protocols.
+A new cluster starts at metadata.version 21 (3.9-IV0), so that it can be handed to every newer version of Apache Kafka,
+and with group.version 1, so that clients can use both group protocols. The directory of an Apache Kafka 4.3 may be at
+metadata.version 30 (4.3-IV0). Levels above 21 change the versions of records and requests; the controller does not
+keep eligible leader replicas (KIP-966), so that their feature must be at 0. A directory may also claim share and
+streams groups, which kbroker's brokers refuse by name; UpdateFeatures does not switch them on.
 kraft.version 0 means a static quorum and is not recorded. Only UpdateFeatures changes levels; a request is applied
 completely or not at all. metadata.version can be lowered only as far as no record would be lost.
 
@@ -34,11 +37,16 @@ LOWEST_METADATA_VERSION: Final = 7
 METADATA_VERSION: Final = 21
 """3.9-IV0, the level of a new cluster."""
 
+HIGHEST_METADATA_VERSION: Final = 30
+"""4.3-IV0, the level of a directory that Apache Kafka 4.3 has formatted."""
+
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
         GROUP_VERSION_FEATURE: (0, 1),
         "kraft.version": (0, 0),
-        METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, METADATA_VERSION),
+        METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, HIGHEST_METADATA_VERSION),
+        "share.version": (0, 1),
+        "streams.version": (0, 1),
         TRANSACTION_VERSION_FEATURE: (0, 2),
     }
 )
@@ -53,21 +61,39 @@ _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
-_CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23})
+_NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
+"""A directory of Apache Kafka may have these features, but they cannot be switched on."""
+
+_CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that changed the metadata records."""
+
+_FORMATTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        METADATA_VERSION_FEATURE: "format a new directory with `kafka-storage.sh format --release-version 4.3`",
+        "kraft.version": "format a new directory for a static quorum: with controller.quorum.voters, and without "
+        "--standalone and --initial-controllers",
+    }
+)
+"""What to do about features that cannot be lowered."""
 
 
 def require_supported(finalized: Mapping[str, int], where: str) -> None:
     """Raise UnusableMetadata unless this controller can lead a cluster with these levels; `where` they are stored."""
-    wrong = []
+    wrong, lowered, remedies = [], [], []
     for name, level in sorted(finalized.items()):
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, 0))
         if not lowest <= level <= highest:
             wrong.append(f"{name}={level} (supported: {lowest} to {highest})")
+            if name in _FORMATTED:
+                remedies.append(_FORMATTED[name])
+            else:
+                lowered.append(f"--feature {name}={highest}")
+    if lowered:
+        remedies.append(f"start Apache Kafka on it and run `kafka-features.sh downgrade {' '.join(lowered)}`")
     if wrong:
         raise UnusableMetadata(
-            f"{where} has {', '.join(wrong)}, which a controller of kbroker does not support: lower it with "
-            "`kafka-features.sh downgrade`, or run kbroker as a broker of Apache Kafka's controllers"
+            f"{where} has {', '.join(wrong)}, which a controller of kbroker does not support: "
+            f"{', and '.join(remedies)}; or run kbroker as a broker of Apache Kafka's controllers"
         )
 
 
@@ -111,6 +137,8 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
+    if level > current and update.feature in _NOT_SERVED:
+        raise refuse("kbroker serves no share groups and no streams groups.")
     for broker in context.image.brokers.values():
         lowest, highest = broker.features.get(update.feature, (0, 0))
         if not lowest <= level <= highest:

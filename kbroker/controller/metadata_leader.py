@@ -85,8 +85,9 @@ class MetadataLeader:
         if coming.scram_credentials and SCRAM_SECRET not in coming.broker_configs(None):
             needed.append(secret_record(new_uuid))
         if needed:
-            values = [encode_value(record, METADATA_VERSION) for record in needed]
-            self.write(self.stage(values, metadata_version=METADATA_VERSION), timestamp_ms=timestamp_ms)
+            level = coming.metadata_version or METADATA_VERSION
+            values = [encode_value(record, level) for record in needed]
+            self.write(self.stage(values, metadata_version=level), timestamp_ms=timestamp_ms)
         return image.apply(needed, offset=self._end_offset - 1, epoch=log.epoch)
 
     def fits(self, values: list[bytes], *, onto: Staged) -> bool:

@@ -18,9 +18,10 @@ from kbroker.config.values import ConfigError
 from kbroker.runtime.disk import in_memory_file
 from kbroker.runtime.ports import ReadableDisk
 from kbroker.security.certificates import alternative_names, subject
-from kbroker.security.stores import KeyStore, key_store, trusted
+from kbroker.security.stores import KeyStore, key_store, revocations, trusted
 
 _SUITES_13: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+_LEAST_BITS: Final = 128
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -49,7 +50,7 @@ class Contexts(NamedTuple):
 
 def load(tls: TlsSettings, disk: ReadableDisk) -> Contexts:
     """Read the stores and make the contexts; blocking. Errors: ConfigError, OSError."""
-    store, certificates = key_store(tls, disk), trusted(tls, disk)
+    store, certificates, lists = key_store(tls, disk), trusted(tls, disk), revocations(tls, disk)
     server = None if store is None else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = bool(tls.ssl_endpoint_identification_algorithm)
@@ -71,6 +72,8 @@ def load(tls: TlsSettings, disk: ReadableDisk) -> Contexts:
                 context.load_verify_locations(cadata=certificates)
             except ssl.SSLError as error:
                 raise ConfigError(f"ssl.truststore: the certificates cannot be read: {error.reason}") from error
+        if lists is not None:
+            _check_revocations(context, lists)
         if store is not None:
             _load_key(context, store)
     own = b"" if store is None else _first_certificate(store.pem)
@@ -79,6 +82,16 @@ def load(tls: TlsSettings, disk: ReadableDisk) -> Contexts:
     except ValueError as error:
         raise ConfigError(f"ssl.keystore: the certificate cannot be read: {error}") from error
     return Contexts(server, client, name, names, suites_13)
+
+
+def _check_revocations(context: ssl.SSLContext, lists: bytes) -> None:
+    """Refuse certificates that are revoked, or whose authority has no list in force, as Java with checkRevocation."""
+    try:
+        with in_memory_file(lists) as path:
+            context.load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"kbroker.ssl.crl.location: the lists cannot be read: {error.reason}") from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
 
 
 def _load_key(context: ssl.SSLContext, store: KeyStore) -> None:
@@ -122,6 +135,9 @@ def _limit(context: ssl.SSLContext, versions: Sequence[str], suites: Sequence[st
             except ssl.SSLError as error:
                 raise ConfigError(f"ssl.cipher.suites: OpenSSL does not support {java}") from error
         context.set_ciphers(":".join(names))
+        for cipher in context.get_ciphers():
+            if cipher["strength_bits"] < _LEAST_BITS or cipher["auth"] == "auth-null":
+                raise ConfigError(f"ssl.cipher.suites: {cipher['name']} protects nothing, or is too weak")
     return chosen_13
 
 

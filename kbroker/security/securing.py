@@ -62,6 +62,7 @@ class NodeSecurity:
         self._settings = settings
         self._wanted = trio.Event()
         self._tls: dict[str, ServerTls] = {}
+        self._handshakes = env.threads(settings.limits.kbroker_max_tls_handshakes)  # of all listeners
         listeners = settings.listeners
         own = [one.name for one in (*listeners.bound, *listeners.controllers)]
         peers = [name for name in (listeners.inter_broker_name, listeners.controller_name) if name is not None]
@@ -138,9 +139,8 @@ class NodeSecurity:
     def _server_tls(self, name: str, *, accepts: bool) -> ServerTls:
         from kbroker.security.server_tls import ServerTls  # noqa: PLC0415  (imports ssl)
 
-        threads = self._env.threads(self._settings.limits.kbroker_max_tls_handshakes)
         try:
-            return ServerTls(self._env, name, tls_of(self._settings, name), threads, accepts=accepts)
+            return ServerTls(self._env, name, tls_of(self._settings, name), self._handshakes, accepts=accepts)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 

@@ -115,7 +115,8 @@ class ServerTls:
         """Size and time of the files; changes when a file does."""
         disk = self._env.disk
         found = []
-        for path in filter(None, (settings.ssl_keystore_location, settings.ssl_truststore_location)):
+        paths = settings.ssl_keystore_location, settings.ssl_truststore_location, settings.kbroker_ssl_crl_location
+        for path in filter(None, paths):
             try:
                 found.append((disk.size(path), disk.modified_ms(path)))
             except OSError:

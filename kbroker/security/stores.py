@@ -8,6 +8,7 @@ Source  KIP-651 (PEM); DefaultSslEngineFactory of Apache Kafka 4.3.1 for the rul
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 from kbroker.config.tls import TlsSettings
@@ -17,6 +18,7 @@ from kbroker.runtime.ports import ReadableDisk
 _JKS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
 _MAX_BYTES: Final = 16 << 20
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _KEYTOOL: Final = "keytool -importkeystore -srckeystore OLD -destkeystore NEW.p12 -deststoretype PKCS12"
 
 
@@ -86,6 +88,20 @@ def trusted(tls: TlsSettings, disk: ReadableDisk) -> str | None:
     if _CERTIFICATE not in data:
         raise ConfigError(f"ssl.truststore: {location or 'ssl.truststore.certificates'} has no certificate")
     return data.decode("ascii", errors="ignore")  # only comments have other characters, and ssl refuses them
+
+
+def revocations(tls: TlsSettings, disk: ReadableDisk) -> bytes | None:
+    """The certificate revocation lists in PEM, None if no file is configured. Errors: ConfigError, OSError."""
+    if not (location := tls.kbroker_ssl_crl_location):
+        return None
+    data = _contents(disk, location)
+    found = _LIST.findall(data)  # and nothing else: a certificate in this file must not become a trusted one
+    if not found or len(found) != data.count(b"-----BEGIN X509 CRL-----"):
+        raise ConfigError(
+            f"kbroker.ssl.crl.location: {location} has no complete certificate revocation list in PEM; "
+            "`openssl crl -inform DER -in OLD -out NEW` converts one"
+        )
+    return b"\n".join(found) + b"\n"
 
 
 def _lines(secret: Secret) -> bytes:

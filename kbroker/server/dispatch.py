@@ -35,7 +35,7 @@ from kbroker.runtime.turns import Turns
 from kbroker.security.authorizing import Authorizer
 from kbroker.server.responses import finder, weigher
 from wire.codec import decode
-from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements
+from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements, code_of
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame
 from wire.schema import response_class, schema_of
 
@@ -282,7 +282,7 @@ class Dispatcher:
         if route.looks_for_errors or context.has_errors:
             context.has_errors = False
             for code in route.find_errors(response):
-                self._errors_by_code.add(route.handler.name, ErrorCode(code).name)
+                self._errors_by_code.add(route.handler.name, code_of(code).name)
         parts = _encode(header.correlation_id, response, header.api_version)
         limit = self._limits.kbroker_max_reply_bytes
         if route.looks_for_errors and (size := sum(len(part) for part in parts if isinstance(part, bytes))) > limit:

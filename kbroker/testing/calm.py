@@ -35,6 +35,7 @@ _SETTINGS: Final = {
     "replica.high.watermark.checkpoint.interval.ms": 5_000,
     "remote.log.manager.task.interval.ms": 10_000,
     "log.retention.check.interval.ms": 10_000,
+    "log.cleaner.backoff.ms": 15_000,
     "offsets.retention.check.interval.ms": 60_000,
     "unclean.leader.election.interval.ms": 10_000,
 }

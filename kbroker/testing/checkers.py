@@ -10,6 +10,9 @@ The same functions judge simulated runs, kbroker under `kill -9`, and Apache Kaf
                           no record
     K4 sent_once          each value has one offset, and the offsets of a log have no unexplained gap
 
+A compacted log may lack a record if it has a later one of its key, or if a tombstone that came after the record is
+older than delete.retention.ms. A reader may skip a record if a later one of its key had been sent.
+
 Values are unique within each partition, so the checkers recognize a record that was lost, changed, moved or repeated.
 `Allowances` names what a run was permitted to do; everything else is a finding. The checkers do not check liveness: a
 history without a single acknowledgement passes, so the harness also asserts that work was done.
@@ -63,6 +66,8 @@ class Allowances:
 
 
 NOTHING_ALLOWED = Allowances()
+CLOCK_ERROR_MS = 10_000
+"""A broker with a wrong clock may remove a tombstone this long before the end of its delete.retention.ms."""
 NO_BOUNDS = -1
 
 
@@ -77,6 +82,13 @@ class Send:
     offset: int | None = None
     acks: int = -1
     transaction: str | None = None
+    record_key: str | None = None
+    tombstone_ms: int | None = None
+    sent_ms: int = 0
+
+    def is_expired(self, at_ms: int) -> bool:
+        """Whether it is a tombstone that the cleaner may have removed."""
+        return self.tombstone_ms is not None and self.sent_ms + self.tombstone_ms <= at_ms + CLOCK_ERROR_MS
 
 
 @dataclass(slots=True)
@@ -84,11 +96,13 @@ class FinalLog:
     """One log as it was read after the faults.
 
     Shape   records in the order in which they were read; explained maps offsets without a record to the reason
+    Units   read_ms is when its end was read
     """
 
     source: str
     log_start_offset: int
     log_end_offset: int
+    read_ms: int = 0
     records: list[tuple[int, str]] = field(default_factory=list)
     explained: dict[int, str] = field(default_factory=dict)
 
@@ -99,7 +113,8 @@ class Evidence:
 
     Shape   sends maps (partition, value) -> the send; seen maps partition -> offset -> value -> the first witness;
             places maps partition -> value -> its offsets; logs maps partition -> the final logs, one for each source;
-            committed are the transactions whose commit was acknowledged
+            committed are the transactions whose commit was acknowledged; keyed maps (partition, record key) -> the
+            offsets and sends of the records of a compacted topic that were seen
     """
 
     sends: dict[tuple[str, str], Send]
@@ -108,6 +123,26 @@ class Evidence:
     places: dict[str, dict[str, set[int]]]
     logs: dict[str, list[FinalLog]]
     committed: set[str | None]
+    keyed: dict[tuple[str, str], list[tuple[int, Send]]] = field(default_factory=lambda: defaultdict(list))
+
+    def may_be_skipped(self, key: str, offset: int, at_ms: int) -> bool:
+        """Whether the cleaner may have removed what was at an offset before a reader came there."""
+        return any(
+            (at > offset and later.sent_ms <= at_ms) or (at >= offset and later.is_expired(at_ms))
+            for value in self.seen[key][offset]
+            if (send := self.sends.get((key, value))) is not None and send.record_key is not None
+            for at, later in self.keyed[key, send.record_key]
+        )
+
+    def is_cleaned(self, send: Send, log: FinalLog, by_value: dict[str, int]) -> bool:
+        """Whether the cleaner may have removed a record from a log."""
+        if send.record_key is None:
+            return False
+        offset = -1 if send.offset is None else send.offset
+        return send.is_expired(log.read_ms) or any(
+            at > offset and (later.value in by_value or later.is_expired(log.read_ms))
+            for at, later in self.keyed[send.key, send.record_key]
+        )
 
     def log_start_offset(self, key: str) -> int:
         """The lowest start among a partition's final logs, 0 without any."""
@@ -150,6 +185,9 @@ def sort_evidence(history: Iterable[Event]) -> Evidence:
             _read_final(event, logs.setdefault((event.key, event.process), FinalLog(event.process, 0, NO_BOUNDS)))
             if event.function is Function.FINAL and event.type is Type.OK:
                 _note(evidence, event, f"the final log of {event.process}")
+    for (key, value), send in evidence.sends.items():
+        if send.record_key is not None:
+            evidence.keyed[key, send.record_key] += [(at, send) for at in evidence.places[key].get(value, ())]
     for (key, source), log in logs.items():
         if log.log_end_offset == NO_BOUNDS:
             raise BadHistory(f"the final log of {key} on {source} has records but no bounds")
@@ -165,8 +203,9 @@ def _match_send(event: Event, sends: dict[tuple[str, str], Send]) -> None:
         if send is not None:
             raise BadHistory(f"{event.value!r} is sent twice to {event.key}; the checkers need unique values")
         sends[event.key, event.value] = Send(
-            event.process, event.key, event.value, acks=event.acks, transaction=event.transaction
-        )
+            event.process, event.key, event.value, acks=event.acks, transaction=event.transaction,
+            record_key=event.record_key, tombstone_ms=event.tombstone_ms, sent_ms=event.at_ms,
+        )  # fmt: skip
         return
     if send is None or send.process != event.process:
         raise BadHistory(f"{event.process} completes a send of {event.value!r} to {event.key} that it did not invoke")
@@ -180,7 +219,7 @@ def _read_final(event: Event, log: FinalLog) -> None:
     if event.offset is None:
         raise BadHistory(f"a {event.function} line of {event.key} without an offset at t={event.at_ms}")
     if event.function is Function.BOUNDS:
-        log.log_start_offset, log.log_end_offset = int(event.value or 0), event.offset
+        log.log_start_offset, log.log_end_offset, log.read_ms = int(event.value or 0), event.offset, event.at_ms
     elif event.type is Type.INFO:
         log.explained[event.offset] = event.error or "unknown"
     elif event.value is not None:
@@ -213,7 +252,8 @@ def acked_is_durable(evidence: Evidence, allowances: Allowances = NOTHING_ALLOWE
         if send.key not in logs:
             raise BadHistory(f"{send.key} was written but not read to its end, so it cannot be judged")
         for log, by_offset, by_value in logs[send.key]:
-            yield from _judge_acked(send, log, by_offset, by_value)
+            if send.value in by_value or not evidence.is_cleaned(send, log, by_value):
+                yield from _judge_acked(send, log, by_offset, by_value)
 
 
 def _judge_acked(send: Send, log: FinalLog, by_offset: dict[int, str], by_value: dict[str, int]) -> Iterator[Finding]:
@@ -302,12 +342,14 @@ def _judge_reads(evidence: Evidence, allowances: Allowances) -> Iterator[Finding
             level = event.key, event.process not in allowances.uncommitted
             if level not in known:
                 known[level] = evidence.known(event.key, only_committed=level[1])
-            yield from _judge_skip(event, known[level], expected, event.offset)
+            yield from _judge_skip(evidence, event, known[level], expected)
         next_offset[event.process, event.key] = event.offset + 1
 
 
-def _judge_skip(event: Event, known: Sequence[int], expected: int, offset: int) -> Iterator[Finding]:
+def _judge_skip(evidence: Evidence, event: Event, known: Sequence[int], expected: int) -> Iterator[Finding]:
+    offset = event.offset or 0
     skipped = known[bisect_left(known, expected) : bisect_right(known, offset - 1)]
+    skipped = [each for each in skipped if not evidence.may_be_skipped(event.key, each, event.at_ms)]
     if skipped:
         text = f"{event.process} polled {offset} instead of {expected}, and missed {len(skipped)} known records"
         yield Finding("K3", "poll-skip", event.key, skipped[0], text)

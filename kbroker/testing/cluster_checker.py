@@ -76,10 +76,24 @@ class DiskLog:
 
 @dataclass(slots=True)
 class Observed:
-    """A history, sorted for the checkers: the answers in their order, and the final logs of each partition."""
+    """A history, sorted for the checkers: the answers in their order, and the final logs of each partition.
+
+    Shape   compacted has partitions of user topics; each replica is compacted by itself, so one may lack what another
+            still has
+    """
 
     answers: dict[Function, list[Event]]
     logs: dict[str, list[DiskLog]]
+    compacted: set[str] = field(default_factory=set)
+
+    def difference(self, one: DiskLog, other: DiskLog, end: int) -> int | None:
+        """The first offset below `end` at which two logs of a partition must not differ, and do."""
+        is_compacted = self.is_compacted(one.key)
+        return one.contradicts_at(other, end) if is_compacted else one.differs_at(other, end)
+
+    def is_compacted(self, key: str) -> bool:
+        """Whether a partition is of an internal topic or a user's topic that is compacted."""
+        return key in self.compacted or key.startswith(COMPACTED)
 
     def leaders(self) -> dict[str, list[tuple[int, int, str]]]:
         """Partition -> (epoch, high watermark, broker) in the order of the answers."""
@@ -125,6 +139,8 @@ def sort_observed(history: Iterable[Event]) -> Observed:
                 log.start, log.end = int(event.value or 0), _offset(event)
         else:
             observed.answers[event.function].append(event)
+            if event.record_key is not None:
+                observed.compacted.add(event.key)
     for log in logs.values():
         if log.end < 0:
             raise BadHistory(f"the log of {log.key} on {log.process} has no end")
@@ -154,7 +170,7 @@ def high_watermarks_hold(observed: Observed) -> Iterator[Finding]:
                 text = f"clients have seen the high watermark {committed}, and the log of {log.process} ends before it"
                 yield Finding("K6", "committed-missing", key, log.end, text)
         for one, other in combinations(logs, 2):
-            if (offset := one.differs_at(other, committed)) is not None:
+            if (offset := observed.difference(one, other, committed)) is not None:
                 text = f"{one.process} and {other.process} differ below the high watermark {committed}"
                 yield Finding("K6", "committed-differs", key, offset, text)
     for event in observed.answers[Function.TRUNCATE]:
@@ -193,11 +209,9 @@ def logs_match(observed: Observed) -> Iterator[Finding]:
         if key == METADATA:
             continue
         for log in logs:
-            yield from _judge_epochs(log)
+            yield from _judge_epochs(log, is_compacted=observed.is_compacted(key))
         for one, other in combinations(logs, 2):
-            # Each replica of an internal topic is compacted by itself, so one may lack what another still has.
-            differs_at = one.contradicts_at if key.startswith(COMPACTED) else one.differs_at
-            if (offset := differs_at(other, one.matched_end(other))) is not None:
+            if (offset := observed.difference(one, other, one.matched_end(other))) is not None:
                 text = f"{one.process} and {other.process} differ, and have later batches of one epoch at one offset"
                 yield Finding("K7", "log-mismatch", key, offset, text)
     for event in observed.answers[Function.TRUNCATE]:
@@ -205,7 +219,7 @@ def logs_match(observed: Observed) -> Iterator[Finding]:
             yield Finding("K7", "truncated-otherwise", event.key, _offset(event), f"{event.process}: {event.error}")
 
 
-def _judge_epochs(log: DiskLog) -> Iterator[Finding]:
+def _judge_epochs(log: DiskLog, *, is_compacted: bool) -> Iterator[Finding]:
     first: dict[int, int] = {}
     latest = -1
     for offset, (epoch, _) in sorted(log.batches.items()):
@@ -219,7 +233,6 @@ def _judge_epochs(log: DiskLog) -> Iterator[Finding]:
 
     def may_begin_earlier(begins: int, epoch: int) -> bool:
         """Whether the log is compacted, and has no batch of an earlier epoch from `begins` on."""
-        is_compacted = log.key.startswith(COMPACTED)
         return is_compacted and all(at < begins or of >= epoch for at, (of, _) in log.batches.items())
 
     for number, (epoch, offset) in enumerate(first.items()):
@@ -265,6 +278,7 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
     starts: dict[str, int] = defaultdict(int)
     polled: dict[str, set[int | None]] = defaultdict(set)
     last_poll: dict[str, int] = {}
+    newest: dict[tuple[str, str], int] = {}
     for event in history:
         if event.function is Function.HEAL:
             heals.append(event.at_ms)
@@ -279,6 +293,9 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
             ended[event.key, event.value] = event.at_ms
         if event.function is Function.SEND and event.type is Type.OK:
             acked.append((event, begun.get((event.key, event.value), -1)))
+            if event.record_key is not None and event.offset is not None:
+                place = event.key, event.record_key
+                newest[place] = max(newest.get(place, 0), event.offset)
         elif event.function is Function.TXN and event.type is Type.OK:
             committed[event.value] = event.at_ms
         elif event.function is Function.POLL and event.type is Type.OK:
@@ -307,6 +324,9 @@ def cluster_recovers(history: Iterable[Event], *, patience_ms: int = PATIENCE_MS
             and event.offset >= starts[event.key]
             and event.offset not in polled[event.key]
             and last_poll.get(event.key, -1) > late_ms
+            # The cleaner may be faster than the readers.
+            and event.tombstone_ms is None
+            and event.offset >= newest.get((event.key, event.record_key or ""), 0)
         ):
             text = f"no reader has received {event.value!r}, which was acknowledged at t={event.at_ms}"
             yield Finding("K11", "unseen", event.key, event.offset, text)

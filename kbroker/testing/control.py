@@ -10,11 +10,11 @@ The commands are values, so that they can travel to a broker in another process:
     {"advance_ms": 3600000}                             -> {}
     {"contents": true}                                  -> {"topics": ["orders"], "groups": ["billing"]}
     {"empty": {"topics": [...], "groups": [...]}}       -> {"failed": ["topic orders: why"]}
-    {"track": true}, then {"requests": true}            -> {"requests": [["Fetch", 12, "client id"], ...]}
-    {"recent": true}                                    -> {"recent": [[1764340000123, "Fetch", 12, "app", "ok"], ...]}
+    {"track": true}, then {"requests": "tracked"}       -> {"requests": [["Fetch", 12, "app", 1764340000123, "ok"]]}
+    {"requests": "recent"}                              -> the same for the last ones
 
 `empty` names what remains, and also clears the rules. `contents` answers `failed` too if the broker cannot be asked; a
-test begins with it, so `recent` has the last requests since then, with the time of each and what became of it.
+test begins with it, so the recent requests are those since then.
 
 A command to another process has a number, and so has its answer, so that the answer to a command that was given up is
 not taken for that of a later one.
@@ -25,7 +25,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, TypedDict, Unpack
 
 from wire.codec import encode
@@ -37,7 +36,6 @@ FAIL: Final = "fail"
 DELAY: Final = "delay"
 DROP_REPLY: Final = "drop_reply"
 CLOSE_CONNECTION: Final = "close_connection"
-LET_THROUGH: Final = "let_through"
 RESPOND: Final = "respond"
 CHANGE_RESPONSE: Final = "change_response"
 OBSERVE: Final = "observe"
@@ -120,7 +118,7 @@ class Faults:
     def push_request_errors(self, api: str, *errors: str, client_id: str | None = None) -> list[AddedRule]:
         """Answer the next requests with these errors, one each; "NONE" lets a request through."""
         codes = [code_of_name(error) for error in errors]
-        return [self._add(api, FAIL if code else LET_THROUGH, {"client_id": client_id}, code=code) for code in codes]
+        return [self._add(api, FAIL if code else DELAY, {"client_id": client_id}, code=code) for code in codes]
 
     def respond(self, response: object, **which: Unpack[Which]) -> AddedRule:
         """Answer the next requests of its API with this message of `wire.messages`, without doing what they ask.
@@ -183,11 +181,18 @@ class Faults:
 
 
 class Request(NamedTuple):
-    """A request that a broker has received. Shape: api is Kafka's name, such as Fetch; client_id may be empty."""
+    """A request that a broker has received.
+
+    Shape  api is Kafka's name, such as Fetch; client_id may be empty; outcome is "ok", names of error codes, "not
+           answered" so far, or why it has no reply
+    Units  timestamp_ms is the time of the broker's clock
+    """
 
     api: str
     version: int
     client_id: str
+    timestamp_ms: int
+    outcome: str
 
 
 class Requests:
@@ -203,15 +208,25 @@ class Requests:
 
     def received(self) -> list[Request]:
         """The requests since `start_request_tracking`, in their order at each broker."""
-        return [Request(*each) for node in self._nodes for each in node.control({"requests": True})["requests"]]
+        return [each for node in self._nodes for each in _requests(node, "tracked")]
 
 
 def last_requests(node: Controlled) -> str:
     """The last requests that a broker has received during this test, at most 100, one on each line, in local time."""
+    from datetime import UTC, datetime  # noqa: PLC0415  (only after a failure)
+
+    def time(each: Request) -> str:
+        at = datetime.fromtimestamp(each.timestamp_ms / 1000, UTC).astimezone()
+        return at.time().isoformat("milliseconds")
+
     return "\n".join(
-        f"{datetime.fromtimestamp(at // 1000, UTC).astimezone():%X}.{at % 1000:03} {api} {version} {client!r}: {end}"
-        for at, api, version, client, end in node.control({"recent": True})["recent"]
+        f"{time(each)} {each.api} {each.version} {each.client_id!r}: {each.outcome}"
+        for each in _requests(node, "recent")
     )
+
+
+def _requests(node: Controlled, which: str) -> list[Request]:
+    return [Request(*each) for each in node.control({"requests": which})["requests"]]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

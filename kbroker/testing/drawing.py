@@ -16,6 +16,8 @@ from typing import Any, Final
 from kbroker.testing.cluster import CONTROLLER
 from kbroker.testing.composed_acts import FAR_AHEAD_MS
 from kbroker.testing.disk_nodes import POWER_LOSSES
+from kbroker.testing.drawing_compaction import TOPIC as COMPACTED
+from kbroker.testing.drawing_compaction import has_compaction, with_compaction
 from kbroker.testing.drawing_transactions import TOPIC, has_transactions, with_transactions
 from kbroker.testing.draws import Draws
 from kbroker.testing.model_clients import DeleterPlan, GroupPlan, ProducerPlan, ReaderPlan, Workload
@@ -46,9 +48,11 @@ def drawn_plan(seed: int) -> Plan:
         acts=drawn_acts(seed, brokers=brokers, duration_ms=duration_ms, able=abilities(topics, settings)),
         drift=_drift(seed, brokers),
     )
-    if not has_transactions(seed):
-        return plan
-    return with_transactions(plan, _topic(Draws("topic", seed, TOPIC), TOPIC, brokers))
+    if has_transactions(seed):
+        plan = with_transactions(plan, _topic(Draws("topic", seed, TOPIC), TOPIC, brokers))
+    if has_compaction(seed):
+        plan = with_compaction(plan, _topic(Draws("topic", seed, COMPACTED), COMPACTED, brokers))
+    return plan
 
 
 def _drift(seed: int, brokers: int) -> tuple[float, ...]:

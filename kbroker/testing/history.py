@@ -11,6 +11,9 @@ partition (the checkers find a record by it; for big payloads it is a digest). T
 known: `ok` happened, `fail` did not happen and readers must never see it, `info` (a time-out, a lost connection) may
 have happened or may still happen. An invocation without a completion counts as `info`.
 
+The sends to a compacted topic have the key of their record as `rkey`, and those of tombstones have the topic's
+delete.retention.ms as `tombstone`.
+
 The line with the same proc, key and value completes a send, so a producer may have many in flight. A poll has one `ok`
 line for each record that it returned. `assign` (with the offset from which the process is going to read) and
 `subscribe` (a rebalance) set a reader's position. After the faults the recorder reads every partition to its end and
@@ -97,7 +100,7 @@ class Event:
     """One line.
 
     Units   at_ms milliseconds of the recorder's monotonic clock; offset counts records, -1 for an acknowledgement
-            without an offset; acks as in Produce (-1 all, 1 the leader)
+            without an offset; acks as in Produce (-1 all, 1 the leader); tombstone_ms is how long a tombstone stays
     """
 
     at_ms: int
@@ -111,6 +114,8 @@ class Event:
     acks: int = -1
     transaction: str | None = None
     error: str | None = None
+    record_key: str | None = None
+    tombstone_ms: int | None = None
 
 
 _FIELDS: Final = {
@@ -124,6 +129,8 @@ _FIELDS: Final = {
     "err": "error",
     "acks": "acks",
     "txn": "transaction",
+    "rkey": "record_key",
+    "tombstone": "tombstone_ms",
     "type": "type",
 }
 """A field's name in the line, and its attribute. Fields at their defaults are left out."""

@@ -16,7 +16,7 @@ Source  Sender and TransactionManager of Apache Kafka 4.3.1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -48,8 +48,10 @@ _FORGOTTEN: Final = (
 class ProducerPlan:
     """What a producer does.
 
-    Shape  acks is -1 or 1, and -1 for an idempotent producer; in_flight is 1 to 5
-    Units  pause_ms between two rounds; max_records in a batch; value_bytes the largest value
+    Shape  acks is -1 or 1, and -1 for an idempotent producer; in_flight is 1 to 5; keys is the number of keys of each
+           partition, 0 if records have none; tombstones is the probability of a record without a value
+    Units  pause_ms between two rounds; max_records in a batch; value_bytes the largest value; tombstone_ms is the
+           topic's delete.retention.ms
     """
 
     name: str
@@ -62,6 +64,9 @@ class ProducerPlan:
     max_records: int = 5
     value_bytes: int = 100
     compression: str = "none"
+    keys: int = 0
+    tombstones: float = 0
+    tombstone_ms: int = 0
 
     def __post_init__(self) -> None:
         assert self.acks == -1 or not self.is_idempotent, "an idempotent producer waits for all replicas"
@@ -69,8 +74,11 @@ class ProducerPlan:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
+    """Shape: lines are the fields of each record's lines in the history."""
+
     records: list[Record]
     values: list[str]
+    lines: list[dict[str, Any]]
     sequence: int = NO_SEQUENCE
     times_sent: int = 0
     is_acknowledged: bool = False
@@ -145,19 +153,33 @@ class _Lane:
 
     def _batch(self, draws: Draws) -> _Batch:
         """A new batch, whose records are invoked now."""
-        batch = _Batch([], [])
+        batch = _Batch([], [], [])
         for _ in range(draws.between(1, self._plan.max_records)):
             self._sent += 1
             name = f"{self._plan.name}-{self._partition[1]}-{self._sent}|".encode()
             payload = name + draws.bytes(draws.below(self._plan.value_bytes + 1))
-            batch.records.append(Record(timestamp=self._timestamp_ms(), value=payload))
+            batch.records.append(self._record(payload, draws))
             batch.values.append(value_of(payload))
-        self._number(batch)
-        for value in batch.values:
-            self._history.note(
-                self._plan.name, Function.SEND, Type.INVOKE, self._key, value=value, acks=self._plan.acks
+            key, is_tombstone = batch.records[-1].key, batch.records[-1].value is None
+            batch.lines.append(
+                {
+                    "acks": self._plan.acks,
+                    "record_key": None if key is None else key.decode(),
+                    "tombstone_ms": self._plan.tombstone_ms if is_tombstone else None,
+                }
             )
+        self._number(batch)
+        for value, line in zip(batch.values, batch.lines, strict=True):
+            self._history.note(self._plan.name, Function.SEND, Type.INVOKE, self._key, value=value, **line)
         return batch
+
+    def _record(self, payload: bytes, draws: Draws) -> Record:
+        if not self._plan.keys:
+            return Record(timestamp=self._timestamp_ms(), value=payload)
+        key = b"key-%d" % draws.below(self._plan.keys)
+        if draws.chance(self._plan.tombstones):
+            return Record(timestamp=self._timestamp_ms(), key=key, value=None, headers=(("name", payload),))
+        return Record(timestamp=self._timestamp_ms(), key=key, value=payload)
 
     def _timestamp_ms(self) -> int:
         """The clients have a clock that never jumps."""
@@ -211,12 +233,11 @@ class _Lane:
     def _complete(self, batch: _Batch, kind: Type, *, base_offset: int = -1, error: str | None = None) -> None:
         if self._plan.is_idempotent:
             self._last = sorted((*self._last, batch), key=lambda one: one.sequence)[-REMEMBERED_BATCHES:]
-        for number, value in enumerate(batch.values):
+        for number, (value, line) in enumerate(zip(batch.values, batch.lines, strict=True)):
             offset = None if kind is not Type.OK else base_offset + number if base_offset >= 0 else -1
             self._history.note(
-                self._plan.name, Function.SEND, kind, self._key, value=value, offset=offset, acks=self._plan.acks,
-                error=error,
-            )  # fmt: skip
+                self._plan.name, Function.SEND, kind, self._key, value=value, offset=offset, error=error, **line
+            )
 
     async def _repeat(self, waiting: list[_Batch]) -> None:
         """Send the batches that are left, in order, until they are acknowledged or the time is up."""

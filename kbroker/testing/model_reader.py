@@ -77,9 +77,10 @@ def fetch_request(
 def records_of(batch: RecordBatch, position: int) -> Iterator[tuple[int, str]]:
     """Offset and name of each record from a position on; none of a control batch."""
     if not batch.is_control:
-        for offset, _, _, value, _ in batch.records():
+        for offset, _, _, value, headers in batch.records():
             if offset >= position:
-                yield offset, value_of(value or b"")
+                # The name of a tombstone is in its header.
+                yield offset, value_of(value or (headers[0][1] if headers else None) or b"")
 
 
 def visible(found: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction] | None) -> Iterator[RecordBatch]:
@@ -240,10 +241,14 @@ async def read_replica(router: Router, partition: Partition, node: int, end: int
             break
         for batch in batches(records):
             is_readable = history.received(process, key, batch)
-            for offset, value in records_of(batch, position) if is_readable else ():
+            found = dict(records_of(batch, position) if is_readable else ())
+            for offset, value in found.items():
                 history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
             if batch.is_control:
                 history.note(process, Function.FINAL, Type.INFO, key, offset=batch.base_offset, error="control")
+            for offset in range(position, batch.next_offset) if history.is_compacted(key) else ():
+                if offset not in found:
+                    history.note(process, Function.FINAL, Type.INFO, key, offset=offset, error="compacted")
             position = max(position, batch.next_offset)
     history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value=str(start))
 
@@ -278,7 +283,8 @@ async def read_committed(router: Router, partition: Partition, node: int, end: i
 async def read_at_random(
     router: Router, partition: Partition, node: int, end: int, *, draws: Draws, history: History
 ) -> None:
-    """Read one replica at some offsets: each answer begins with the batch that has the offset.
+    """Read one replica at some offsets: each answer begins with the batch that has the offset, or with the next one if
+    the cleaner has removed it.
 
     Errors  Unreachable
     """
@@ -288,7 +294,7 @@ async def read_at_random(
         if records := await _read_at(router, partition, node, offset):
             batch = next(batches(records))
             history.received(process, key, batch)
-            if not batch.base_offset <= offset <= batch.last_offset:
+            if offset > batch.last_offset or (offset < batch.base_offset and not history.is_compacted(key)):
                 text = f"{process} gives the batch {batch.base_offset}..{batch.last_offset} for it"
                 history.complain("K2", "other-batch", key, offset, text)
 

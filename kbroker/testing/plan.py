@@ -54,6 +54,11 @@ class TopicPlan:
         return self.configs.get("unclean_leader_election_enable") == "true"
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether the cleaner removes older records of a key."""
+        return "compact" in self.configs.get("cleanup_policy", "")
+
+    @property
     def is_limited(self) -> bool:
         """Whether retention deletes its oldest records."""
         return "retention_bytes" in self.configs

@@ -186,8 +186,7 @@ def kbroker(kbroker_server: Server) -> Iterator[Kbroker]:
         return
     before = kbroker_server.contents()
     yield view
-    kbroker_server.close_clients(keep=clients)
-    kbroker_server.empty(keep=before)
+    kbroker_server.empty(keep=before, keep_clients=clients)
 
 
 @pytest.fixture(scope="session")

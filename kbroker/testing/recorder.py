@@ -21,11 +21,12 @@ class History:
            maps partition -> base offset -> the bytes of the batch that a reader received first; deleted maps partition
            -> the highest offset below which a client has asked to delete, and confirmed what a leader has answered;
            lossy: topics with unclean elections, which may lose and replace records; excused: partitions that faults
-           have entitled to do so; has_healed: whether all faults have ended
+           have entitled to do so; compacted: topics; has_healed: whether all faults have ended
     """
 
-    def __init__(self, *, lossy: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, lossy: frozenset[str] = frozenset(), compacted: frozenset[str] = frozenset()) -> None:
         self.lossy = lossy
+        self.compacted = compacted
         self.excused: set[str] = set()
         self.has_healed = False
         self.events: list[Event] = []
@@ -72,6 +73,10 @@ class History:
         """Whether a partition may lose records."""
         return key in self.excused or key.rpartition("-")[0] in self.lossy
 
+    def is_compacted(self, key: str) -> bool:
+        """Whether records of a partition may be removed, and their batches written again."""
+        return key.rpartition("-")[0] in self.compacted
+
     def may_hang(self, key: str) -> bool:
         """Whether a transaction may stay open in a partition: its marker, or the coordinator's record of it, is lost.
 
@@ -80,8 +85,8 @@ class History:
         return self.is_lossy(key) or any(one.startswith(f"{TRANSACTION_STATE_TOPIC}-") for one in self.excused)
 
     def received(self, process: str, key: str, batch: RecordBatch) -> bool:
-        """A client has received a batch: its CRC must be valid, and its bytes the same for all readers. Returns whether
-        its records can be read.
+        """A client has received a batch: its CRC must be valid, and its bytes the same for all readers, unless it may
+        have been cleaned. Returns whether its records can be read.
         """
         data = bytes(batch.data)
         known = self.batches[key].get(batch.base_offset)
@@ -92,6 +97,6 @@ class History:
             return False
         if known is None or self.is_lossy(key):
             self.batches[key][batch.base_offset] = data
-        else:
+        elif not self.is_compacted(key):
             self.complain("K2", "batch-differs", key, batch.base_offset, f"{process} receives other bytes than before")
         return True

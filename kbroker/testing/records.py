@@ -109,9 +109,11 @@ async def records(cluster: MemoryCluster, topic: str, *, index: int = 0, start: 
     position = await _retried(lambda: _log_start(cluster, topic, index)) if start is None else start
     while True:
         answer = await _retried(lambda at=position: _fetch(cluster, topic, index, at))  # type: ignore[misc]
-        read = (record for batch in batches(answer.records or b"") for record in batch.records())
-        found += (record for record in read if record.offset >= position)
-        position = found[-1].offset + 1 if found else position
+        read = list(batches(answer.records or b""))
+        found += [
+            record for batch in read if not batch.is_control for record in batch.records() if record.offset >= position
+        ]
+        position = max([position, *(batch.next_offset for batch in read)])  # the cleaner may have left empty batches
         if position >= answer.high_watermark:
             return found
 

@@ -12,14 +12,13 @@ import struct
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from kbroker.handlers import CloseConnection, Context
 from kbroker.metadata.image import Image
 from kbroker.testing.control import code_of_name, nearest
-from wire.codec import decode, encode, encode_parts
+from wire.codec import decode, encode_parts
 from wire.codegen import NotInVersion
-from wire.messages.fetch import FetchResponse
 from wire.schema import Field, is_struct, response_class, schema_of
 from wire.types import Primitive, uuid_from_text
 
@@ -66,9 +65,9 @@ def expressible(response: Any, context: Context) -> Any:
 
 def changed(response: Any, changes: Sequence[Change], context: Context, image: Image) -> Any | None:
     """A copy of the response with the changes; None if it has none of their fields. Errors: as `expressible`."""
-    kind, version = type(response), context.api_version
-    if kind is not FetchResponse:  # its records may be in a file; it is made for each request
-        response = decode(kind, version, encode(response, version))
+    parts = encode_parts(response, context.api_version)
+    if len(parts) == 1:  # else it is one with records, which is made for each request
+        response = decode(type(response), context.api_version, cast("bytes", parts[0]))
     is_found = [_set(response, each.steps, each.value, image) for each in changes]
     return expressible(response, context) if any(is_found) else None
 

@@ -23,7 +23,6 @@ from kbroker.testing.control import (
     DELAY,
     DROP_REPLY,
     FAIL,
-    LET_THROUGH,
     OBSERVE,
     RESPOND,
     Command,
@@ -31,14 +30,14 @@ from kbroker.testing.control import (
 )
 from kbroker.testing.emptying import contents, empty
 from kbroker.testing.node_clock import NodeClock
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import ErrorCode, KafkaError, code_of
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from wire.refusals import refused
 
 _CODE: Final = "error_code"
 _MOST_TRACKED: Final = 10_000
 _MOST_RECENT: Final = 100
-_SHOWN_CLIENT_ID: Final = 100
+_SHOWN_CLIENT_ID: Final = 1_000
 _DATA_APIS: Final = ("Produce", "Fetch")  # their handlers say whether a response has errors
 _SETTLING_ROUNDS: Final = 3
 """Rounds of the event loop after the clock was set: due timers run, and idle connections are closed."""
@@ -81,8 +80,8 @@ class RuleBook:
     """The rules of one broker, oldest first; the first one that matches applies.
 
     Shape  rules maps a number, by which the test knows the rule, to the rule; apis are the names of what the broker
-           serves, with its key; requests are None unless they are tracked; recent has what `_Recent` describes; while
-           is_down, requests close their connection
+           serves, with its key; requests are None unless they are tracked; while is_down, requests close their
+           connection
     Units  rtt_ms is how much later every request is handled
     """
 
@@ -91,8 +90,8 @@ class RuleBook:
         self.apis: dict[str, int] = {}
         self.rtt_ms = 0
         self.is_down = False
-        self.requests: deque[tuple[str, int, str]] | None = None
-        self.recent: deque[_Recent] = deque(maxlen=_MOST_RECENT)
+        self.requests: deque[_Received] | None = None
+        self.recent: deque[_Received] = deque(maxlen=_MOST_RECENT)
         self._next = 1
 
     def add(self, rule: Rule) -> int:
@@ -136,13 +135,13 @@ class RuleBook:
 
 
 @dataclass(slots=True, eq=False)
-class _Recent:
-    """A request for the report of a failed test. Shape: outcome is ok, names of error codes, or another end."""
+class _Received:
+    """See `kbroker.testing.control.Request`."""
 
-    timestamp_ms: int
     api: str
     version: int
     client_id: str
+    timestamp_ms: int
     outcome: str = "not answered"
 
 
@@ -162,9 +161,8 @@ async def perform(command: Command, book: RuleBook, clock: NodeClock, node: Node
     elif "track" in command:
         book.requests = deque(maxlen=_MOST_TRACKED)
     elif "requests" in command:
-        return {"requests": list(book.requests or ())}
-    elif "recent" in command:
-        return {"recent": [astuple(each) for each in book.recent]}
+        wanted = book.recent if command["requests"] == "recent" else book.requests or ()
+        return {"requests": [astuple(each) for each in wanted]}
     elif "is_down" in command:
         book.is_down = command["is_down"]
         if book.is_down and node.server is not None:
@@ -212,29 +210,30 @@ def applied(book: RuleBook, handlers: Mapping[int, Handler[Any]]) -> dict[int, H
 
 async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: Broker, context: Context) -> Any:
     """Handle a request under the rules, and note what becomes of it."""
-    recent = _Recent(broker.env.timestamp_ms(), handler.name, context.api_version, context.client_id[:_SHOWN_CLIENT_ID])
-    book.recent.append(recent)
+    client_id = context.client_id[:_SHOWN_CLIENT_ID]
+    received = _Received(handler.name, context.api_version, client_id, broker.env.timestamp_ms())
+    book.recent.append(received)
     if book.requests is not None:
-        book.requests.append((handler.name, context.api_version, context.client_id))
+        book.requests.append(received)
     try:
         answer = await _ruled(book, handler, request, broker, context)
     except KafkaError as error:
-        recent.outcome = error.code.name
+        received.outcome = error.code.name
         raise
     except CloseConnection as reason:
-        recent.outcome = str(reason)
+        received.outcome = str(reason)
         raise
 
     def noted(answer: Any) -> Any:
         """The answer as rules change it."""
         if answer is None:
-            recent.outcome = "no reply is wanted"
+            received.outcome = "no reply is wanted"
             return None
         if book.rules:
             answer = book.change(answer, handler.name, context, broker.image)
         has_codes = context.has_errors or handler.name not in _DATA_APIS
         codes = finder(handler.api_key)(answer) if has_codes else ()
-        recent.outcome = ", ".join(dict.fromkeys(ErrorCode(code).name for code in codes)) or "ok"
+        received.outcome = ", ".join(dict.fromkeys(code_of(code).name for code in codes)) or "ok"
         return answer
 
     async def complete() -> Any:
@@ -255,7 +254,7 @@ async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Br
         # The request of a session does not name its partitions. After this error the client's next Fetch names them.
         rule.hits -= 1
         return refused(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    if rule.action in (DELAY, LET_THROUGH):
+    if rule.action == DELAY:
         await trio.sleep(rule.delay_ms / 1000)
         return await handler.function(request, broker, context)
     if rule.action == DROP_REPLY:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, get_ident
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.cli._groups import GroupState, delete, describe, list_groups
 from kbroker.cli._topics import create_topic, delete_topics
@@ -26,6 +26,9 @@ from wire.errors import ErrorCode, KafkaError, Malformed, check
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.metadata import MetadataRequest, MetadataResponse
 from wire.schema import schema_of
+
+if TYPE_CHECKING:
+    from kbroker.testing.clients import OwnClient
 
 TAIL_LINES: Final = 100
 WAIT_S: Final = 30.0
@@ -47,7 +50,7 @@ class Server:
         self.data_dir = data_dir
         self.nodes = nodes
         self._clients: dict[int, Cluster] = {}  # by thread
-        self._closers: list[Callable[[], object]] = []  # of the clients that tests have asked for
+        self._own_clients: list[OwnClient] = []
 
     def __repr__(self) -> str:
         return f"<kbroker at {self.bootstrap_servers}>"
@@ -111,34 +114,36 @@ class Server:
         Shape   library is needed if several are installed; settings are spelled as the library spells them
         Errors  ModuleNotFoundError if none is installed, ValueError if the library has to be named
         """
-        return self._new_client("producer", settings, library=library)
+        return self._new_client("Producer", {}, settings, library=library)
 
     def consumer(self, *topics: str, group: str | None = None, library: str | None = None, **settings: Any) -> Any:
         """A consumer that begins at the first record. Shape, Errors: as `producer`."""
-        return self._new_client("consumer", settings, library=library, topics=topics, group=group)
+        chosen = {"auto_offset_reset": "earliest", "group_id": group}
+        return self._new_client("Consumer", chosen, settings, library=library, topics=topics)
 
     def admin(self, *, library: str | None = None, **settings: Any) -> Any:
         """An admin client. Shape, Errors: as `producer`."""
-        return self._new_client("admin", settings, library=library)
+        return self._new_client("AdminClient", {}, settings, library=library)
 
-    def _new_client(self, kind: str, settings: Mapping[str, Any], **named: Any) -> Any:
-        from kbroker.testing.clients import new_client  # noqa: PLC0415  (only if a test needs it)
+    def _new_client(self, kind: str, chosen: Mapping[str, Any], settings: Mapping[str, Any], **named: Any) -> Any:
+        from kbroker.testing.clients import OwnClient  # noqa: PLC0415  (only if a test needs it)
 
-        client, close = new_client(kind, self.bootstrap_servers, settings, **named)
-        self._closers.append(close)
-        return client
+        chosen = {"bootstrap_servers": self.bootstrap_servers, **chosen}
+        self._own_clients.append(OwnClient(kind, chosen, settings, **named))
+        return self._own_clients[-1].client
 
     def opened_clients(self) -> int:
         """How many clients tests have asked for and `close_clients` has not closed."""
-        return len(self._closers)
+        return len(self._own_clients)
 
     def close_clients(self, *, keep: int = 0) -> None:
         """Close the clients that tests have asked for, except the first ones. Rules end before, so that it succeeds."""
-        closers, self._closers = self._closers[keep:], self._closers[:keep]
-        if closers and any(node.is_running for node in self.nodes):
+        clients, self._own_clients = self._own_clients[keep:], self._own_clients[:keep]
+        is_running = any(node.is_running for node in self.nodes)
+        if clients and is_running:
             self.faults.clear()
-        for close in reversed(closers):
-            close()
+        for client in reversed(clients):
+            client.close(has_broker=is_running or not self.nodes)
 
     # --- topics and records -------------------------------------------------------------------------------------------
 
@@ -289,11 +294,21 @@ class Server:
                 found[kind] += answer[kind]
         return found
 
-    def empty(self, *, keep: Mapping[str, list[str]]) -> None:
+    def empty(self, *, keep: Mapping[str, list[str]], keep_clients: int = 0) -> None:
         """Remove all rules, and delete the topics and groups that are not in `keep`; groups with members remain.
+
+        Before that, paused brokers go on, and the clients that tests have asked for are closed, except the first ones.
 
         Errors: RuntimeError if something cannot be deleted
         """
+        for node in self._brokers():
+            node.resume()
+        try:
+            self.close_clients(keep=keep_clients)
+        finally:
+            self._delete_all(keep)
+
+    def _delete_all(self, keep: Mapping[str, list[str]]) -> None:
         if failed := [each for node in self._brokers() for each in node.control({"empty": keep})["failed"]]:
             raise RuntimeError(f"not deleted after the test: {'; '.join(failed)}")
 

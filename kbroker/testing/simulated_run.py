@@ -121,7 +121,10 @@ async def _run(plan: Plan, outcome: Outcome, record: Callable[..., object]) -> N
         raised = [FeatureUpdateKey(feature=name, max_version_level=level) for name, level in levels.items() if level]
         if raised:
             await cluster.ask(cluster.brokers[0], UpdateFeaturesRequest(feature_updates=raised))
-        history = History(lossy=frozenset(topic.name for topic in plan.topics if topic.is_lossy))
+        history = History(
+            lossy=frozenset(topic.name for topic in plan.topics if topic.is_lossy),
+            compacted=frozenset(topic.name for topic in plan.topics if topic.is_compacted),
+        )
         try:
             await _judged(plan, cluster, history, outcome)
         finally:
@@ -182,6 +185,8 @@ def unexpected(plan: Plan, cluster: MemoryCluster) -> list[Finding]:
     """
     found = [Finding("run", "fault", "", -1, fault) for fault in cluster.faults]
     found += [Finding("run", "traceback", "", -1, str(line)) for line in cluster.events.lines if _is_bug(line)]
+    uncleanable = (line for line in cluster.events.lines if line.event.startswith("cannot clean a log"))
+    found += [Finding("run", "uncleanable", "", -1, str(line)) for line in uncleanable]
     # A snapshot has its name only when it is durable.
     damaged = (line for line in cluster.events.lines if line.event.endswith("using the previous snapshot"))
     found += [Finding("K8", "damaged-snapshot", "", -1, str(line)) for line in damaged]

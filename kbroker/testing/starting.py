@@ -50,6 +50,10 @@ class Running(Protocol):
 
     def stop(self) -> None: ...
 
+    def resume(self) -> None:
+        """Go on, if the node was paused."""
+        return
+
     def set_down(self) -> None:
         """Close the connections of this broker, and the new ones at their first request, until `set_up` or a clean-up.
 

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import h11
 import trio
 
+from kbroker.config.listeners import counted_address
 from kbroker.config.server import is_ip
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
@@ -190,13 +191,15 @@ class HttpServer:
 
     async def _secure(self, connection: _Connection, tls: Acceptor) -> bool:
         """Do the TLS handshake; False if it fails or takes too long."""
+        why: object = f"it takes longer than {self._limits.request_ms} ms"
         with trio.move_on_after(self._limits.request_ms / 1000):
             try:
                 connection.stream, _ = await tls.accept(connection.stream)
             except HandshakeFailed as error:
-                logger.debug("TLS handshake failed", peer=connection.stream.peer_host, error=error)
+                why = error
             else:
                 return True
+        self._warn("a TLS handshake for the pages failed", connection, why=why)
         return False
 
     async def _serve_one(self, connection: _Connection) -> bool:
@@ -218,7 +221,7 @@ class HttpServer:
         connection.is_waiting = False
         self._requests.add(path, str(reply.status))
         if reply.status == HTTPStatus.UNAUTHORIZED:
-            self._note_unauthorized(connection.stream.peer_host)
+            self._warn("a request for the pages without a valid token", connection)
         if connection.machine.our_state not in _UNSENT:
             return False
         with_body = request is None or request.method != b"HEAD"
@@ -272,10 +275,12 @@ class HttpServer:
             return path, _plain(405, "only GET and HEAD are allowed", ("Allow", "GET, HEAD"))
         return path, page(query)
 
-    def _note_unauthorized(self, peer: str) -> None:
-        left_out = self._log_limit.admit(peer, now_ms=self._env.now_ms())
+    def _warn(self, event: str, connection: _Connection, **fields: object) -> None:
+        """Log at most one line of a kind for each address in _LOG_INTERVAL_MS."""
+        peer = connection.stream.peer_host
+        left_out = self._log_limit.admit((event, counted_address(peer)), now_ms=self._env.now_ms())
         if left_out is not None:
-            logger.warning("a request for the pages without a valid token", peer=peer, left_out=left_out)
+            logger.warning(event, peer=peer, **fields, left_out=left_out)
 
     def _is_own_name(self, request: h11.Request) -> bool:
         """Whether the Host header names this server. A missing one is accepted: every browser sends it."""

@@ -99,6 +99,7 @@ def test_invalid_listeners_are_refused(lines: list[str], message: str) -> None:
         ("::1", "::1"),
         ("fe80::1%eth0", "fe80::1%eth0"),
         ("fd00:10:244::7", "fd00:10:244::7"),
+        ("64:ff9b::c000:201", "64:ff9b::c000:201"),
     ],
 )
 def test_limits_count_a_network_of_ipv6_as_one_client(host: str, counted: str) -> None:

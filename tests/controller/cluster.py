@@ -95,7 +95,7 @@ class Cluster:
             incarnation_id=UUID(int=1_000_000 * broker_id + incarnation),
             listeners=[Endpoint(name="PLAINTEXT", host=f"host{broker_id}", port=9000 + broker_id, security_protocol=0)],
             features=[
-                FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=21),
+                FeatureRange(name="metadata.version", min_supported_version=7, max_supported_version=30),
                 FeatureRange(name="group.version", min_supported_version=0, max_supported_version=1),
             ],
             rack=None,

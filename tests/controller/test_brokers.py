@@ -321,4 +321,4 @@ def test_the_controller_registers_together_with_its_own_broker() -> None:
     cluster = Cluster()
     cluster.start(1, incarnation=2)
     assert cluster.image.controllers[1].incarnation_id == cluster.image.brokers[1].incarnation_id
-    assert cluster.image.controllers[1].features["metadata.version"] == (7, 21)
+    assert cluster.image.controllers[1].features["metadata.version"] == (7, 30)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.controller.features import require_supported
 from kbroker.controller.records import decode_value, encode_value, record_version
 from kbroker.metadata.errors import UnusableMetadata
 from tests.controller.cluster import Cluster
@@ -41,7 +42,7 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
     ("level", "upgrade_type", "feature", "code"),
     [
         (21, 1, "metadata.version", 0),
-        (22, 1, "metadata.version", 95),
+        (31, 1, "metadata.version", 95),
         (20, 1, "metadata.version", 95),
         (16, 2, "metadata.version", 95),
         (17, 1, "metadata.version", 95),
@@ -51,6 +52,8 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (21, 9, "metadata.version", 95),
         (2, 1, "group.version", 95),
         (1, 1, "share.version", 95),
+        (1, 1, "streams.version", 95),
+        (1, 1, "eligible.leader.replicas.version", 95),
         (0, 1, "kraft.version", 0),
         (1, 1, "kraft.version", 95),
     ],
@@ -100,6 +103,28 @@ def test_an_older_metadata_version_can_be_raised() -> None:
     cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
     assert update(cluster, 21) == 0
     assert cluster.image.metadata_version == 21
+
+
+@pytest.mark.parametrize(("level", "falls_to"), [(22, 21), (29, 23)])
+def test_levels_above_3_9_rise_and_fall_if_no_record_is_lost(level: int, falls_to: int) -> None:
+    cluster = Cluster()
+    assert update(cluster, level) == 0
+    assert update(cluster, falls_to, 2) == 0
+    assert update(cluster, 30) == 0
+    for lower in (29, 22):
+        assert update(cluster, lower, 2) == 95, "records of a changed version may exist"
+    assert cluster.image.metadata_version == 30
+
+
+@pytest.mark.parametrize("feature", ["share.version", "streams.version"])
+def test_a_feature_of_a_directory_that_is_not_served_only_falls(feature: str) -> None:
+    cluster = Cluster()
+    record = stored.FeatureLevelRecord(name=feature, feature_level=1)
+    cluster.controller.replay([record], offset=cluster.image.offset + 1, epoch=1)
+    require_supported(cluster.image.features, "the log")
+    assert update(cluster, 0, 2, feature) == 0
+    request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=feature, max_version_level=1)])
+    assert "kbroker serves no share groups" in cluster.ask(request).error_message
 
 
 PARTITION = stored.PartitionRecord(
@@ -172,4 +197,4 @@ def test_a_level_that_a_broker_does_not_support_is_refused() -> None:
     update = FeatureUpdateKey(feature="metadata.version", max_version_level=20, upgrade_type=2)
     answer = cluster.ask(UpdateFeaturesRequest(feature_updates=[update]))
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "Broker 2 only supports versions 21-21" in answer.error_message
+    assert "Broker 2 only supports versions 21-30" in answer.error_message

@@ -153,21 +153,22 @@ def test_users_of_kafkas_format_tool_get_the_secret_for_users_that_do_not_exist(
 
 def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..., Node], tmp_path: Path) -> None:
     path = str(tmp_path / "bootstrap.checkpoint")
-    given = [FeatureLevelRecord(name="metadata.version", feature_level=30)]
+    given = [FeatureLevelRecord(name="metadata.version", feature_level=31)]
     options = {"metadata_version": 30, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
     write_snapshot(RealDisk(), path, given, **options)
-    with pytest.raises(UnusableMetadata, match=r"has metadata\.version=30 \(supported: 7 to 21\)"):
+    with pytest.raises(UnusableMetadata, match=r"has metadata\.version=31 \(supported: 7 to 30\)"):
         start(bootstrap=path)
 
 
 def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Callable[..., Node]) -> None:
     node = start()
-    for name, level in (("metadata.version", 30), ("share.version", 1)):
+    for name, level in (("metadata.version", 30), ("eligible.leader.replicas.version", 1), ("kraft.version", 1)):
         node.append(FeatureLevelRecord(name=name, feature_level=level))
     path = log_files(node)[0]
     before = path.read_bytes()
     wrong = (
-        r"has metadata\.version=30 \(supported: 7 to 21\), share\.version=1 \(supported: 0 to 0\), which a controller"
+        r"has eligible\.leader\.replicas\.version=1 \(supported: 0 to 0\), kraft\.version=1 \(supported: 0 to 0\),"
+        r" which a controller .*: format .* static quorum.*, and start Apache Kafka .* downgrade --feature eligible\."
     )
     with pytest.raises(UnusableMetadata, match=wrong):
         start()

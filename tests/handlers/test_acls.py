@@ -65,8 +65,12 @@ def _info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "kbroker")
 
 
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [vars(record)["kbroker_fields"] for record in caplog.records if record.getMessage() == event]
+
+
 def denials(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [vars(record)["kbroker_fields"] for record in caplog.records if record.getMessage() == "denied"]
+    return lines(caplog, "denied")
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def may_read(broker: MemoryBroker, name: str) -> bool:
 
 
 async def test_an_acl_has_effect_once_it_is_created_and_until_it_is_deleted(
-    broker: MemoryBroker, client: Client
+    broker: MemoryBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not may_read(broker, "orders")
     assert await create(client, entry(), entry(), entry(resource_name="payments")) == [(0, None)] * 3
@@ -102,6 +106,9 @@ async def test_an_acl_has_effect_once_it_is_created_and_until_it_is_deleted(
     assert (result.error_code, [acl.resource_name for acl in result.matching_acls]) == (0, ["orders"])
     assert not may_read(broker, "orders")
     assert may_read(broker, "payments")
+    created, gone = ({one["resource"] for one in lines(caplog, f"ACL {event}")} for event in ("created", "deleted"))
+    assert (created, gone) == ({"TOPIC:orders", "TOPIC:payments"}, {"TOPIC:orders"})
+    assert {one["principal"] for one in lines(caplog, "ACL deleted")} == {ANONYMOUS}
 
 
 async def test_acls_survive_a_restart() -> None:

@@ -163,10 +163,10 @@ async def test_the_only_broker_cannot_be_unregistered(client: Client) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 async def test_an_unimplemented_feature_cannot_be_raised(client: Client, version: int) -> None:
-    update = FeatureUpdateKey(feature="metadata.version", max_version_level=22)
+    update = FeatureUpdateKey(feature="metadata.version", max_version_level=31)
     answer = await client.ask(UpdateFeaturesRequest(feature_updates=[update]), version=version)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "only supports versions 7-21" in answer.error_message
+    assert "only supports versions 7-30" in answer.error_message
     versions = await client.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
     levels = {one.name: one.max_version_level for one in versions.finalized_features}
     assert levels == {"metadata.version": 21, "group.version": 1}

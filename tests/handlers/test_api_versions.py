@@ -59,7 +59,7 @@ async def test_features_are_finalized_at_the_image_offset(version: int) -> None:
 async def test_old_clients_see_no_range_that_begins_at_0(version: int) -> None:
     response = await answer(version)
     ranges = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
-    assert ranges.pop("metadata.version") == (7, 21)
+    assert ranges.pop("metadata.version") == (7, 30)
     assert ranges.get("group.version") == (None if version == 3 else (0, 1))
     assert ranges.get("transaction.version") == (None if version == 3 else (0, 2))
     assert all(lowest > 0 for lowest, _ in ranges.values()) == (version == 3)

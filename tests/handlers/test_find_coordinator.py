@@ -1,20 +1,24 @@
 """FindCoordinator, and the creation of internal topics by its first request."""
 
+from uuid import UUID
+
 import pytest
 import trio
 
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
-from tests.handlers.asking import batch, delete_topic, produce
+from tests.handlers.asking import batch, create_topic, delete_topic, produce
 from tests.handlers.groups import commit, find
 from wire.errors import ErrorCode
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 from wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from wire.types import ZERO_UUID
+from wire.types import ZERO_UUID, uuid_to_text
 
 OFFSETS = "__consumer_offsets"
 TRANSACTIONS = "__transaction_state"
+SHARE_STATE = "__share_group_state"
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+TOPIC_ID = uuid_to_text(UUID(int=7))
 
 
 async def ask(client: Client, *keys: str, key_type: int = GROUP, version: int = 6) -> list[Coordinator]:
@@ -130,10 +134,24 @@ async def test_a_transactional_id_creates_its_topic_with_kafkas_settings(client:
     assert (await describe(client)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@pytest.mark.parametrize(("key_type", "version"), [(SHARE, 3), (SHARE, 5), (SHARE, 6), (7, 6), (-1, 1)])
-async def test_share_groups_and_unknown_kinds_are_invalid(client: Client, key_type: int, version: int) -> None:
-    found = (await ask(client, "s", key_type=key_type, version=version))[0]
+@pytest.mark.parametrize(("key_type", "version"), [(SHARE, 3), (SHARE, 5), (7, 6), (-1, 1)])
+async def test_unknown_kinds_are_invalid(client: Client, key_type: int, version: int) -> None:
+    found = (await ask(client, f"s:{TOPIC_ID}:0", key_type=key_type, version=version))[0]
     assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.INVALID_REQUEST, -1, "", -1)
+
+
+@pytest.mark.parametrize("key", ["", "s", "s:0", f"s:{TOPIC_ID}", f":{TOPIC_ID}:0", f"s:{TOPIC_ID}:x", "s:x:0"])
+async def test_a_share_key_without_its_parts_is_invalid(client: Client, key: str) -> None:
+    assert (await ask(client, key, key_type=SHARE))[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_the_state_of_a_share_group_is_with_the_leader_of_its_topic(client: Client) -> None:
+    """Brokers of Apache Kafka in the cluster create the topic; kbroker does not."""
+    key = f"a:b:{TOPIC_ID}:0"
+    assert (await ask(client, key, key_type=SHARE))[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await create_topic(client, SHARE_STATE, partitions=3)
+    found = (await ask(client, key, key_type=SHARE))[0]
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "broker.example", 9092)
 
 
 async def test_clients_cannot_produce_to_the_offsets_topic(client: Client) -> None:

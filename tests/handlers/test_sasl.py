@@ -68,7 +68,8 @@ def upsertion(user: str, mechanism: str, password: str) -> ScramCredentialUpsert
     )
 
 
-async def test_a_user_is_created_logs_in_and_is_deleted() -> None:
+async def test_a_user_is_created_logs_in_and_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kbroker")
     disk = SimulatedDisk()
     async with memory_broker(disk, settings=SECURED) as broker:
         admin = await logged_in(broker, "PLAIN", "admin", "admin-secret")
@@ -88,6 +89,14 @@ async def test_a_user_is_created_logs_in_and_is_deleted() -> None:
         await admin.ask(AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]))
         with pytest.raises(ConnectionError, match="Authentication failed"):
             await logged_in(broker, "SCRAM-SHA-512", "al", "pencil")
+    fields = [(line.message, vars(line).get("kbroker_fields", {})) for line in caplog.records]
+    changes = [(text, str(one["principal"]), one["user"], one["mechanism"]) for text, one in fields if "user" in one]
+    set_by_admin = ("credential set", "User:admin", "al")
+    assert changes == [
+        (*set_by_admin, "SCRAM-SHA-256"),
+        (*set_by_admin, "SCRAM-SHA-512"),
+        ("credential deleted", *set_by_admin[1:], "SCRAM-SHA-512"),
+    ]
 
 
 async def test_the_first_start_makes_users_of_a_file() -> None:

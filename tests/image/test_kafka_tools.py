@@ -6,6 +6,7 @@ compat/kafka_tools/test_image_tools.py compares them with Apache Kafka's own too
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from kbroker.cli.cluster import free_ports
 from tests.image.test_entry_point import LOOPBACK, READY, Container
+from tests.image.test_storage import controller_settings
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -184,21 +186,31 @@ def test_partitions_stay_where_a_plan_leaves_them(run: Run, at: list[str], conta
 
 
 def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Container) -> None:
-    file, data = container.path / "server.properties", container.path / "formatted"
-    file.write_text(
-        f"process.roles=broker,controller\nnode.id=3\nlog.dirs={data}\nlisteners=PLAINTEXT://127.0.0.1:0,"
-        "CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\ncontroller.quorum.voters=3@127.0.0.1:9093\n"
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-    )
+    data = container.path / "formatted"
+    file = controller_settings(container.path / "server.properties", f"log.dirs={data}\n")
     own_id = run("kafka-storage.sh", "random-uuid").stdout.strip()
     words = ["format", "-t", own_id, "-c", str(file)]
-    assert "Formatting" in run("kafka-storage.sh", *words).stdout
+    users = ["--add-scram", "SCRAM-SHA-256=[name=al,password=secret]", "-S", "SCRAM-SHA-512=[name=bo,password=x]"]
+    features = ["--release-version", "3.8", "--feature", "transaction.version=2"]
+    said = run("kafka-storage.sh", *words, *users, *features).stdout
+    assert said == f"Formatting metadata directory {data} with metadata.version 3.8-IV0.\n"
     assert "already formatted" in run("kafka-storage", *words, status=1).stderr
     run("kafka-storage", *words, "--ignore-formatted")
+    client = container.path / "al.properties"
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required username=al password=secret;"
+    client.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={login}\n")
     with container.running(container.scripts / "kafka-server-start.sh", file) as running:
         log = running.wait_for(READY)
-        at = ["--bootstrap-server", log.partition(READY)[2].split()[0]]
+        at = ["--bootstrap-server", log.partition(READY)[2].split()[0], "--command-config", str(client)]
         assert run("kafka-cluster", "cluster-id", *at).stdout == f"Cluster ID: {own_id}\n"
+        described = run("kafka-configs", *at, "--describe", "--entity-type", "users").stdout
+        assert described.splitlines() == [
+            "SCRAM credential configs for user-principal 'al' are SCRAM-SHA-256=iterations=4096",
+            "SCRAM credential configs for user-principal 'bo' are SCRAM-SHA-512=iterations=4096",
+        ]
+        levels = run("kafka-features", *at, "describe").stdout
+        for feature, level in (("metadata.version", "3.8-IV0"), ("transaction.version", "2"), ("group.version", "1")):
+            assert re.search(rf"Feature: {feature}\t.*FinalizedVersionLevel: {level}\t", levels)
         assert running.stop() == 0
 
 

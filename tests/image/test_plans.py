@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kbroker.cli import CommandFailed
+from tests.image.tool_modules import tool_module
 from wire.messages.list_partition_reassignments import OngoingPartitionReassignment
-
-TOOLS = Path(__file__).parents[2] / "docker" / "kafka_tools"
 
 
 @pytest.fixture(scope="module")
 def plans() -> Iterator[Any]:
-    """The module of the tools' directory, which is not a package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(TOOLS))
-        yield import_module("plans")
-        sys.modules.pop("plans")
+    with tool_module("plans") as module:
+        yield module
 
 
 def planned(path: Path, *partitions: dict[str, Any], **more: Any) -> Path:

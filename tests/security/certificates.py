@@ -74,6 +74,22 @@ class Authority(Signed):
             builder = builder.add_extension(alternatives, critical=False)
         return Signed(key, builder.sign(self.key, hashes.SHA256()))  # type: ignore[arg-type]
 
+    def revoke(self, *revoked: Signed, days: int = 30) -> str:
+        """A certificate revocation list in PEM; days below 0 make one that has expired."""
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now - timedelta(days=60))
+            .next_update(now + timedelta(days=days))
+        )
+        for one in revoked:
+            number = one.certificate.serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now - timedelta(days=1))
+            builder = builder.add_revoked_certificate(entry.build())
+        made = builder.sign(self.key, hashes.SHA256())  # type: ignore[arg-type]
+        return made.public_bytes(Encoding.PEM).decode()
+
 
 def _general(name: str) -> x509.GeneralName:
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
+from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,6 +245,71 @@ def test_x2_plain_hashes_as_much_for_every_user(known: ScramUsers, monkeypatch: 
         assert one.keys() == sums[0].keys()
         assert all(abs(count - sums[0][name]) <= 1 for name, count in one.items())
     assert len({sum(map(len, done.values())) for done in work.values()}) == 1
+
+
+class Guarded(bytes):
+    """Bytes that only hmac.compare_digest may compare."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("a comparison whose time tells how many bytes are equal")
+
+    __ne__ = __eq__
+    __hash__ = bytes.__hash__
+
+
+class Work:
+    """Which functions of hashing and comparing are called, and how often with how long inputs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: Counter[tuple[str, int]] = Counter()
+        for module, name, at in ((hmac, "compare_digest", 0), (hmac, "digest", 1), (hashlib, "new", 1)):
+            monkeypatch.setattr(module, name, partial(self._counted, name, getattr(module, name), at))
+
+    def _counted(self, name: str, function: Callable[..., Any], at: int, *arguments: Any) -> Any:
+        self.done[name, len(arguments[at])] += 1
+        return function(*arguments)
+
+    def take(self) -> Counter[tuple[str, int]]:
+        done, self.done = self.done, Counter()
+        return done
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values())
+def test_x2_scram_works_and_compares_as_much_for_every_user(
+    mechanism: ScramMechanism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = users("al", mechanism=mechanism)
+    for record in known._store.image().scram_credentials.values():  # type: ignore[union-attr]
+        record.stored_key, record.server_key = Guarded(record.stored_key), Guarded(record.server_key)
+    work, works = Work(monkeypatch), []
+    for user, password in (("al", "wrong"), ("al", "pencil"), ("bo", "pencil")):
+        client = exchange(
+            mechanism.name, {"sasl_plain_username": user, "sasl_plain_password": password}, host="h", nonce="c"
+        )
+        server = ScramExchange(mechanism, known, "server")
+        final = client.send(server.respond(next(client)).token)
+        work.take()
+        server = ScramExchange(mechanism, known, "server")
+        server.respond(f"n,,n={user},r=c".encode())
+        if (user, password) == ("al", "pencil"):
+            assert server.respond(final).user == "al"
+        else:
+            refused(server, final)
+        works.append(work.take())
+    assert works[0] == works[1] == works[2]
+    assert works[0]["compare_digest", mechanism.size] == 1
+
+
+def test_x2_plain_compares_digests_once_for_every_user_and_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = PlainUsers({"al": "sesame", "bo": "x"}, None)
+    known._passwords = {user: Guarded(digest) for user, digest in known._passwords.items()}
+    work = Work(monkeypatch)
+    for token in (b"\0al\0sesame", b"\0al\0s", b"\0al\0" + b"x" * 1_000, b"\0nobody\0sesame", b"\0nobody\0x"):
+        if token == b"\0al\0sesame":
+            assert PlainExchange(known).respond(token).user == "al"
+        else:
+            refused(PlainExchange(known), token)
+        assert work.take() == {("compare_digest", 32): 1}
 
 
 TOKENS = st.sampled_from([FIRST, FINAL, SIGNATURE, b"", b"\0user\0pencil", FIRST + b",tokenauth=true"]) | st.binary(

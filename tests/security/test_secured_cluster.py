@@ -7,10 +7,12 @@ import trio
 from trio.testing import MockClock
 
 from kbroker.client.streaming import ConnectionClosed
+from kbroker.config import Settings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import Secret
-from kbroker.runtime.env import RealEnv
+from kbroker.runtime.env import RealEnv, RealThreads
 from kbroker.security.sasl.peer import PeerLogin
+from kbroker.security.securing import NodeSecurity
 from kbroker.security.server_tls import ServerTls
 from kbroker.testing.cluster import memory_cluster
 from tests.security.certificates import Authority, Signed
@@ -50,6 +52,30 @@ def client_tls(own: Signed = NODE) -> ServerTls:
         ssl_truststore_certificates=Secret(AUTHORITY.chain),
     )
     return ServerTls(env, "client", given, env.threads(1), accepts=False)
+
+
+def test_all_listeners_share_the_threads_for_handshakes() -> None:
+    """Otherwise a flood of handshakes on each of several listeners would take several times the threads."""
+    pools = []
+
+    class Counting(RealEnv):
+        def threads(self, max_threads: int) -> RealThreads:
+            pools.append(max_threads)
+            return super().threads(max_threads)
+
+    given = {
+        **settings(),
+        "listeners": "A://localhost:0,B://localhost:0",
+        "listener.security.protocol.map": "A:SSL,B:SSL,CONTROLLER:SSL",
+        "inter.broker.listener.name": "A",
+        "kbroker.http.listener": "localhost:0",
+        "kbroker.http.security.protocol": "SSL",
+        "kbroker.max.tls.handshakes": "7",
+    }
+    security = NodeSecurity(Counting(), Settings.load(overrides=[f"{key}={value}" for key, value in given.items()]))
+    assert security.of("A").tls is not security.of("B").tls
+    assert security.pages is not None
+    assert pools == [7]
 
 
 async def test_three_brokers_replicate_over_tls(autojump_clock: MockClock) -> None:

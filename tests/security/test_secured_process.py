@@ -26,6 +26,7 @@ from wire.messages.incremental_alter_configs import (
 )
 
 AUTHORITY = Authority()
+USER = AUTHORITY.sign((NameOID.COMMON_NAME, "duke"), names=())
 BROKER_RESOURCE = 4
 INVALID_REQUEST = 42
 
@@ -59,6 +60,7 @@ class Secured:
         """What the broker shows now, in DER."""
         context = ssl.create_default_context(cafile=str(self.authority))
         context.load_cert_chain(self.user)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2  # whose handshake ends with the broker's decision
         plain = socket.create_connection(("127.0.0.1", self.broker.port), timeout=10)
         with context.wrap_socket(plain, server_hostname="localhost") as secured:
             found = secured.getpeercert(binary_form=True)
@@ -77,8 +79,9 @@ def free_port() -> int:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
     AUTHORITY.sign().write(directory / "server.pem")
-    AUTHORITY.sign((NameOID.COMMON_NAME, "duke"), names=()).write(directory / "user.pem")
+    USER.write(directory / "user.pem")
     (directory / "ca.pem").write_text(AUTHORITY.chain)
+    (directory / "revoked.pem").write_text(AUTHORITY.revoke())
     plain_port = free_port()
     arguments = overrides(
         f"listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:{plain_port}",
@@ -87,6 +90,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "ssl.truststore.type=PEM",
         f"ssl.truststore.location={directory}/ca.pem",
         "listener.name.ssl.ssl.client.auth=required",
+        f"listener.name.ssl.kbroker.ssl.crl.location={directory}/revoked.pem",
         "kbroker.authentication.timeout.ms=2000",
         "kbroker.tls.reload.interval.ms=600000",
     )
@@ -227,6 +231,18 @@ def test_certificates_are_renewed_on_sighup_and_by_a_dynamic_setting(secured: Se
     while secured.certificate() != moved.der:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_x6_a_certificate_that_is_revoked_while_the_broker_runs_is_refused(secured: Secured) -> None:
+    assert secured.certificate()
+    secured.user.with_name("revoked.pem").write_text(AUTHORITY.revoke(USER))
+    secured.broker.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    with pytest.raises(ssl.SSLError, match="certificate revoked"):  # noqa: PT012  (the wait is for the error)
+        while secured.certificate():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    secured.until_logged("TLS handshake failed: certificate: certificate revoked")
 
 
 def test_a_listener_without_a_certificate_does_not_start(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tests.security.certificates import Authority, Signed
 
 AUTHORITY = Authority()
 SERVER = AUTHORITY.sign()
+OTHER = Authority("other")
 USER = AUTHORITY.sign((NameOID.COUNTRY_NAME, "DE"), (NameOID.COMMON_NAME, "duke"), names=())
 
 
@@ -246,6 +247,8 @@ async def test_changed_bytes_break_the_connection() -> None:
         ({"ssl_truststore_certificates": Secret("nothing")}, "has no certificate"),
         ({"ssl_cipher_suites": ("TLS_NO_WITH_SUCH",)}, "does not support TLS_NO_WITH_SUCH"),
         ({"ssl_cipher_suites": ("TLS_AES_128_GCM_SHA256",)}, "only the first ones"),
+        ({"ssl_cipher_suites": ("TLS_RSA_WITH_NULL_SHA256",)}, "NULL-SHA256 protects nothing"),
+        ({"ssl_cipher_suites": ("ALL:@SECLEVEL=0",)}, "protects nothing"),
     ],
 )
 def test_unusable_settings_are_refused(given: dict[str, Any], reason: str) -> None:
@@ -292,6 +295,83 @@ async def test_cipher_suites_limit_the_choice() -> None:
     suites = ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",)
     server, *_ = await connected(settings(ssl_cipher_suites=suites), settings())
     assert server.tls.cipher()[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("lists", "own", "reason"),
+    [
+        (AUTHORITY.revoke(), USER, None),
+        (AUTHORITY.revoke(SERVER), USER, None),
+        (AUTHORITY.revoke(USER), USER, "certificate revoked"),
+        (AUTHORITY.revoke(USER, days=-1), USER, "CRL has expired"),
+        (AUTHORITY.revoke(days=-1), USER, "CRL has expired"),
+        (Authority("other").revoke(), USER, "unable to get certificate CRL"),
+        (Authority().revoke(), USER, "CRL signature failure"),  # of somebody who only has the authority's name
+        (OTHER.chain + AUTHORITY.revoke(), OTHER.sign(), "certificate"),  # the file makes no authority trusted
+    ],
+)
+async def test_x6_revoked_certificates_are_refused(tmp_path: Path, lists: str, own: Signed, reason: str | None) -> None:
+    path = tmp_path / "revoked.pem"
+    path.write_text(f"# from {reason}\n{lists}")
+    server = settings(ssl_client_auth="required", kbroker_ssl_crl_location=str(path))
+    if reason is None:
+        await connected(server, settings(own))
+        return
+    with pytest.raises(HandshakeFailed, match=reason):
+        await connected(server, settings(own))
+
+
+async def test_x6_a_node_whose_certificate_is_revoked_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "revoked.pem"
+    path.write_text(AUTHORITY.revoke(SERVER))
+    with pytest.raises(ExceptionGroup, match="handshake") as caught:
+        await connected(settings(), settings(kbroker_ssl_crl_location=str(path)))
+    assert any("certificate revoked" in str(one) for one in caught.value.exceptions)
+
+
+async def test_a_certificate_is_revoked_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "revoked.pem"
+    path.write_text(AUTHORITY.revoke())
+    given = settings(ssl_client_auth="required", kbroker_ssl_crl_location=str(path))
+    accepting = side(given, accepts=True)
+
+    async def is_accepted() -> bool:
+        near, far = stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(side(settings(USER), accepts=False).connect, near, "localhost")
+            try:
+                await accepting.accept(far)
+            except HandshakeFailed as error:
+                reasons.append(str(error))
+        return not reasons
+
+    reasons: list[str] = []
+    assert await is_accepted()
+    path.write_text(AUTHORITY.revoke(USER))
+    await accepting.renew(given)
+    assert not await is_accepted()
+    path.write_text(AUTHORITY.revoke()[:-40])
+    await accepting.renew(given)
+    (line,) = (vars(record) for record in caplog.records if "cannot reload" in record.message)
+    assert "no complete certificate revocation list in PEM" in str(line["kbroker_fields"]["error"])
+    reasons.clear()
+    assert not await is_accepted()
+    assert reasons == ["certificate: certificate revoked"], "the previous list stays in force"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "no complete certificate revocation list in PEM; `openssl crl -inform DER"),
+        (AUTHORITY.chain.encode(), "no complete certificate revocation list"),
+        (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "the lists cannot be read"),
+    ],
+)
+def test_unusable_revocation_lists_are_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "revoked.pem"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=reason):
+        side(settings(kbroker_ssl_crl_location=str(path)), accepts=True)
 
 
 async def test_new_certificates_are_used_without_a_restart(tmp_path: Path) -> None:

@@ -148,6 +148,65 @@ HOSTILE = {
 }
 
 
+WEAK = {
+    "TLS_RSA_WITH_NULL_MD5": 0x0001,
+    "TLS_RSA_WITH_NULL_SHA256": 0x003B,
+    "TLS_ECDHE_ECDSA_WITH_NULL_SHA": 0xC006,
+    "TLS_RSA_EXPORT_WITH_RC4_40_MD5": 0x0003,
+    "TLS_RSA_EXPORT_WITH_DES40_CBC_SHA": 0x0008,
+    "TLS_RSA_WITH_RC4_128_MD5": 0x0004,
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA": 0xC007,
+    "TLS_RSA_WITH_DES_CBC_SHA": 0x0009,
+    "TLS_ECDHE_ECDSA_WITH_3DES_EDE_CBC_SHA": 0xC008,
+    "TLS_DH_anon_WITH_AES_128_GCM_SHA256": 0x00A6,
+    "TLS_ECDH_anon_WITH_AES_128_CBC_SHA": 0xC018,
+    "TLS_RSA_WITH_AES_128_CBC_SHA": 0x002F,  # without forward secrecy
+}
+STRONG, OF_OLD_VERSIONS = 0xC02B, 0xC009  # both with ECDHE and ECDSA, by AES_128_GCM_SHA256 and AES_128_CBC_SHA
+ALERT_TYPE, HANDSHAKE_TYPE = 0x15, 0x16
+HANDSHAKE_FAILURE, PROTOCOL_VERSION = 40, 70
+
+
+def old_hello(suites: list[int], version: int = 0x0303) -> bytes:
+    """The first message of a client that offers a version up to TLS 1.2, and what Python's would never offer."""
+    groups, formats, algorithms = b"\0\4\0\x17\0\x18", b"\1\0", b"\0\x08\4\3\4\1\2\3\2\1"
+    extensions = b"".join(
+        struct.pack(">HH", kind, len(data)) + data for kind, data in ((10, groups), (11, formats), (13, algorithms))
+    )
+    offered = struct.pack(f">{len(suites)}H", *suites)
+    body = struct.pack(">H32xBH", version, 0, len(offered)) + offered + b"\1\0"
+    body += struct.pack(">H", len(extensions)) + extensions
+    message = b"\1" + len(body).to_bytes(3, "big") + body
+    return struct.pack(">BHH", HANDSHAKE_TYPE, min(version, 0x0301), len(message)) + message
+
+
+@pytest.mark.parametrize(
+    ("hello", "alert"),
+    [
+        *((old_hello([suite]), HANDSHAKE_FAILURE) for suite in WEAK.values()),
+        (old_hello(list(WEAK.values())), HANDSHAKE_FAILURE),
+        *((old_hello([OF_OLD_VERSIONS, STRONG], version), PROTOCOL_VERSION) for version in (0x0301, 0x0302)),
+        (old_hello([OF_OLD_VERSIONS], 0x0300), HANDSHAKE_FAILURE),
+        (old_hello([*WEAK.values(), STRONG]), None),
+    ],
+    ids=[*WEAK, "all of them", "TLS 1.0", "TLS 1.1", "SSL 3", "a strong one too"],
+)
+async def test_x6_weak_suites_and_old_versions_are_refused(
+    autojump_clock: MockClock, hello: bytes, alert: int | None
+) -> None:
+    async with tls_server() as rig:
+        client = await rig.connect()
+        await client.stream.send([hello])
+        answer = await client.stream.receive(1 << 16)
+        if alert is None:
+            assert answer[0] == HANDSHAKE_TYPE
+            at_suite = 5 + 4 + 2 + 32 + 1 + answer[43]
+            assert answer[at_suite : at_suite + 2] == STRONG.to_bytes(2, "big"), "the server chooses among what remains"
+        else:
+            assert (answer[0], answer[6]) == (ALERT_TYPE, alert)
+            assert await client.ends_without_reply()
+
+
 async def is_served(rig: Rig) -> bool:
     """Whether a client with a certificate is served."""
     stream = await side(tls_settings(USER), accepts=False).connect((await rig.connect()).stream, "localhost")

@@ -37,6 +37,16 @@ def test_k11_promises_hold_whatever_fails(seed: int) -> None:
     assert outcome.counts["poll-ok"] > 0
 
 
+def test_k1_promises_hold_while_each_replica_cleans_its_log() -> None:
+    seed = next(
+        seed for seed in range(100)
+        if any(topic.is_compacted for topic in small_plan(seed).topics) and not small_plan(seed).workload.transactions
+    )  # fmt: skip
+    outcome = in_child(small_plan(seed))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings))
+    assert outcome.counts["final-info"] > 100, "few records were removed"
+
+
 def test_k11_promises_hold_in_calm_times() -> None:
     outcome = in_child(calm_plan(4, duration_ms=900_000))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))

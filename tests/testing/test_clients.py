@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing import Server, broker, clients
+from kbroker.testing.control import last_requests
+from kbroker.testing.servers import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Use files\\(\\) instead")  # of kafka-python, at its first client
 
@@ -84,6 +86,35 @@ def test_rules_end_before_clients_close(server: Server) -> None:
     server.producer(library="kafka-python").send(topic, b"a")
     server.close_clients()
     assert len(server.records(topic)) == 1
+
+
+@pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka"])
+def test_a_producer_waits_for_a_broker_that_is_down(server: Server, library: str) -> None:
+    topic = server.create_topic(f"down-{library}")
+    producer = server.producer(library=library)
+    send = producer.produce if library == "confluent-kafka" else producer.send
+    send(topic, b"a")
+    producer.flush()
+    (node,) = server.nodes
+    node.set_down()
+    send(topic, b"b")
+    assert wait_until(lambda: "the test has set this broker down" in last_requests(node), 30)
+    node.set_up()
+    producer.flush()
+    assert [each.value for each in server.records(topic)] == [b"a", b"b"]
+
+
+def test_clients_of_a_broker_that_has_ended_are_not_waited_for() -> None:
+    with broker() as ended:
+        topic = ended.create_topic("a")
+        consumer = ended.consumer(topic, group="a", library="confluent-kafka")
+        producer = ended.producer(library="confluent-kafka")
+        producer.produce(topic, b"a")
+        assert consumer.poll(30)
+        ended.nodes[0].stop()
+        producer.produce(topic, b"b")
+        ended.close_clients()
+        assert len(producer) == 1, "it was not flushed"
 
 
 def test_the_only_installed_library_is_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

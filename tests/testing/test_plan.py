@@ -79,6 +79,16 @@ def test_a_request_meets_a_later_transaction_only_if_each_one_has_an_epoch() -> 
     assert len(drawn) == 4, "each request, one and two transactions late"
 
 
+def test_some_plans_have_a_compacted_topic_that_is_written_with_keys() -> None:
+    plans = [plan for plan in map(drawn_plan, SEEDS) if any(topic.is_compacted for topic in plan.topics)]
+    assert len(SEEDS) / 8 < len(plans) < len(SEEDS) / 4
+    for plan in plans:
+        compacted = {topic.name for topic in plan.topics if topic.is_compacted}
+        assert {one.topic for one in plan.workload.producers if one.keys} == compacted
+    policies = {topic.configs["cleanup_policy"] for plan in plans for topic in plan.topics if topic.is_compacted}
+    assert policies == {"compact", "compact,delete"}
+
+
 def test_the_clocks_of_some_runs_drift() -> None:
     drifting = sum(bool(drawn_plan(seed).drift) for seed in SEEDS)
     assert len(SEEDS) / 8 < drifting < len(SEEDS) / 2

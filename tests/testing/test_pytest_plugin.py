@@ -80,9 +80,16 @@ def test_with_rules(kbroker):
 
 def test_without_rules(kbroker):
     produce(kbroker, kbroker.topic(), 1)
+    kbroker.nodes[0].pause()
+
+def test_after_a_pause(kbroker):
+    kbroker.nodes[0].set_down()
+
+def test_up_again(kbroker):
+    kbroker.topic()
 """,
     )
-    done.assert_outcomes(passed=5)
+    done.assert_outcomes(passed=7)
 
 
 @pytest.mark.parametrize("flag", [[], ["--kbroker-in-process"]], ids=["process", "thread"])

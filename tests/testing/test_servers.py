@@ -21,6 +21,7 @@ from kbroker.client.producing import Producer
 from kbroker.testing import Server, broker, brokers, node_process
 from kbroker.testing.control import last_requests
 from kbroker.testing.servers import wait_until
+from tests.broker_process import connect
 from wire.compression import Codec
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -141,6 +142,11 @@ def test_fields_of_responses_are_changed_after_the_request_is_done(server: Serve
     assert all_ends.hits > 0
 
 
+def test_a_changed_error_code_may_be_one_that_nobody_knows(server: Server, topic: str) -> None:
+    server.faults.change_response("Metadata", {"topics.error_code": 9_999})
+    assert metadata_of(server, topic).error_code == 9_999
+
+
 def test_a_response_of_the_test_takes_the_place_of_the_broker_s(server: Server, topic: str) -> None:
     answer = FindCoordinatorResponse(error_code=0, node_id=9, host="elsewhere", port=1)
     rule = server.faults.respond(answer, times=2)
@@ -239,6 +245,7 @@ def test_tracked_requests_have_api_version_and_client(server: Server, topic: str
     found = [each for each in server.requests.received() if each.api == "Produce"]
     assert [each.client_id for each in found] == ["kbroker-testing"]
     assert found[0].version >= 3
+    assert found[0].outcome == "ok"
 
 
 def test_the_round_trip_time_delays_every_request(server: Server, topic: str) -> None:
@@ -392,8 +399,17 @@ def test_a_killed_broker_of_a_cluster_comes_back() -> None:
     with brokers(2) as cluster:
         topic = cluster.create_topic("a", partitions=2, replication_factor=2)
         produce(cluster, topic, b"a", b"b")
+        first, second, _ = cluster.nodes
+        leaders = [part.leader_id for part in metadata_of(cluster, topic).partitions]
+        second.set_down()
+        reached = Server(first.address)
+        assert [part.leader_id for part in metadata_of(reached, topic).partitions] == leaders
+        reached.disconnect()
+        host, _, port = second.address.rpartition(":")
+        with connect(host, int(port)) as connection, pytest.raises(ConnectionError):
+            connection.negotiate()
+        second.set_up()
         cluster.disconnect()
-        second = cluster.nodes[1]
         second.kill()
         second.restart()
         assert len(cluster.records(topic)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import ssl
 from base64 import b64encode
 
@@ -31,6 +32,20 @@ def basic(name: str, password: str) -> str:
 def test_the_token_is_admitted_in_any_spelling_of_its_scheme(scheme: str) -> None:
     assert Gate(Secret(TOKEN)).admits(f"{scheme} {TOKEN}".encode())
     assert Gate(Secret(TOKEN)).admits(f"{scheme}   {TOKEN} ".encode())
+
+
+def test_tokens_of_any_length_are_compared_by_digests_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, int]] = []
+    compare = hmac.compare_digest
+
+    def counted(given: bytes, expected: bytes) -> bool:
+        compared.append((len(given), len(expected)))
+        return compare(given, expected)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    given = [f"Bearer {TOKEN}", "Bearer c", f"Bearer {TOKEN[:-1]}x", f"Bearer {'x' * 5_000}", basic("any", "x")]
+    assert [Gate(Secret(TOKEN)).admits(one.encode()) for one in given] == [True, False, False, False, False]
+    assert compared == [(32, 32)] * len(given)
 
 
 @pytest.mark.parametrize("name", ["", "any", "näme"])
@@ -167,16 +182,29 @@ async def test_pages_over_tls_need_the_token_too(caplog: pytest.LogCaptureFixtur
     assert "BEGIN" not in caplog.text
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02"])
-async def test_clients_without_tls_are_disconnected_and_hinder_nobody(sent: bytes, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"", "it takes longer than 10000 ms"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "the peer does not speak TLS"),
+        (b"\x16\x03\x01\x02", "it takes longer than 10000 ms"),
+    ],
+)
+async def test_clients_without_tls_are_disconnected_and_hinder_nobody(
+    sent: bytes, why: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with memory_broker(settings=HTTPS) as broker:
-        plain = await Browser.connect(broker.env)
-        if sent:
-            await plain.send(sent)
+        for _ in range(3):  # which cause one line
+            plain = await Browser.connect(broker.env)
+            if sent:
+                await plain.send(sent)
         assert (await (await secured(broker)).get("/health")).status == 200
         before = trio.current_time()
         assert b"HTTP" not in await plain.rest()
         assert trio.current_time() - before <= 10
+    failed = "a TLS handshake for the pages failed"
+    (line,) = (vars(record)["kbroker_fields"] for record in caplog.records if record.message == failed)
+    assert str(line["why"]).startswith(why)
 
 
 async def test_a_broker_does_not_start_if_its_pages_have_no_certificate() -> None:
