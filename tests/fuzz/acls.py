@@ -127,7 +127,7 @@ class _World:
 
     def check(self, asked: _Question) -> None:
         """Compare the answers."""
-        assert self.answers(asked) == self.expected(self.acls, asked), asked
+        assert self.answers(asked) == self.expected(self.acls, asked), f"a wrong answer: {asked}"
         bits = self.judge.operations(asked.who, asked.host, asked.kind, asked.name)
         assert bool(bits >> asked.operation & 1) == self.expected(self.acls, asked)[0]
         assert self.judge.count == len(self.acls)

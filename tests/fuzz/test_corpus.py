@@ -68,7 +68,7 @@ def readable(_table: AclTable, _principal: str, _host: str, kind: int, _name: st
         ("rights", (AclTable, "decide", lambda *_: (-1 << Operation.WRITE, 0)), "may not|may change nothing"),
         ("login", (SaslSession, "authenticate", anybody), "served before a login"),
         ("pages", (Gate, "admits", lambda *_: True), "a page without the token"),
-        ("acls", (AclTable, "allows_any", lambda *_: True), "a right on some resource"),
+        ("acls", (AclTable, "allows_any", lambda *_: True), "a right on some resource|a wrong answer"),
     ],
 )
 def test_targets_see_a_gate_that_is_always_open(
