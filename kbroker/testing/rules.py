@@ -114,13 +114,16 @@ class RuleBook:
         self.is_down = False
 
     def find(self, api: str, client_id: str) -> Rule | None:
-        """The rule for a request; None if no rule applies. Rules that only observe count it."""
+        """The rule for a request; None if no rule applies. All rules that only observe count it."""
+        found = None
         for rule in self.rules.values():
-            if rule.action != CHANGE_RESPONSE and rule.matches(api, client_id) and not rule.skips():
+            observes = rule.action == OBSERVE
+            if rule.action == CHANGE_RESPONSE or (found is not None and not observes):
+                continue
+            if rule.matches(api, client_id) and not rule.skips():
                 rule.hits += 1
-                if rule.action != OBSERVE:
-                    return rule
-        return None
+                found = found if observes else rule
+        return found
 
     def change(self, answer: Any, received: _Received, image: Image) -> Any | None:
         """The answer as the first rule changes it, None if none does; rules with nothing to change do not count it."""

@@ -99,6 +99,13 @@ def test_a_rule_fails_requests_as_often_as_it_says(server: Server, topic: str) -
     assert len(server.records(topic)) == 1
 
 
+def test_requests_that_an_older_rule_fails_are_observed(server: Server, topic: str) -> None:
+    rule = server.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
+    seen = server.faults.observe("Produce")
+    produce(server, topic, b"a")
+    assert (rule.hits, seen.hits) == (1, 2)
+
+
 def test_a_rule_fails_the_partitions_of_a_fetch(server: Server, topic: str) -> None:
     server.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")
     wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)])
