@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from compat.secured import PASSWORD, USER, Secured
 from compat.torture.attack_connections import allow_files, drop, hold, trickle
@@ -44,14 +45,10 @@ CLOSES_S = 30.0
 
 @dataclass(slots=True)
 class Strangers:
-    """What those who flood the broker have met: refusals by kind, and what should not have happened."""
+    """What those who flood the broker have met: the kinds of refusals, and what should not have happened."""
 
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
-
-    def met(self, what: str) -> None:
-        """Count a refusal. (Each kind is counted by one thread only.)"""
-        self.refused[what] = self.refused.get(what, 0) + 1
 
 
 def attack(target: Target, draws: Draws) -> list[Measure]:
@@ -73,7 +70,7 @@ def attack(target: Target, draws: Draws) -> list[Measure]:
                 trickle(slow[number::LOGINS], begin, SLOW_BYTES)
                 logins_ms.append(login_ms(target))
             for number in range(LARGE):
-                is_closed_after(target, struct.pack(">i", 600_000 if number % 2 else 100 << 20) + bytes(1_000))
+                demand_end_after(target, struct.pack(">i", 600_000 if number % 2 else 100 << 20) + bytes(1_000))
             drop(held)
             drop(slow)
     with target.client() as client:
@@ -116,7 +113,7 @@ def login_ms(target: Target) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def is_closed_after(target: Target, data: bytes) -> None:
+def demand_end_after(target: Target, data: bytes) -> None:
     """Send bytes instead of a login; the broker must close the connection."""
     with secured(target) as connection:
         try:
@@ -145,7 +142,7 @@ def flooded(target: Target, broker: Secured) -> Iterator[Strangers]:
         try:
             client_of(target.address, broker.own(user, WRONG, mechanism)).close()
         except KafkaError as error:
-            found.met(f"{mechanism}: {error.code.name} {error.message}")
+            found.refused.add(f"{mechanism}: {error.code.name} {error.message}")
         else:
             raise AssertionError(f"{user} has logged in with a wrong password")
 
@@ -155,12 +152,12 @@ def flooded(target: Target, broker: Secured) -> Iterator[Strangers]:
             while not over.wait(0.001):
                 code = produce(client, "victim")
                 assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, code
-                found.met("rights")
+                found.refused.add("rights")
 
     acts: list[Callable[[], None]] = [trespass]
     for number in range(GUESSERS):
         user, mechanism = (USER, "nobody")[number // 2 % 2], ("PLAIN", "SCRAM-SHA-512")[number % 2]
-        acts.append(lambda user=user, mechanism=mechanism: guess(user, mechanism))  # type: ignore[misc]
+        acts.append(partial(guess, user, mechanism))
     threads = [threading.Thread(target=repeat, args=(act,), daemon=True) for act in acts]
     for thread in threads:
         thread.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -127,7 +127,7 @@ class _World:
 
     def check(self, asked: _Question) -> None:
         """Compare the answers."""
-        assert self.answers(asked) == self.expected(self.acls, asked), asked
+        assert self.answers(asked) == self.expected(self.acls, asked), f"a wrong answer: {asked}"
         bits = self.judge.operations(asked.who, asked.host, asked.kind, asked.name)
         assert bool(bits >> asked.operation & 1) == self.expected(self.acls, asked)[0]
         assert self.judge.count == len(self.acls)
@@ -155,11 +155,11 @@ def decide(data: bytes) -> None:
                 _filter(step, four, world.acls.values())
 
 
-def _filter(step: int, four: bytes, acls: object) -> None:
+def _filter(step: int, four: bytes, acls: Iterable[AccessControlEntryRecord]) -> None:
     kind, pattern, operation, permission = (number % 20 - 2 for number in four)
     name = None if step & 64 else _TEXTS[four[0] % len(_TEXTS)]
     asked = AclFilter(kind, name, pattern, None, HOSTS[1] if step & 128 else None, operation, permission)
-    for one in acls:  # type: ignore[attr-defined]
+    for one in acls:
         found = asked.matches(one)
         if pattern == PatternType.MATCH and asked._replace(pattern_type=1, name=None).matches(one):
             assert found == (name is None or applies(one, one.resource_type, name))

@@ -25,7 +25,8 @@ from tests.fuzz.messages import captured
 from tests.fuzz.messages import requests as all_requests
 from tests.fuzz.node import (
     CLIENTS,
-    CONTROLLERS,
+    CONTROLLER,
+    GUARDED,
     HIDDEN,
     HOST,
     LOGIN,
@@ -76,7 +77,7 @@ def talk(data: bytes) -> None:
 def conduct(data: bytes) -> None:
     """Requests of nodes for the controller."""
     if data:
-        ask(CONTROLLERS, framed(data), replies=frames_in(framed(data)))
+        ask(CONTROLLER, framed(data), replies=frames_in(framed(data)))
 
 
 def log_in(data: bytes) -> int:
@@ -110,6 +111,7 @@ CHANGING: Final = frozenset(Operation) - {Operation.DESCRIBE, Operation.DESCRIBE
 
 def obey(data: bytes) -> None:
     """Requests of a user, with ACLs that the input chooses: byte 0, bits 1 to 3: their number; four bytes for each.
+    Bit 4: for the controller, not for the broker.
 
     Whoever may not read the hidden topic does not get its record; whoever may not describe it does not get its name or
     id, unless it was in the request; and whoever may change nothing changes nothing.
@@ -122,7 +124,8 @@ def obey(data: bytes) -> None:
     rest = framed(data[:1] + data[1 + 4 * count :]).replace(HIDDEN_ID, here.hidden_id.bytes)
     here.call(here.authorizer.update, by_id(acls))
     before = here.state()
-    received = ask(LOGIN, _logged_in() + rest, replies=2 + frames_in(rest))
+    address = GUARDED if data[0] & 16 else LOGIN
+    received = ask(address, _logged_in() + rest, replies=2 + frames_in(rest))
     _judge(here, acls, rest, received, before)
 
 
@@ -224,6 +227,8 @@ def _of_users() -> Iterator[bytes]:
         yield given + _encoded((MetadataRequest(topics=None), 12))
         for frame in list(_frames_for(discover(), HIDDEN, UUID(bytes=HIDDEN_ID)))[number :: 2 * len(allowed)]:
             yield bytes([given[0] | 1]) + given[1:] + frame
+    for frame in list(_frames_for(quorum.discover(), HIDDEN, UUID(bytes=HIDDEN_ID)))[::4]:
+        yield b"\x11" + frame
     named = MetadataRequest(topics=[MetadataRequestTopic(topic_id=UUID(bytes=HIDDEN_ID), name=None)])
     yield b"\x00" + _encoded((named, 12), (MetadataRequest(topics=None), 12))
 

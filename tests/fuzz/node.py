@@ -4,8 +4,8 @@ The node runs in a thread of its own with virtual time, which stands still betwe
 request meets a fault, if the node logs an error, or if it ends. The node keeps what earlier inputs did to it, so it is
 replaced after some hundreds of inputs; a failure names the inputs before it.
 
-It has five ports: a listener for clients and one for controllers, where everybody may do everything; listeners with a
-login, without and with TLS, whose user has no rights; and pages with TLS and a token.
+It has six ports: a listener for clients and one of its controller, where everybody may do everything; listeners of both
+kinds with a login, whose user has no rights, and one of them with TLS; and pages with TLS and a token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 INPUTS_OF_A_NODE: Final = 500
 HOST: Final = "broker.example"
-CLIENTS, LOGIN, TLS, CONTROLLERS, PAGES = ((HOST, port) for port in (9092, 9093, 9094, 9095, 9644))
+CLIENTS, LOGIN, TLS, CONTROLLER, GUARDED, PAGES = ((HOST, port) for port in (9092, 9093, 9094, 9095, 9096, 9644))
 USER, PASSWORD, TOKEN = "alice", "secret-of-alice", "token-of-the-pages"
 TOPIC, HIDDEN, VALUE = "t", "hidden-topic", b"value-of-a-hidden-record"
 """A topic, and another one with a record."""
@@ -227,20 +227,21 @@ def _disk() -> SimulatedDisk:
 @cache
 def _settings() -> dict[str, object]:
     key, chain = (pem.replace("\n", "\\n") for pem in (_CERTIFICATE.key_pem(), _CERTIFICATE.chain))
-    names = {"PLAINTEXT": CLIENTS, "LOGIN": LOGIN, "TLS": TLS, "CONTROLLER": CONTROLLERS}
+    ports = {"PLAINTEXT": CLIENTS, "LOGIN": LOGIN, "TLS": TLS, "CONTROLLER": CONTROLLER, "GUARDED": GUARDED}
+    kinds = ("PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT")
     return {
         "kbroker.http.listener": f"{PAGES[0]}:{PAGES[1]}",
         "kbroker.http.security.protocol": "SSL",
         "kbroker.http.token": TOKEN,
         "auto.create.topics.enable": "false",
-        "listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in names.items()),
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in ports.items()),
+        "controller.listener.names": "CONTROLLER,GUARDED",
+        "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in zip(ports, kinds, strict=True)),
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
         "sasl.oauthbearer.jwks.endpoint.url": f"file://{_KEYS}",
         **{
             f"listener.name.{name}.plain.sasl.jaas.config": f'PlainLoginModule required user_{USER}="{PASSWORD}";'
-            for name in ("login", "tls")
+            for name in ("login", "tls", "guarded")
         },
         "ssl.keystore.type": "PEM",
         "ssl.keystore.key": key,

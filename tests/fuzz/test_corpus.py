@@ -32,7 +32,9 @@ def test_inputs_meet_no_undeclared_error(target: Target) -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_work_and_memory_are_in_proportion_to_the_input(target: Target) -> None:
     """W4, W6, W7: executed lines and allocated bytes, which are the same on every machine."""
-    for data in inputs(target)[:: max(1, len(inputs(target)) // 80)]:
+    found = inputs(target)
+    most = 150 if target.ratio == 1 else 40  # inputs of a whole node take longer
+    for data in found[:: max(1, len(found) // most)]:
         target.run(data)  # compiles the codec
         target.check_lines(data)
         allocated = allocated_bytes(target, data)
@@ -62,15 +64,11 @@ def readable(_table: AclTable, _principal: str, _host: str, kind: int, _name: st
     ("target", "defect", "why"),
     [
         ("rights", (AclTable, "decide", lambda *_: (1 << Operation.DESCRIBE, 0)), "may not describe"),
-        (
-            "rights",
-            (AclTable, "decide", readable),
-            "a record of a topic that",
-        ),
+        ("rights", (AclTable, "decide", readable), "a record of a topic that"),
         ("rights", (AclTable, "decide", lambda *_: (-1 << Operation.WRITE, 0)), "may not|may change nothing"),
         ("login", (SaslSession, "authenticate", anybody), "served before a login"),
         ("pages", (Gate, "admits", lambda *_: True), "a page without the token"),
-        ("acls", (AclTable, "allows_any", lambda *_: True), "a right on some resource"),
+        ("acls", (AclTable, "allows_any", lambda *_: True), "a right on some resource|a wrong answer"),
     ],
 )
 def test_targets_see_a_gate_that_is_always_open(
