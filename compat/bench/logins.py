@@ -1,5 +1,8 @@
 """SCRAM logins of kbroker and of Apache Kafka: `python -m compat.bench.logins [--quick] [--brokers kafka,kbroker]`.
 
+With --steps it measures instead what each part of a login costs the broker: the CPU time of all its threads, the lowest
+of WINDOWS turns, because the caches of a busy machine only add to it.
+
 A login is a new connection, SaslHandshake, two SaslAuthenticate with a proof, and its end; CLIENTS connections at once.
 The client hashes the password once for each broker, because each login would take it longer than a broker: the
 figures are of the brokers. They share the machine with the clients. Each mechanism is measured twice, to show whether
@@ -10,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import base64
+import math
 import os
 import socket
 import struct
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +30,14 @@ from compat.brokers import KbrokerProcess, free_port
 from compat.kafka import KafkaNode
 from compat.kafka.node import AS_INSTALLED
 from compat.oracle.raw import connected
+from compat.processes import cpu_us
 from kbroker.security.sasl.scram import MECHANISMS, ScramMechanism, salted_password
 from wire.framing import encode_request_frame
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 
 HOST, USER, PASSWORD, ITERATIONS, SALT = "127.0.0.1", "al", "pencil", 4096, b"1k2j3h4g5f6d7s8a"
-CLIENTS = 4
+CLIENTS, WINDOWS = 4, 12
 
 
 def overrides(listeners: str) -> dict[str, str]:
@@ -112,15 +119,24 @@ def token_of(answer: bytes) -> str:
     return answer[8:].decode()
 
 
-def log_in(mechanism: ScramMechanism, port: int) -> None:
-    """One login over a connection of its own."""
+def log_in(mechanism: ScramMechanism, port: int, *, requests: int = 3) -> None:
+    """One login over a connection of its own, or its first requests; the end is that of the broker too."""
     with socket.create_connection((HOST, port), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        first = f"n={USER},r={os.urandom(12).hex()}"
+        _ask(connection, mechanism, requests)
+        connection.shutdown(socket.SHUT_WR)
+        assert not connection.recv(1)
+
+
+def _ask(connection: socket.socket, mechanism: ScramMechanism, requests: int) -> None:
+    if requests > 0:
         connection.sendall(frame(SaslHandshakeRequest(mechanism=mechanism.name), 1))
         assert answer_of(connection)[:2] == b"\0\0"
+    if requests > 1:
+        first = f"n={USER},r={os.urandom(12).hex()}"
         connection.sendall(frame(SaslAuthenticateRequest(auth_bytes=f"n,,{first}".encode()), 0))
         challenge = token_of(answer_of(connection))
+    if requests > 2:
         unproven = f"c=biws,{challenge.partition(',')[0]}"
         signed = f"{first},{challenge},{unproven}".encode()
         key = mechanism.sign(salted(mechanism), b"Client Key")
@@ -136,11 +152,51 @@ def logins(mechanism: ScramMechanism, port: int, seconds: float) -> float:
     return rate(lambda: log_in(mechanism, port), seconds, clients=CLIENTS)
 
 
+def costs_us(mechanism: ScramMechanism, rival: Rival, port: int, count: int) -> dict[str, float]:
+    """CPU time of the broker for each part of a login. Units: microseconds."""
+    pid = rival.broker.pid
+    held: list[socket.socket] = []
+
+    def connect() -> None:
+        held.append(connection := socket.create_connection((HOST, port), timeout=30))
+        connection.sendall(frame(SaslHandshakeRequest(mechanism=mechanism.name), 1))
+        assert answer_of(connection)[:2] == b"\0\0"
+
+    def close() -> None:
+        with held.pop() as connection:
+            connection.shutdown(socket.SHUT_WR)
+            assert not connection.recv(1)
+
+    acts: dict[str, Callable[[], None]] = {
+        "open": connect,
+        "close": close,
+        **{str(number): partial(log_in, mechanism, port, requests=number) for number in range(4)},
+    }
+    lowest = dict.fromkeys(acts, math.inf)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for _ in range(WINDOWS):
+            for name, act in acts.items():
+                before = cpu_us(pid)
+                for done in [pool.submit(act) for _ in range(count)]:
+                    done.result()
+                lowest[name] = min(lowest[name], (cpu_us(pid) - before) / count)
+    handshake = lowest["1"] - lowest["0"]
+    return {
+        "accept": lowest["open"] - handshake,
+        "SaslHandshake": handshake,
+        "first message": lowest["2"] - lowest["1"],
+        "proof": lowest["3"] - lowest["2"],
+        "close": lowest["close"],
+        "all": lowest["3"],
+    }
+
+
 def main() -> None:
     """Measure one broker after the other."""
     parser = argparse.ArgumentParser(description="SCRAM logins of kbroker and Apache Kafka")
     parser.add_argument("--quick", action="store_true", help="one second for each figure")
     parser.add_argument("--brokers", default="kafka,kbroker")
+    parser.add_argument("--steps", action="store_true", help="the CPU time of each part of a login")
     options = parser.parse_args()
     seconds = 1.0 if options.quick else 10.0
     with tempfile.TemporaryDirectory() as directory:
@@ -148,6 +204,12 @@ def main() -> None:
             rival.timed_start()
             try:
                 set_credentials(rival)
+                if options.steps:
+                    mechanism = next(iter(MECHANISMS.values()))
+                    logins(mechanism, port, 2 * seconds)
+                    found = costs_us(mechanism, rival, port, 100 if options.quick else 400)
+                    print(f"{rival.name:8} {', '.join(f'{name} {cost:.0f} us' for name, cost in found.items())}")
+                    continue
                 for mechanism in 2 * list(MECHANISMS.values()):
                     logins(mechanism, port, 2 * seconds)  # Java's compiler needs some runs
                     before = rival.cpu_seconds()

@@ -55,8 +55,8 @@ class Client:
            one of the codes of Refused; codes counts the error codes of all answers; rounds counts completed rounds
     """
 
-    def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder) -> None:
-        self.name, self.cluster, self.recorder = name, cluster, recorder
+    def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder, *, group: str = GROUP) -> None:
+        self.name, self.cluster, self.recorder, self.group = name, cluster, recorder, group
         self.phase = ""
         self.rounds = 0
         self.failures: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class Client:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                connection = RawConnection(coordinator(self.cluster), timeout_s=ANSWER_S)
+                connection = RawConnection(coordinator(self.cluster, self.group), timeout_s=ANSWER_S)
                 try:
                     while not self._over.wait(PAUSE_S):
                         self.work(connection)
@@ -110,18 +110,18 @@ class Client:
             raise Refused(code)
 
     def note(self, function: Function, kind: Type, partition: int, **fields: Any) -> None:
-        self.recorder.note(self.name, function, kind, f"{TOPIC}-{partition}", value=GROUP, **fields)
+        self.recorder.note(self.name, function, kind, f"{TOPIC}-{partition}", value=self.group, **fields)
 
 
-def coordinator(cluster: ProcessCluster) -> str:
-    """The address of the coordinator, by the first broker that knows it. Errors: OSError."""
+def coordinator(cluster: ProcessCluster, group: str = GROUP) -> str:
+    """The address of a group's coordinator, by the first broker that knows it. Errors: OSError."""
     for node in cluster.brokers.values():
         try:
             connection = RawConnection(node.address, timeout_s=1)
         except OSError:
             continue
         try:
-            found = connection.call("FindCoordinator", 3, {"Key": GROUP, "KeyType": 0})
+            found = connection.call("FindCoordinator", 3, {"Key": group, "KeyType": 0})
         except AssertionError:
             continue
         finally:
@@ -204,8 +204,10 @@ class Reader(Client):
             kbroker always does.
     """
 
-    def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder, *, stable: bool) -> None:
-        super().__init__(name, cluster, recorder)
+    def __init__(
+        self, name: str, cluster: ProcessCluster, recorder: Recorder, *, stable: bool, group: str = GROUP
+    ) -> None:
+        super().__init__(name, cluster, recorder, group=group)
         self._stable = stable
 
     def work(self, connection: RawConnection) -> None:
@@ -213,7 +215,7 @@ class Reader(Client):
             self.note(Function.COMMITTED, Type.INVOKE, partition)
             offset = None
             try:
-                asked = fetching(GROUP, {TOPIC: [partition]}, stable=self._stable)
+                asked = fetching(self.group, {TOPIC: [partition]}, stable=self._stable)
                 answer = self.ask(connection, "OffsetFetch", 7, asked)
                 offset = offsets_of(answer)[partition][0]
             finally:

@@ -167,6 +167,22 @@ class SecuredCluster(ProcessCluster):
             "topic.metadata.refresh.interval.ms": 500,
         }
 
+    def kafka_python(self, user: str) -> dict[str, Any]:
+        """The settings of kafka-python for a user."""
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "security_protocol": "SASL_SSL",
+            "ssl_cafile": str(self.place / "ca.pem"),
+            "sasl_mechanism": SCRAM,
+            "sasl_plain_username": user,
+            "sasl_plain_password": password(user),
+        }
+
+    def franz(self, user: str, broker: int) -> dict[str, Any]:
+        """The parameters of each job of franz-go for a user, with one bootstrap server."""
+        login = {"mechanism": SCRAM, "user": user, "password": password(user)}
+        return {"servers": self.brokers[broker].address, "security": {"ca": str(self.place / "ca.pem"), **login}}
+
     def command_config(self, user: str) -> str:
         """The path of a properties file for Kafka's tools."""
         path = self.place / f"{user}.properties"

@@ -213,13 +213,13 @@ def run_load_while(stage: Stage, plan: Plan, recorder: Recorder, act: Callable[[
             over.set()
 
     actor = threading.Thread(target=act_and_end)
-    actor.start()
     servers = stage.cluster.bootstrap_servers
-    try:
-        with LoadTransactions(servers, plan, recorder):
+    with LoadTransactions(servers, plan, recorder):
+        actor.start()
+        try:
             run_load(servers, plan, recorder, is_over=over.is_set, timeout_s=timeout_s)
-    finally:
-        actor.join()
+        finally:
+            actor.join()
     if failures:
         logs = "\n".join(f"--- node {node.node_id}\n{node.log_tail()}" for node in stage.cluster.nodes)
         raise AssertionError(f"{failures[0]}\n{logs}") from failures[0]
@@ -234,7 +234,8 @@ def judge_clients(stage: Stage, plan: Plan, recorder: Recorder) -> list[Finding]
             note_markers(connection, plan.topic, partition, recorder, source="leader")
     findings = [Finding("K1", "client", "", -1, complaint) for complaint in recorder.complaints]
     history = recorder.history()
-    assert recorder.counts.get((Function.TXN, Type.OK), 0) > 5, "hardly any transaction was committed"
+    ended = {kind.value: recorder.counts.get((Function.TXN, kind), 0) for kind in Type}
+    assert ended["ok"] > 0, f"no transaction was committed: {ended} {recorder.complaints}"
     return findings + check_history(history) + check_transactions(history)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -13,15 +14,19 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from kafka import KafkaConsumer, KafkaProducer
 
+from compat.clients import franz
 from compat.cluster.secured import ADMIN, SecuredCluster, password
 from compat.cluster.tiered_load import TIERED, TOPIC, local_start, tier_settings
-from compat.kafka import libraries
+from compat.kafka import libraries, run_tool
 from compat.waiting import until
 from kbroker.security.authorizing import Operation, ResourceType
 
 USER, GUEST, GROUP = "shop", "guest", "readers"
 PATIENCE_S = 60.0
+EACH = 20
+"""Records of each client besides librdkafka."""
 OK, TOPIC_DENIED, GROUP_DENIED = 0, 29, 30
 SCRAM_512 = ScramMechanism.SCRAM_SHA_512
 
@@ -74,6 +79,54 @@ class Shop:
         self._consumer.close()
 
 
+def produce_with_other_clients(cluster: SecuredCluster) -> list[bytes]:
+    """kafka-python, franz-go and Kafka's tool, each as the user. Returns what they wrote, in order."""
+    written = [b"kafka-python %d" % number for number in range(EACH)]
+    with closing(KafkaProducer(**cluster.kafka_python(USER), acks="all")) as producer:
+        for sent in [producer.send(TOPIC, value) for value in written]:
+            sent.get(timeout=PATIENCE_S)
+    franz.run("produce", topic=TOPIC, codec="none", count=EACH, **cluster.franz(USER, 2))
+    written += [b"none-%d" % number for number in range(EACH)]
+    of_java = [b"java %d" % number for number in range(EACH)]
+    console(cluster, "ConsoleProducer", input=b"\n".join(of_java).decode())
+    return written + of_java
+
+
+def console(cluster: SecuredCluster, tool: str, *arguments: str, input: str | None = None) -> str:
+    """Run one of Kafka's tools as the user; returns its standard output."""
+    at = ("--bootstrap-server", cluster.bootstrap_servers, "--command-config", cluster.command_config(USER))
+    done = run_tool(f"org.apache.kafka.tools.{tool}", *at, "--topic", TOPIC, *arguments, input=input)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_that_other_clients_read(cluster: SecuredCluster, sent: list[bytes]) -> None:
+    """kafka-python and Kafka's tool in groups, and franz-go without one, get everything from the beginning."""
+    found: list[bytes] = []
+    with closing(
+        KafkaConsumer(
+            TOPIC,
+            **cluster.kafka_python(USER),
+            group_id=f"{GROUP}-python",
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
+    ) as consumer:
+
+        def is_complete() -> bool:
+            found.extend(record.value for records in consumer.poll(timeout_ms=200).values() for record in records)
+            return len(found) >= len(sent)
+
+        until(is_complete, patience_s=PATIENCE_S)
+    assert found == sent
+    texts = [value.decode() for value in sent]
+    read = franz.run("consume", topic=TOPIC, count=len(sent), isolation="read_committed", **cluster.franz(USER, 2))
+    assert read == {"0": texts}
+    limits = ("--from-beginning", "--max-messages", str(len(sent)), "--timeout-ms", "30000")
+    committed = ("--isolation-level", "read_committed", "--group", f"{GROUP}-java")
+    assert console(cluster, "consumer.ConsoleConsumer", *limits, *committed).splitlines() == texts
+
+
 def create_user(admin: AdminClient, user: str) -> None:
     info = ScramCredentialInfo(SCRAM_512, 4096)
     change = UserScramCredentialUpsertion(user, info, password(user).encode())
@@ -103,6 +156,7 @@ def await_certificate(cluster: SecuredCluster, wanted: bytes) -> None:
 
 def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path) -> None:
     libraries()
+    franz.binary()
     with SecuredCluster(tmp_path, settings=tier_settings(tmp_path)) as cluster:
         cluster.start()
         admin = AdminClient(cluster.client(ADMIN, broker=1))
@@ -136,7 +190,9 @@ def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path
         cluster.await_brokers(1, 2, 3)
         cluster.await_isrs(TOPIC, 1, 2, 3)
         shop.produce(100)
+        shop.sent += produce_with_other_clients(cluster)
         shop.read_all()
+        check_that_other_clients_read(cluster, shop.sent)
 
         cluster.forbid_all(USER, through=1)
         cluster.await_view(USER, TOPIC, TOPIC_DENIED)

@@ -45,14 +45,15 @@ Found = dict[int, list[tuple[int, bytes | None, bytes | None]]]
 class Owner:
     """A directory, and the node that runs on it now."""
 
-    def __init__(self, directory: Path, **how: Any) -> None:
+    def __init__(self, directory: Path) -> None:
         port, controller = free_port(), free_port()
         settings = {
             **SETTINGS,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
             "listeners": f"CONTROLLER://127.0.0.1:{controller},PLAINTEXT://127.0.0.1:{port}",
         }
-        self.node = Node(directory, kind=KAFKA, node_id=1, settings=settings, **how)
+        self.node = Node(directory, kind=KAFKA, node_id=1, settings=settings, release=None)
+        self.node.format_flags.append("--standalone")
         self.servers = self.node.address
 
     def hand_to(self, kind: str) -> None:
@@ -210,10 +211,10 @@ def refuse_and_lower(owner: Owner) -> None:
 def test_kafka_and_kbroker_take_turns_on_one_directory(tmp_path: Path) -> None:
     """Each finds all that the other has written, ends the transaction that the other left open, and adds its own.
 
-    The directory is formatted with the defaults of Apache Kafka 4.3, of which one feature is lowered.
+    The directory is formatted as the quick start of Apache Kafka 4.3 does it, and one feature is lowered.
     """
     libraries()
-    owner = Owner(tmp_path, release=None)
+    owner = Owner(tmp_path)
     try:
         owner.hand_to(KAFKA)
         refuse_and_lower(owner)

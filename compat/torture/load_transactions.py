@@ -54,6 +54,8 @@ class LoadTransactions:
         )
 
     def __enter__(self) -> Self:
+        # Before the first fault, because the first request creates the topic of the coordinators.
+        self._until_answered(lambda: self._producer.init_transactions(PATIENCE_S))
         self._thread.start()
         return self
 
@@ -63,7 +65,6 @@ class LoadTransactions:
 
     def _run(self) -> None:
         try:
-            self._until_answered(lambda: self._producer.init_transactions(PATIENCE_S))
             while not self._over.wait(PAUSE_S):
                 self._transact()
         except KafkaException as error:
@@ -77,7 +78,9 @@ class LoadTransactions:
         try:
             for _ in range(self._draws.between(1, 12)):
                 self._send(transaction)
-            self._producer.flush(PATIENCE_S)
+            deadline = time.monotonic() + PATIENCE_S
+            while len(self._producer) and time.monotonic() < deadline:
+                self._producer.poll(0.1)  # unlike `flush`, it calls no on_delivery after it has met a fatal error
             if not self._draws.chance(0.3):
                 self._commit(transaction)
                 return

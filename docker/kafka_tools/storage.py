@@ -22,7 +22,7 @@ from administration import METADATA_VERSIONS, level_name
 from kbroker.cli import CommandFailed, Parser
 from kbroker.config import ConfigError, Settings
 from kbroker.controller.bootstrap import users_of, write_bootstrap
-from kbroker.controller.features import NEW_CLUSTER, SUPPORTED_FEATURES
+from kbroker.controller.features import NEW_CLUSTER, NOT_RAISED, SUPPORTED_FEATURES, WHY_NOT_RAISED
 from kbroker.controller.scram import SCRAM_LEVEL
 from kbroker.controller.snapshots import BOOTSTRAP_FILE
 from kbroker.metadata.image import Record
@@ -37,7 +37,6 @@ from wire.stored.metadata import UserScramCredentialRecord
 from wire.types import uuid_from_text, uuid_to_text
 
 _PARTS_OF_A_RELEASE: Final = 2
-_NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
 
 
 def storage(words: Sequence[str]) -> int:
@@ -166,10 +165,8 @@ def _levels(features: list[str], release: str | None) -> dict[str, int]:
             )
         found[METADATA_VERSION_FEATURE] = _level_of_release(release)
     for feature, wanted in found.items():
-        if feature in _NOT_SERVED and wanted:
-            raise CommandFailed(
-                f"{feature} {wanted} is not supported: kbroker has no share groups and no streams groups"
-            )
+        if feature in NOT_RAISED and wanted:
+            raise CommandFailed(f"{feature} {wanted} is not supported: {WHY_NOT_RAISED}")
         if feature not in SUPPORTED_FEATURES:
             supported = ", ".join(SUPPORTED_FEATURES)
             raise CommandFailed(f"Unsupported feature: {feature}. Supported features are: {supported}")

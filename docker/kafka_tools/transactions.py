@@ -21,7 +21,7 @@ from kbroker.cli._say import say
 from kbroker.client.cluster import Cluster, Partition
 from kbroker.client.operations import by_topic
 from kbroker.runtime.clocks import RealClocks
-from wire.errors import ErrorCode, KafkaError, check
+from wire.errors import ErrorCode, KafkaError, check, code_of
 from wire.messages import describe_producers as producers_api
 from wire.messages.describe_transactions import DescribeTransactionsRequest
 from wire.messages.init_producer_id import InitProducerIdRequest
@@ -310,7 +310,7 @@ def _searched(client: Cluster, options: argparse.Namespace) -> list[Partition]:
         return [(options.topic, options.partition)]
     found = client.metadata(None if options.topic is None else [options.topic])
     for topic in found.topics:
-        check(topic.error_code, f"topic {topic.name}: {ErrorCode(topic.error_code).name}")
+        check(topic.error_code, f"topic {topic.name}: {code_of(topic.error_code).name}")
     return [
         (str(topic.name), each.partition_index)
         for topic in sorted(found.topics, key=lambda topic: str(topic.name))

@@ -41,7 +41,6 @@ LOWEST_IN_A_QUORUM: Final = 21
 FEATURES_IN_A_QUORUM: Final[Mapping[str, tuple[int, int]]] = {
     **SUPPORTED_FEATURES,
     "eligible.leader.replicas.version": (0, 1),
-    "kraft.version": (0, 1),
     METADATA_VERSION_FEATURE: (LOWEST_IN_A_QUORUM, HIGHEST_METADATA_VERSION),
 }
 """The levels of a cluster's features with which a broker without a controller works: all of Apache Kafka 4.3, from

@@ -125,7 +125,8 @@ class MarkerSender:
             portion = ready[start : start + COMPLETED_AT_ONCE]
             if self._broker.turns.due(len(portion)):
                 await self._broker.turns.next()
-            self._incomplete += await self._broker.transactions.complete(portion)
+            failed = await self._broker.transactions.complete(portion)
+            self._incomplete += failed  # not in one statement, because _retry replaces the list in the meantime
         if self._incomplete:
             self._has_failed.set()
 

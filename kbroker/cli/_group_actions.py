@@ -150,9 +150,9 @@ def _wait(client: Cluster, options: argparse.Namespace) -> int:
         (state,) = groups.describe(client, [name], timeout_ms=left_ms)
         lags = [] if options.lag is None else [each.lag for each in groups.progress(client, state)]
         lag = sum(each or 0 for each in lags) if lags and None not in lags else None
-        is_so = not options.state or state.state in options.state
-        is_so &= options.members in (None, len(state.members))
-        if is_so and (options.lag is None or (lag is not None and lag <= options.lag)):
+        is_met = not options.state or state.state in options.state
+        is_met &= options.members in (None, len(state.members))
+        if is_met and (options.lag is None or (lag is not None and lag <= options.lag)):
             break
         if clock.now_ms() >= deadline_ms:
             found = f"it is {state.state} with {len(state.members)} members"

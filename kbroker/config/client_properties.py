@@ -27,8 +27,8 @@ def _security_protocol(text: str) -> str:
     return text.upper()
 
 
-def _token_file(text: str) -> str:
-    """The path in a URL of a file with a token, as Java clients take it."""
+def token_file(text: str) -> str:
+    """The path in a URL of a file with a token, as Java clients take it. Errors: ConfigError for other URLs."""
     if not text.startswith("file:"):
         raise ConfigError("sasl.oauthbearer.token.endpoint.url must be file:PATH: only tokens in files are supported")
     return unquote(urlsplit(text).path)
@@ -47,7 +47,7 @@ _RENAMED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", int),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
     "sasl.mechanism": ("sasl_mechanism", str),
-    "sasl.oauthbearer.token.endpoint.url": ("sasl_oauthbearer_token_file", _token_file),
+    "sasl.oauthbearer.token.endpoint.url": ("sasl_oauthbearer_token_file", token_file),
     "security.protocol": ("security_protocol", _security_protocol),
     "send.buffer.bytes": ("send_buffer_bytes", int),
     "ssl.key.password": ("ssl_password", str),

@@ -9,7 +9,8 @@ from typing import Any, Final
 from kbroker.config.settings import HOUR, KB, SECOND, Dynamic, Long, Setting, setting, settings
 from kbroker.config.values import Kind, Secret
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 
 
@@ -107,6 +108,11 @@ class SaslSettings:
     sasl_oauthbearer_sub_claim_name: str = setting(default="sub", doc="The claim with the name of the user.")
     sasl_oauthbearer_scope_claim_name: str = setting(
         default="scope", doc="The claim with the scope, a string or a list of strings."
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = setting(
+        default=None,
+        doc="URL (file:) of the token with which this node logs in at other nodes by OAUTHBEARER, if the login module"
+        " has no tokenFile. Each login reads it. Other URLs are refused: kbroker gets no tokens from an issuer.",
     )
     kbroker_sasl_oauthbearer_algorithms: tuple[str, ...] = setting(
         default=("RS256", "ES256", "PS256"), one_of=ALGORITHMS, doc="Accepted algorithms of signatures."

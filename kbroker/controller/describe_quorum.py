@@ -43,6 +43,9 @@ def describe_quorum(context: Context, request: DescribeQuorumRequest) -> Outcome
     image, now_ms, node_id = context.image, context.timestamp_ms, context.settings.node_id
     voter = ReplicaState(
         replica_id=node_id,
+        replica_directory_id=ZERO_UUID
+        if image.voters is None or context.version < _FIRST_VERSION_WITH_DIRECTORIES
+        else image.voters.voters[0].voter_directory_id,
         log_end_offset=image.end_offset,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,

@@ -5,8 +5,12 @@ and with group.version 1, so that clients can use both group protocols. The dire
 metadata.version 30 (4.3-IV0). Levels above 21 change the versions of records and requests; the controller does not
 keep eligible leader replicas (KIP-966), so that their feature must be at 0. A directory may also claim share and
 streams groups, which kbroker's brokers refuse by name; UpdateFeatures does not switch them on.
-kraft.version 0 means a static quorum and is not recorded. Only UpdateFeatures changes levels; a request is applied
-completely or not at all. metadata.version can be lowered only as far as no record would be lost.
+
+kraft.version 0 means a static quorum, and 1 one whose voters are in the metadata log (KIP-853). Both are led if this
+controller is the only voter. The level is in a control record of the log, and never changes here.
+
+Only UpdateFeatures changes levels; a request is applied completely or not at all. metadata.version can be lowered only
+as far as no record would be lost.
 
 Source: KIP-584, KIP-778; Kafka's FeatureControlManager.
 """
@@ -20,7 +24,12 @@ from typing import Any, Final
 from kbroker.controller.context import Context, error_text
 from kbroker.controller.decisions import decides
 from kbroker.metadata.errors import UnusableMetadata
-from kbroker.metadata.parts import GROUP_VERSION_FEATURE, METADATA_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE
+from kbroker.metadata.parts import (
+    GROUP_VERSION_FEATURE,
+    KRAFT_VERSION_FEATURE,
+    METADATA_VERSION_FEATURE,
+    TRANSACTION_VERSION_FEATURE,
+)
 from kbroker.runtime.outcome import Outcome
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.update_features import (
@@ -42,8 +51,9 @@ HIGHEST_METADATA_VERSION: Final = 30
 
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
+        "eligible.leader.replicas.version": (0, 0),
         GROUP_VERSION_FEATURE: (0, 1),
-        "kraft.version": (0, 0),
+        KRAFT_VERSION_FEATURE: (0, 1),
         METADATA_VERSION_FEATURE: (LOWEST_METADATA_VERSION, HIGHEST_METADATA_VERSION),
         "share.version": (0, 1),
         "streams.version": (0, 1),
@@ -61,20 +71,12 @@ _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
-_NOT_SERVED: Final = frozenset({"share.version", "streams.version"})
+NOT_RAISED: Final = frozenset({KRAFT_VERSION_FEATURE, "share.version", "streams.version"})
 """A directory of Apache Kafka may have these features, but they cannot be switched on."""
+WHY_NOT_RAISED: Final = "kbroker serves no share groups, no streams groups, and no quorum of several voters"
 
 _CHANGING_METADATA: Final = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 """The levels of metadata.version that changed the metadata records."""
-
-_FORMATTED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        METADATA_VERSION_FEATURE: "format a new directory with `kafka-storage.sh format --release-version 4.3`",
-        "kraft.version": "format a new directory for a static quorum: with controller.quorum.voters, and without "
-        "--standalone and --initial-controllers",
-    }
-)
-"""What to do about features that cannot be lowered."""
 
 
 def require_supported(finalized: Mapping[str, int], where: str) -> None:
@@ -84,8 +86,10 @@ def require_supported(finalized: Mapping[str, int], where: str) -> None:
         lowest, highest = SUPPORTED_FEATURES.get(name, (0, 0))
         if not lowest <= level <= highest:
             wrong.append(f"{name}={level} (supported: {lowest} to {highest})")
-            if name in _FORMATTED:
-                remedies.append(_FORMATTED[name])
+            if level < lowest:
+                remedies.append(f"raise {name} with `kafka-features.sh upgrade` of an Apache Kafka that starts on it")
+            elif name == METADATA_VERSION_FEATURE:  # which cannot be lowered so far
+                remedies.append("format a new directory with `kafka-storage.sh format --release-version 4.3`")
             else:
                 lowered.append(f"--feature {name}={highest}")
     if lowered:
@@ -104,7 +108,7 @@ def update_features(context: Context, request: UpdateFeaturesRequest) -> Outcome
     try:
         for update in request.feature_updates:
             _check(context, update)
-            if update.max_version_level != context.image.features.get(update.feature, 0):
+            if update.max_version_level != context.image.levels.get(update.feature, 0):
                 records.append(FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level))
     except KafkaError as error:
         text = f"The update failed for all features since the following feature had an error: {error_text(error)}"
@@ -126,7 +130,7 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
             f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}",
         )
 
-    level, current = update.max_version_level, context.image.features.get(update.feature, 0)
+    level, current = update.max_version_level, context.image.levels.get(update.feature, 0)
     kind = update.upgrade_type  # Kafka's controller ignores allow_downgrade of version 0
     if kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
         raise refuse("The controller does not support the given upgrade type.")
@@ -137,8 +141,8 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.feature]
     if not lowest <= level <= highest:
         raise refuse(f"Local controller {context.settings.node_id} only supports versions {lowest}-{highest}")
-    if level > current and update.feature in _NOT_SERVED:
-        raise refuse("kbroker serves no share groups and no streams groups.")
+    if level > current and update.feature in NOT_RAISED:
+        raise refuse(f"{WHY_NOT_RAISED}.")
     for broker in context.image.brokers.values():
         lowest, highest = broker.features.get(update.feature, (0, 0))
         if not lowest <= level <= highest:
@@ -148,6 +152,8 @@ def _check(context: Context, update: FeatureUpdateKey) -> None:
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
             "downgrade."
         )
+    if level < current and update.feature == KRAFT_VERSION_FEATURE:
+        raise refuse("Can't downgrade the version of this feature.")
     if level > current and kind != _UPGRADE:
         raise refuse("Can't downgrade to a newer version.")
     if update.feature == METADATA_VERSION_FEATURE and not _CHANGING_METADATA.isdisjoint(range(level + 1, current + 1)):

@@ -65,10 +65,12 @@ class MetadataLeader:
         open transaction, and choose the secret for SCRAM if Kafka's format tool has written users without one.
 
         bootstrap is the path of ``bootstrap.checkpoint``, used for an empty log. Returns the new image. Synced.
-        Raises UnusableMetadata, before anything is written, for a cluster with features that it does not support
+        Raises UnusableMetadata, before anything is written, for a cluster with features that it does not support, or
+        with other voters
         """
         log, node_id = self.log, self._node_id
-        require_supported(image.features, "the metadata log")
+        require_supported(image.levels, "the metadata log")
+        _require_only_voter(image, node_id)
         log.begin_epoch(QuorumState(leader_id=node_id, leader_epoch=log.epoch + 1, voted_id=-1, voters=(node_id,)))
         change = records.leader_change_batch(
             voter_id=node_id, base_offset=self._end_offset, epoch=log.epoch, timestamp_ms=timestamp_ms
@@ -131,3 +133,12 @@ class MetadataLeader:
             self._end_offset = start
             raise
         assert offset == staged.end_offset, f"{offset=}, staged to {staged.end_offset}"
+
+
+def _require_only_voter(image: Image, node_id: int) -> None:
+    """Refuse the directory of one voter of several: without the others, this node must not begin an epoch."""
+    voters = [] if image.voters is None else [voter.voter_id for voter in image.voters.voters]
+    if image.voters is not None and voters != [node_id]:
+        raise UnusableMetadata(
+            f"the metadata log lists the voters {voters}; this node, {node_id}, must be the only voter"
+        )

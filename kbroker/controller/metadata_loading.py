@@ -36,6 +36,7 @@ from wire.record_batch import RecordBatch
 from wire.types import uuid_to_text
 
 _PARTITION_METADATA: Final = "partition.metadata"
+_EMPTY_LOG: Final = SnapshotId(0, 0)
 
 Report = Callable[[str], None]
 
@@ -200,7 +201,20 @@ def _newest_snapshot(
         for record in contents:
             builder.replay(record)
         return builder, snapshot
-    return ImageBuilder(Image()), SnapshotId(0, 0)
+    return _first_image(disk, f"{directory}/{_EMPTY_LOG.file_name}"), _EMPTY_LOG
+
+
+def _first_image(disk: Disk, path: str) -> ImageBuilder:
+    """The state before the first record of the log: in a dynamic quorum a snapshot names the voters (KIP-853)."""
+    builder = ImageBuilder(Image())
+    if disk.exists(path):
+        try:
+            contents = snapshots.read_snapshot(disk, path)
+        except Malformed as error:
+            raise UnusableMetadata(f"the first snapshot cannot be read: {error}") from error
+        for record in contents:
+            builder.replay(record)
+    return builder
 
 
 def _check_reach(directory: str, segments: list[LogSegment], snapshot: SnapshotId) -> None:

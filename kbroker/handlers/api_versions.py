@@ -50,7 +50,7 @@ async def api_versions(request: ApiVersionsRequest, broker: Broker, context: Con
         finalized_features_epoch=image.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in sorted(image.features.items())
+            for name, level in sorted(image.levels.items())
             if level > 0
         ],
     )

@@ -55,20 +55,24 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
     caller = context.caller
     has_member = request.generation_id_or_member_epoch >= 0
     existed = has_member or broker.groups.knows(request.group_id)
+    is_news: bool | None = None
     for topics in in_portions(known, "partitions", size=PARTITIONS_TOGETHER):
         if broker.turns.due(sum(len(topic.partitions) for topic in topics)):
             await broker.turns.next()
         request.topics = topics
         answer: OffsetCommitResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
         answered += answer.topics
-    whole = OffsetCommitResponse(topics=_merged(answered))
-    if not has_member:
+        if has_member:
+            continue
         log_new_group(request.group_id, broker, context, existed=existed)
-        is_stored = any(not one.error_code for topic in whole.topics for one in topic.partitions)
-        if is_stored and _is_news(context, request.group_id, broker.env.now_ms()):
-            request.topics = known
-            await context.log_changes(broker.change_log, request, whole)
-    return whole
+        existed = broker.groups.knows(request.group_id)
+        if all(one.error_code for topic in answer.topics for one in topic.partitions):
+            continue
+        if is_news is None:
+            is_news = _is_news(context, request.group_id, broker.env.now_ms())
+        if is_news:
+            await context.log_changes(broker.change_log, request, answer)
+    return OffsetCommitResponse(topics=_merged(answered))
 
 
 def _is_news(context: Context, group_id: str, now_ms: int) -> bool:

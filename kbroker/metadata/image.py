@@ -27,6 +27,7 @@ from kbroker.metadata.parts import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
+    KRAFT_VERSION_FEATURE,
     METADATA_VERSION_FEATURE,
     MIGRATING_DIRECTORY,
     NO_LEADER,
@@ -101,6 +102,11 @@ class Image(NamedTuple):
     def end_offset(self) -> int:
         """The offset that the next record will get."""
         return self.offset + 1
+
+    @property
+    def levels(self) -> Mapping[str, int]:
+        """The finalized level of each feature, with that of the quorum, which is not recorded as a feature."""
+        return {**self.features, KRAFT_VERSION_FEATURE: self.kraft_version} if self.kraft_version else self.features
 
     @property
     def metadata_version(self) -> int:

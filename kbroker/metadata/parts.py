@@ -32,6 +32,7 @@ RESERVED_DIRECTORIES: Final = 100
 """Directory ids below this number are reserved and name no directory."""
 
 METADATA_VERSION_FEATURE: Final = "metadata.version"
+KRAFT_VERSION_FEATURE: Final = "kraft.version"
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
 GROUP_VERSION_FEATURE: Final = "group.version"
 

@@ -15,7 +15,7 @@ from kbroker.config import Settings
 from kbroker.config.catalogue import LISTENER_PREFIX
 from kbroker.config.listeners import Listener, is_loopback
 from kbroker.config.observability import PAGES
-from kbroker.config.sasl import SaslSettings
+from kbroker.config.sasl import OAUTHBEARER, SaslSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
@@ -165,7 +165,10 @@ class NodeSecurity:
         except ConfigError as error:
             if is_controller and not self._settings.server.is_controller:
                 raise
-            return PeerLogin("", {}, str(error))  # a single node never connects to others
+            # A single node never connects to others. As in Kafka, its login may lack a user, but not a token.
+            if not is_controller and self._settings.sasl.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
+                raise
+            return PeerLogin("", {}, str(error))
 
 
 def _shows_passwords(listener: Listener, settings: Settings) -> bool:

@@ -24,6 +24,7 @@ attributes: the state, the number of requests, and the stream's byte counts.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -138,6 +139,8 @@ class Connection:
                 self._answers.release()
                 if self._claim is not None:
                     self._claim.release()
+        if not self.is_authenticated and trio.current_time() >= self._scope.deadline:
+            raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
 
     @property
     def listener(self) -> str:
@@ -178,20 +181,21 @@ class Connection:
 
     async def _authenticate(self) -> None:
         """Do what the listener's security wants before the first request. Errors: CloseConnection."""
-        tls, context = self._security.tls, self._context
-        with trio.move_on_after(self._authentication_timeout_ms / 1000) as deadline:
-            if tls is not None:
-                try:
-                    self.stream, context.principal = await tls.accept(self.stream)
-                except HandshakeFailed as error:
-                    raise CloseConnection(f"TLS handshake failed: {error}") from error
-                context.stream = self.stream
-            if self._security.sasl is not None:
-                login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
-                self._begin, login.deadline = login.begin, deadline
-                await self._log_in(login.session)
-        if deadline.cancelled_caught:
-            raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
+        tls, context, scope = self._security.tls, self._context, self._scope
+        # A scope of its own would cost a twentieth of a login.
+        scope.deadline = trio.current_time() + self._authentication_timeout_ms / 1000
+        if tls is not None:
+            try:
+                self.stream, context.principal = await tls.accept(self.stream)
+            except HandshakeFailed as error:
+                raise CloseConnection(f"TLS handshake failed: {error}") from error
+            context.stream = self.stream
+        if self._security.sasl is not None:
+            login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
+            self._begin, login.deadline = login.begin, scope
+            await self._log_in(login.session)
+            login.deadline = None
+        scope.deadline = math.inf
         self.is_authenticated = True
         self.state = State.RECEIVING
 

@@ -26,6 +26,7 @@ _AUTHENTICATE: Final = 36
 _ANSWER_S: Final = 1.0
 """A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 _LENGTH: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">hh")
 
 Begun = list[Part] | Unfinished | None
 
@@ -60,7 +61,7 @@ class Login:
         if session.state is State.TOKENS and session.takes_raw_tokens:
             answer: Begun = await self._take_raw_token(frame)
         else:
-            api_key, version = (int.from_bytes(frame[at : at + 2], "big") for at in (0, 2))
+            api_key, version = _HEAD.unpack_from(frame) if len(frame) >= _HEAD.size else (-1, -1)
             if session.state is State.TOKENS and api_key != _AUTHENTICATE:
                 answer = self._dispatcher.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
                 session.fail(ErrorCode.ILLEGAL_SASL_STATE)

@@ -71,7 +71,11 @@ class StoreInventory:
             self._states |= {each[1:]: self._state(each, segments[each]) for each in segments}
         states = {each: self._states[each] for each in chosen(subscription, self._states.keys())}
         ids = {topic: state.id.topic_id for (topic, _), state in states.items()}
-        return Extent(ids, {each: Bounds(state.log_start_offset, self._ends[each]) for each, state in states.items()})
+        bounds = {
+            each: Bounds(state.log_start_offset, max(state.log_start_offset, self._ends[each]))
+            for each, state in states.items()
+        }
+        return Extent(ids, bounds)
 
     def catalogue(self, subscription: Subscription) -> Catalogue:
         """The segments of the subscribed topics."""

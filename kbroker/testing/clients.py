@@ -47,7 +47,7 @@ class OwnClient:
         if self.library != _CONFLUENT:
             self.client = make(*topics, **{**chosen, **settings})
             return
-        if chosen.get("group_id", "") is None:  # this library needs a group, but need not commit
+        if chosen.get("group_id", "") is None and "group.id" not in settings:  # it needs a group, but need not commit
             chosen = {**chosen, "group_id": f"kbroker-{RealClocks().new_uuid()}", "enable_auto_commit": False}
         self.client = make({**{name.replace("_", "."): value for name, value in chosen.items()}, **settings})
         if topics:

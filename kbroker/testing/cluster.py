@@ -32,6 +32,7 @@ from kbroker.replication.partition import Partition
 from kbroker.runtime.net_ports import Stream
 from kbroker.security.sasl.peer import PeerLogin, log_in
 from kbroker.security.server_tls import ServerTls
+from kbroker.storage.checkpoint import write_atomically
 from kbroker.testing import records
 from kbroker.testing.disk import Crashed, SimulatedDisk
 from kbroker.testing.disk_nodes import Loss
@@ -67,6 +68,8 @@ class MemoryNode:
         self.port = 9093 if is_controller else 9092
         self.is_controller = is_controller
         self.disk = SimulatedDisk()
+        for path, data in cluster._files.items():
+            write_atomically(self.disk, path, data)
         self.failure: NodeFailed | None = None
         self.lives = 0
         self.settings: dict[str, object] = {}
@@ -218,7 +221,14 @@ class MemoryCluster:
     """
 
     def __init__(
-        self, nursery: trio.Nursery, *, seed: int, latency_ms: int, pace: Pace | None, settings: Mapping[str, object]
+        self,
+        nursery: trio.Nursery,
+        *,
+        seed: int,
+        latency_ms: int,
+        pace: Pace | None,
+        settings: Mapping[str, object],
+        files: Mapping[str, bytes],
     ) -> None:
         self.seed = seed
         self.latency_ms = latency_ms
@@ -234,6 +244,7 @@ class MemoryCluster:
         self.tls: ServerTls | None = None  # that of this cluster's clients
         self.login: PeerLogin | None = None  # theirs too
         self._given = settings
+        self._files = files
         self._nursery = nursery
         self.store.charge = lambda node, ms: self.nodes[node].env.charge(ms)
         self._image = Image()
@@ -373,6 +384,7 @@ async def memory_cluster(
     brokers: int = 3,
     *,
     settings: Mapping[str, object] | None = None,
+    files: Mapping[str, bytes] | None = None,
     seed: int = 0,
     latency_ms: int = 1,
     pace: Pace | None = None,
@@ -381,7 +393,8 @@ async def memory_cluster(
 ) -> AsyncIterator[MemoryCluster]:
     """Run a controller and brokers 1 to `brokers` until the block ends.
 
-    Shape   settings are Kafka's keys, of all nodes; pace is that of the network; without has_tier the tier is off
+    Shape   settings are Kafka's keys, of all nodes; files are what each disk has at first, by path; pace is that of
+            the network; without has_tier the tier is off
     Units   latency_ms is the longest time that a blocking call waits for a thread
     Errors  AssertionError at the end if a request or a node met a bug; without `asserts` the caller looks at `faults`
     Errors  RuntimeError without virtual time
@@ -393,7 +406,7 @@ async def memory_cluster(
         )
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        cluster = MemoryCluster(nursery, seed=seed, latency_ms=latency_ms, pace=pace, settings={})
+        cluster = MemoryCluster(nursery, seed=seed, latency_ms=latency_ms, pace=pace, settings={}, files=files or {})
         cluster._given = {
             "offsets.topic.num.partitions": 3,
             "offsets.topic.replication.factor": min(brokers, 3),

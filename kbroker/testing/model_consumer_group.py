@@ -41,6 +41,7 @@ class Consumer(GroupClient):
         """The partitions that the coordinator knows this member to own; None: send everything."""
 
     async def _work(self) -> None:
+        await self._commit_late()
         if not await self._beat():
             return
         if self._plan.leaves and self._draws.chance(0.05):
@@ -72,9 +73,12 @@ class Consumer(GroupClient):
             return False
         self._told = owned
         has_changed = answer.assignment is not None or answer.member_epoch != self._epoch
+        by = As(self._epoch, self._id)
         self._id, self._epoch = answer.member_id or self._id, answer.member_epoch
         if answer.assignment is not None:
             self._owned = [index for topic in answer.assignment.topic_partitions for index in topic.partitions]
+            if lost := [index for index in owned if index not in self._owned]:
+                self._before = by, lost
         for index in self._owned if has_changed else ():
             self._note(Function.OWN, Type.OK, index, epoch=self._epoch)
         return True
@@ -91,6 +95,8 @@ class Consumer(GroupClient):
 
     def _forget(self, code: ErrorCode) -> None:
         """Join again with nothing: the coordinator has given its partitions to others."""
+        if self._owned:
+            self._before = As(self._epoch, self._id), self._owned
         self._epoch, self._owned, self._told = _JOINS, [], None
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self._id = ""

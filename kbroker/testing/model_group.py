@@ -126,6 +126,9 @@ class GroupClient(ABC):
         self._offsets = offsets
         self._draws = Draws(seed, self._name)
         self._coordinator = -1
+        self._before: tuple[As, list[int]] | None = None
+        """The last generation that ended, and what this member owned in it and lost."""
+        self._late = Draws(seed, self._name, "late")
 
     async def run(self, stopping: trio.Event) -> None:
         """Work until the run stops."""
@@ -173,6 +176,14 @@ class GroupClient(ABC):
         )
         version = _RETENTION_VERSION if self._plan.is_standalone else self.commit_version
         return await self._change(index, part.committed_offset, by.generation, request, version)
+
+    async def _commit_late(self) -> None:
+        """Perhaps commit as a thread that has not noticed the rebalance. Errors: Unreachable."""
+        if self._plan.commits_late and self._before is not None and self._late.chance(0.5):
+            by, lost = self._before
+            self._before = None
+            for index in lost[:1]:
+                await self._commit(index, by)
 
     async def _change(self, index: int, offset: int, generation: int, request: object, version: int) -> ErrorCode:
         """Change the committed offset of a partition; NONE_COMMITTED is a deletion."""
@@ -256,13 +267,9 @@ class Member(GroupClient):
         self._id = ""
         self._generation = -1
         self._owned: list[int] = []
-        self._before: tuple[As, list[int]] | None = None
-        """The last generation that ended, and what this member owned in it."""
-        self._late = Draws(seed, self._name, "late")
 
     async def _work(self) -> None:
-        if self._plan.commits_late and self._before is not None and self._late.chance(0.5):
-            await self._commit_late()
+        await self._commit_late()
         if self._generation < 0:
             await self._join()
             return
@@ -280,14 +287,6 @@ class Member(GroupClient):
         for index in list(self._owned):
             if self._is_gone(await self._commit(index, As(self._generation, self._id))):
                 return
-
-    async def _commit_late(self) -> None:
-        """Commit as a thread that has not noticed the rebalance."""
-        assert self._before is not None, "the caller has looked"
-        by, owned = self._before
-        self._before = None
-        for index in owned[:1]:
-            await self._commit(index, by)
 
     def _is_gone(self, code: ErrorCode) -> bool:
         if code in REJOIN:

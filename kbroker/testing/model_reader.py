@@ -97,9 +97,8 @@ def visible(found: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction] 
 
 
 def is_abort(batch: RecordBatch) -> bool:
-    """Whether a control batch is the marker of an aborted transaction."""
-    key = next(batch.records()).key or b""
-    return int.from_bytes(key[2:4], "big") == _ABORT
+    """Whether a control batch is the marker of an aborted transaction. The cleaner may have removed the marker."""
+    return any(int.from_bytes((record.key or b"")[2:4], "big") == _ABORT for record in batch.records())
 
 
 async def run_reader(router: Router, plan: ReaderPlan, history: History, *, stopping: trio.Event) -> None:
@@ -241,13 +240,13 @@ async def read_replica(router: Router, partition: Partition, node: int, end: int
             break
         for batch in batches(records):
             is_readable = history.received(process, key, batch)
-            found = dict(records_of(batch, position) if is_readable else ())
-            for offset, value in found.items():
+            found = list(records_of(batch, position) if is_readable else ())
+            for offset, value in found:
                 history.note(process, Function.FINAL, Type.OK, key, value=value, offset=offset)
             if batch.is_control:
                 history.note(process, Function.FINAL, Type.INFO, key, offset=batch.base_offset, error="control")
-            for offset in range(position, batch.next_offset) if history.is_compacted(key) else ():
-                if offset not in found:
+            if history.is_compacted(key):
+                for offset in sorted({*range(position, batch.next_offset)} - {offset for offset, _ in found}):
                     history.note(process, Function.FINAL, Type.INFO, key, offset=offset, error="compacted")
             position = max(position, batch.next_offset)
     history.note(process, Function.BOUNDS, Type.OK, key, offset=position, value=str(start))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import struct
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
-from kbroker.handlers import CloseConnection, Context
+from kbroker.handlers import CloseConnection
 from kbroker.metadata.image import Image
 from kbroker.testing.control import code_of_name, nearest
 from wire.codec import decode, encode_parts
@@ -53,23 +53,31 @@ def parsed(api_key: int, changes: Mapping[str, object]) -> list[Change]:
     return [_parsed(response_class(api_key), path, value) for path, value in changes.items()]
 
 
-def expressible(response: Any, context: Context) -> Any:
+def expressible(response: Any, version: int) -> Any:
     """The response. Errors: CloseConnection if the client's version cannot express it."""
     try:
-        encode_parts(response, context.api_version)
+        encode_parts(response, version)
     except (NotInVersion, struct.error) as error:
         raise CloseConnection(f"a rule of the test: {error}") from error
-    context.has_errors = True  # or not: the dispatcher looks
     return response
 
 
-def changed(response: Any, changes: Sequence[Change], context: Context, image: Image) -> Any | None:
-    """A copy of the response with the changes; None if it has none of their fields. Errors: as `expressible`."""
-    parts = encode_parts(response, context.api_version)
+def changed(
+    response: Any, changes: Sequence[Change], version: int, image: Image, *, skips: Callable[[], bool]
+) -> Any | None:
+    """A copy of the response with the changes; None if it has none of their fields, or if the rule `skips` it then.
+
+    Errors  as `expressible`
+    """
+    parts = encode_parts(response, version)
     if len(parts) == 1:  # else it is one with records, which is made for each request
-        response = decode(type(response), context.api_version, cast("bytes", parts[0]))
-    is_found = [_set(response, each.steps, each.value, image) for each in changes]
-    return expressible(response, context) if any(is_found) else None
+        response = decode(type(response), version, cast("bytes", parts[0]))
+    found = [(holder, each) for each in changes for holder in _structs(response, each.steps, image)]
+    if not found or skips():
+        return None
+    for holder, change in found:
+        setattr(holder, change.steps[-1].field.name, change.value)
+    return expressible(response, version)
 
 
 def _parsed(kind: Any, path: str, value: object) -> Change:
@@ -93,7 +101,7 @@ def _parsed(kind: Any, path: str, value: object) -> Change:
 
 def _field(kind: Any, name: str) -> Field:
     if isinstance(kind, Primitive):
-        raise ValueError(f"a {kind.name} has no field {name!r}")
+        raise ValueError(f"the type {kind.name} has no field {name!r}")
     fields = {field.name: field for field in schema_of(kind).fields}
     if name not in fields:
         raise ValueError(f"{schema_of(kind).name} has no field {name!r}{nearest(name, list(fields))}")
@@ -116,18 +124,19 @@ def _value(field: Field, path: str, value: object) -> object:
         with suppress(struct.error):
             struct.pack(f">{kind.layout}", value)
             return value
-    raise ValueError(f"{path!r} is a {kind.name} and cannot be {value!r}")
+    raise ValueError(f"{path!r} has the type {kind.name} and cannot be {value!r}")
 
 
-def _set(element: Any, steps: Sequence[_Step], value: object, image: Image) -> bool:
+def _structs(element: Any, steps: Sequence[_Step], image: Image) -> Iterator[Any]:
+    """The structs that have the field at the end of a path."""
     step, *rest = steps
     if not rest:
-        setattr(element, step.field.name, value)
-        return True
+        yield element
+        return
     below = getattr(element, step.field.name)
-    elements = (below if step.field.is_array else [below]) if below is not None else []
-    is_found = [_set(one, rest, value, image) for one in elements if not step.key or _matches(one, step, image)]
-    return any(is_found)
+    for one in (below if step.field.is_array else [below]) if below is not None else ():
+        if not step.key or _matches(one, step, image):
+            yield from _structs(one, rest, image)
 
 
 def _matches(element: Any, step: _Step, image: Image) -> bool:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, Final
@@ -113,25 +114,28 @@ class RuleBook:
         self.is_down = False
 
     def find(self, api: str, client_id: str) -> Rule | None:
-        """The rule for a request; None if no rule applies. Rules that only observe count it."""
+        """The rule for a request; None if no rule applies. All rules that only observe count it."""
+        found = None
         for rule in self.rules.values():
-            if rule.action != CHANGE_RESPONSE and rule.matches(api, client_id) and not rule.skips():
+            observes = rule.action == OBSERVE
+            if rule.action == CHANGE_RESPONSE or (found is not None and not observes):
+                continue
+            if rule.matches(api, client_id) and not rule.skips():
                 rule.hits += 1
-                if rule.action != OBSERVE:
-                    return rule
-        return None
+                found = found if observes else rule
+        return found
 
-    def change(self, answer: Any, api: str, context: Context, image: Image) -> Any:
-        """The answer after the first rule that changes it; rules that find nothing to change do not count it."""
+    def change(self, answer: Any, received: _Received, image: Image) -> Any | None:
+        """The answer as the first rule changes it, None if none does; rules with nothing to change do not count it."""
         for rule in self.rules.values():
-            if rule.action == CHANGE_RESPONSE and rule.matches(api, context.client_id):
+            if rule.action == CHANGE_RESPONSE and rule.matches(received.api, received.client_id):
                 from kbroker.testing.response_rules import changed  # noqa: PLC0415  (only for these rules)
 
-                found = changed(answer, rule.changes, context, image)
-                if found is not None and not rule.skips():
+                found = changed(answer, rule.changes, received.version, image, skips=rule.skips)
+                if found is not None:
                     rule.hits += 1
                     return found
-        return answer
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -215,31 +219,39 @@ async def _handle(book: RuleBook, handler: Handler[Any], request: Any, broker: B
     book.recent.append(received)
     if book.requests is not None:
         book.requests.append(received)
-    try:
-        answer = await _ruled(book, handler, request, broker, context)
-    except KafkaError as error:
-        received.outcome = error.code.name
-        raise
-    except CloseConnection as reason:
-        received.outcome = str(reason)
-        raise
 
     def noted(answer: Any) -> Any:
         """The answer as rules change it."""
         if answer is None:
             received.outcome = "no reply is wanted"
             return None
-        if book.rules:
-            answer = book.change(answer, handler.name, context, broker.image)
+        if book.rules and (changed := book.change(answer, received, broker.image)) is not None:
+            answer, context.has_errors = changed, True  # or it has none: the dispatcher looks
         has_codes = context.has_errors or handler.name not in _DATA_APIS
         codes = finder(handler.api_key)(answer) if has_codes else ()
         received.outcome = ", ".join(dict.fromkeys(code_of(code).name for code in codes)) or "ok"
         return answer
 
     async def complete() -> Any:
-        return noted(await answer.complete())
+        with _noting_errors(received):
+            return noted(await answer.complete())
 
-    return Later(complete) if isinstance(answer, Later) else noted(answer)
+    with _noting_errors(received):
+        answer = await _ruled(book, handler, request, broker, context)
+        return Later(complete) if isinstance(answer, Later) else noted(answer)
+
+
+@contextmanager
+def _noting_errors(received: _Received) -> Iterator[None]:
+    """Note why a request gets an error or no reply."""
+    try:
+        yield
+    except KafkaError as error:
+        received.outcome = error.code.name
+        raise
+    except CloseConnection as reason:
+        received.outcome = str(reason)
+        raise
 
 
 async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Broker, context: Context) -> Any:
@@ -268,7 +280,7 @@ async def _ruled(book: RuleBook, handler: Handler[Any], request: Any, broker: Br
         return _failed(request, rule.code)
     from kbroker.testing.response_rules import expressible  # noqa: PLC0415  (only for these rules)
 
-    return expressible(rule.response, context)
+    return expressible(rule.response, context.api_version)
 
 
 def _failed(request: Any, code: int) -> Any:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, get_ident
@@ -142,8 +142,9 @@ class Server:
         is_running = any(node.is_running for node in self.nodes)
         if clients and is_running:
             self.faults.clear()
-        for client in reversed(clients):
-            client.close(has_broker=is_running or not self.nodes)
+        with ExitStack() as stack:  # closes the others too if one of them fails
+            for client in clients:
+                stack.callback(client.close, has_broker=is_running or not self.nodes)
 
     # --- topics and records -------------------------------------------------------------------------------------------
 

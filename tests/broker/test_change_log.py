@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.broker.change_log import HIDDEN, LINES, ChangeLog, changes_of
-from kbroker.handlers.offset_commit import REMEMBERED_GROUPS
+from kbroker.broker.change_log import HIDDEN, LINES, SHOWN_OFFSETS, ChangeLog, changes_of
+from kbroker.handlers.offset_commit import PARTITIONS_TOGETHER, REMEMBERED_GROUPS
 from kbroker.metadata.image import QuotaEntity
 from kbroker.metadata.principal import ANONYMOUS, Principal
 from kbroker.runtime.turns import Turns
@@ -154,6 +154,16 @@ async def test_a_commit_without_a_member_is_logged_with_its_group(
     await commit(client, {("t", 0): 3}, group_id="billing")
     assert lines(caplog, "offsets set") == [first, second, second]
     assert len(lines(caplog, "group created")) == 1
+
+
+async def test_a_large_commit_is_logged_in_portions(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await find(client, "billing")
+    await create_topic(client, "t", partitions=PARTITIONS_TOGETHER + 1)
+    await commit(client, {("t", index): index for index in range(PARTITIONS_TOGETHER + 1)}, group_id="billing")
+    whole, rest = lines(caplog, "offsets set")
+    assert whole["offsets"] == ",".join(f"{index}:{index}" for index in range(SHOWN_OFFSETS))
+    assert rest["offsets"] == f"{PARTITIONS_TOGETHER}:{PARTITIONS_TOGETHER}"
+    assert lines(caplog, "group created") == [{"group": "billing"}]
 
 
 async def test_commits_of_members_are_not_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,12 +45,13 @@ async def put(
     keys: int = 3,
     first: int = 0,
     value: bytes | None = b"v" * 50,
+    topic: str = "t",
 ) -> None:
     """Produce `count` batches of one record each, with keys in turn, from key `first` on."""
     for number in range(count):
         key, now_ms = b"key-%d" % (first + number % keys), running.env.timestamp_ms()
         records = build_batch([Record(-1, now_ms, key, value and value + b"%d" % number)])
-        assert (await produce(client, "t", records)).error_code == 0
+        assert (await produce(client, topic, records)).error_code == 0
 
 
 def metric(running: MemoryBroker, name: str) -> float:
@@ -128,6 +129,29 @@ async def test_a_topic_can_be_deleted_and_made_again_during_a_pass() -> None:
         await trio.sleep(500)
         log = broker.find("t", 0).log
         assert {key for _, key, _ in contents(log)} == {b"key-50", b"key-51", b"key-52"}
+        assert not broker.cleaner.uncleanable
+
+
+@pytest.mark.parametrize(("workers", "least", "most"), [(1, 0.3, 0.7), (2, 0.0, 0.2)])
+async def test_as_many_logs_are_cleaned_at_once_as_there_are_workers(workers: int, least: float, most: float) -> None:
+    """The throttle is for all workers together, so two of them end together, and one ends the first log half way."""
+    settings = {"log.cleaner.threads": workers, "log.cleaner.io.max.bytes.per.second": 500.0}
+    async with compacting(settings) as (running, client, broker):
+        await create_topic(client, "u", settings=POLICY)
+        logs = [broker.find(topic, 0).log for topic in ("t", "u")]
+        for topic in ("t", "u"):
+            await put(running, client, 60, topic=topic)
+        before, began = [final_map(log) for log in logs], trio.current_time()
+        ended: dict[str, float] = {}
+        with trio.fail_after(1_000):
+            while len(ended) < 2:
+                await trio.sleep(0.1)
+                for log in logs:
+                    if log.cleaned_offset is not None:
+                        ended.setdefault(log.topic, trio.current_time() - began)
+        first, second = sorted(ended.values())
+        assert least <= (second - first) / second <= most
+        assert [final_map(log) for log in logs] == before
         assert not broker.cleaner.uncleanable
 
 

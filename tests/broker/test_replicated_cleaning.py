@@ -6,8 +6,9 @@ never changes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -16,9 +17,13 @@ from kbroker.storage.log import Log
 from kbroker.testing.cluster import MemoryCluster, MemoryNode, memory_cluster
 from kbroker.testing.disk_nodes import POWER_LOSSES, Loss
 from kbroker.testing.draws import Draws
+from kbroker.testing.model_reader import visible
+from tests.handlers.asking import fetching, parts, producing, read_batches, wanted
 from tests.storage.cleaning import contents, final_map
+from tests.storage.logs import read_all
 from wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from wire.record_batch import Record
+from wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from wire.record_batch import Record, build_batch
 
 TOPIC = "t"
 KEYS = 5
@@ -42,12 +47,15 @@ POLICY = {
 class Compacted:
     """A cluster with one compacted partition on three brokers, and what its clients have put there.
 
-    Shape  sent maps an offset to its (key, value); None is a tombstone
+    Shape  sent maps an offset to its (key, value); None is a tombstone; committed has the last values of transactions;
+           epochs maps a producer id to its epoch, which rises with each transaction
     """
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.sent: dict[int, tuple[bytes, bytes | None]] = {}
+        self.committed: dict[bytes, bytes | None] = {}
+        self.epochs: dict[int, int] = {}
 
     async def put(self, count: int, *, keys: int = KEYS, value: bytes | None = b"v" * 40) -> None:
         """Produce `count` batches of one record, with keys in turn."""
@@ -92,6 +100,70 @@ class Compacted:
             if node.is_serving and (replica := node.replica(TOPIC)) is not None:
                 for offset, key, value in contents(replica.log):
                     assert self.sent.get(offset, (key, value)) == (key, value), f"offset {offset} of {node.host}"
+
+    async def transact(self, numbers: Iterable[int]) -> None:
+        """Write a transaction of two batches for each number, and commit two of three.
+
+        The markers come from here, so the partition needs no coordinator.
+        """
+        for number in numbers:
+            producer_id, is_commit = number % 4, number % 3 != 0
+            epoch = self.epochs.get(producer_id, 0)
+            for half in (0, 1):
+                record = Record(
+                    timestamp=self.cluster.clock.timestamp_ms(),
+                    key=b"key-%d" % ((number + half) % KEYS),
+                    value=b"%d-%d " % (number, half) + b"v" * 40,
+                )
+                batch = build_batch(
+                    [record], producer_id=producer_id, producer_epoch=epoch, base_sequence=half, is_transactional=True
+                )
+                request = producing((TOPIC, 0, batch), transactional_id="x", timeout_ms=60_000)
+                answer = await self._ask_leader(request, version=9)
+                found = answer.responses[0].partition_responses[0]
+                assert found.error_code == 0
+                self.sent[found.base_offset] = record.key or b"", record.value
+                if is_commit:
+                    self.committed[record.key or b""] = record.value
+            self.epochs[producer_id] = epoch + 1
+            marker = WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=epoch + 1,
+                transaction_result=is_commit,
+                topics=[WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])],
+                coordinator_epoch=0,
+                transaction_version=2,
+            )
+            answer = await self._ask_leader(WriteTxnMarkersRequest(markers=[marker]), version=2)
+            assert answer.markers[0].topics[0].partitions[0].error_code == 0
+
+    async def _ask_leader(self, request: object, *, version: int) -> Any:
+        leader = self.cluster.leader(TOPIC)
+        await self.cluster.until(lambda: (held := leader.replica(TOPIC)) is not None and held.is_leader)
+        return await self.cluster.ask(leader, request, version=version)
+
+    async def judge_committed(self) -> None:
+        """Every replica gives the last committed value of each key, and no transaction is open."""
+        await self.cluster.wait_healthy()
+        ends = {log.log_end_offset for log in self.logs()}
+        await self.cluster.until(lambda: len({log.log_end_offset for log in self.logs()}) == 1)
+        self.look()
+        for node in self.cluster.brokers:
+            values: dict[bytes, bytes | None] = {}
+            position, end = 0, max(ends)
+            await self.cluster.until(lambda node=node, end=end: node.replica(TOPIC).known_high_watermark >= end)  # type: ignore[misc]
+            while position < end:
+                answer = await self.cluster.ask(
+                    node, fetching(TOPIC, wanted(offset=position), read_committed=True), version=12
+                )
+                part = parts(answer)[0]
+                assert (part.error_code, part.last_stable_offset) == (0, part.high_watermark)
+                found = read_batches(part)
+                for batch in visible(found, part.aborted_transactions):
+                    if not batch.is_control:
+                        values |= {record.key or b"": record.value for record in batch.records()}
+                position = max(position, *(batch.next_offset for batch in found))
+            assert values == self.committed
 
     async def judge(self) -> None:
         """All replicas end alike, give the last value of each key, and have no record elsewhere than it was sent."""
@@ -222,6 +294,37 @@ async def test_tombstones_go_on_all_replicas_but_only_after_their_time() -> None
         for log in topic.logs():
             assert not [offset for offset, key, _ in contents(log) if key == b"key-0"]
         await topic.judge()
+
+
+async def test_replicas_agree_about_transactions_that_were_cleaned() -> None:
+    """Broker 3 fetches what is left of them: batches and markers without records, and markers without batches."""
+    settings = {"transaction.partition.verification.enable": "false"}
+    async with compacted(settings=settings, delete_retention_ms=5_000) as topic:
+        cluster = topic.cluster
+        await topic.transact(range(20))
+        await cluster.nodes[3].kill()
+        await topic.transact(range(20, 60))
+        for numbers in (range(60, 120, 4), range(120, 160, 4), range(160, 200, 4)):  # of one producer
+            await topic.transact(numbers)
+            await topic.cleaned(1, 2)
+            await trio.sleep(10)
+        markers = [batch for batch in read_all(topic.log(1)) if batch.is_control]
+        assert {batch.record_count for batch in markers} == {0, 1}, "some are empty"
+        await cluster.nodes[3].start()
+        await topic.judge_committed()
+        for loss in (Loss.PROCESS_DEATH, Loss.ONLY_SYNCED):
+            await cluster.nodes[3].kill(loss=loss)
+            await cluster.nodes[3].start()
+            await topic.judge_committed()
+        for node in (1, 2):
+            await cluster.nodes[node].kill()
+        await cluster.until(lambda: cluster.partition(TOPIC).leader == 3)
+        for node in (1, 2):
+            await cluster.nodes[node].start()
+        await cluster.wait_healthy()
+        await topic.transact(range(200, 240))
+        await topic.cleaned()
+        await topic.judge_committed()
 
 
 async def test_a_truncation_after_cleaning_keeps_what_was_there_before() -> None:

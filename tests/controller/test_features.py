@@ -12,8 +12,14 @@ from kbroker.metadata.errors import UnusableMetadata
 from tests.controller.cluster import Cluster
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
 from wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from wire.stored import metadata as stored
+from wire.stored.control import KRaftVersionFeature, KRaftVersionRecord, VotersRecord, VotersVoter
 
 
 def test_c7_a_stale_broker_gets_no_block() -> None:
@@ -56,6 +62,7 @@ def update(cluster: Cluster, level: int, upgrade_type: int = 1, feature: str = "
         (1, 1, "eligible.leader.replicas.version", 95),
         (0, 1, "kraft.version", 0),
         (1, 1, "kraft.version", 95),
+        (2, 1, "kraft.version", 95),
     ],
 )
 def test_unsupported_feature_updates_are_refused(level: int, upgrade_type: int, feature: str, code: int) -> None:
@@ -116,6 +123,14 @@ def test_levels_above_3_9_rise_and_fall_if_no_record_is_lost(level: int, falls_t
     assert cluster.image.metadata_version == 30
 
 
+@pytest.mark.parametrize(
+    ("level", "remedy"), [(4, "raise metadata.version with `kafka-features.sh"), (31, "format a new directory")]
+)
+def test_a_directory_at_an_unsupported_level_is_refused_with_a_remedy(level: int, remedy: str) -> None:
+    with pytest.raises(UnusableMetadata, match=rf"metadata.version={level} .*: {remedy}"):
+        require_supported({"metadata.version": level}, "the log")
+
+
 @pytest.mark.parametrize("feature", ["share.version", "streams.version"])
 def test_a_feature_of_a_directory_that_is_not_served_only_falls(feature: str) -> None:
     cluster = Cluster()
@@ -125,6 +140,19 @@ def test_a_feature_of_a_directory_that_is_not_served_only_falls(feature: str) ->
     assert update(cluster, 0, 2, feature) == 0
     request = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=feature, max_version_level=1)])
     assert "kbroker serves no share groups" in cluster.ask(request).error_message
+
+
+def test_the_voter_of_a_dynamic_quorum_is_described_with_its_directory() -> None:
+    cluster = Cluster()
+    feature = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
+    voter = VotersVoter(voter_id=1, voter_directory_id=UUID(int=501), endpoints=[], kraft_version_feature=feature)
+    records = [KRaftVersionRecord(version=0, kraft_version=1), VotersRecord(version=0, voters=[voter])]
+    cluster.controller.replay(records, offset=cluster.image.offset + 2, epoch=1)
+    asked = [DescribeQuorumRequestPartitionData(partition_index=0)]
+    topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=asked)
+    answer = cluster.ask(DescribeQuorumRequest(topics=[topic]))
+    assert answer.topics[0].partitions[0].current_voters[0].replica_directory_id == UUID(int=501)
+    assert update(cluster, 0, 2, "kraft.version") == update(cluster, 2, 1, "kraft.version") == 95
 
 
 PARTITION = stored.PartitionRecord(

@@ -20,6 +20,7 @@ from kbroker.metadata.snapshot import image_records
 from kbroker.runtime.disk import RealDisk
 from tests.controller.metadata_node import NOW, Node, flip, log_files, state, topic_record
 from wire.record_batch import RecordBatch, batches
+from wire.stored.control import KRaftVersionFeature, KRaftVersionRecord, VotersRecord, VotersVoter
 from wire.stored.metadata import (
     BeginTransactionRecord,
     ConfigRecord,
@@ -162,17 +163,54 @@ def test_k12_an_unsupported_bootstrap_version_fails_the_start(start: Callable[..
 
 def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Callable[..., Node]) -> None:
     node = start()
-    for name, level in (("metadata.version", 30), ("eligible.leader.replicas.version", 1), ("kraft.version", 1)):
+    for name, level in (("metadata.version", 31), ("eligible.leader.replicas.version", 1)):
         node.append(FeatureLevelRecord(name=name, feature_level=level))
     path = log_files(node)[0]
     before = path.read_bytes()
     wrong = (
-        r"has eligible\.leader\.replicas\.version=1 \(supported: 0 to 0\), kraft\.version=1 \(supported: 0 to 0\),"
-        r" which a controller .*: format .* static quorum.*, and start Apache Kafka .* downgrade --feature eligible\."
+        r"has eligible\.leader\.replicas\.version=1 \(supported: 0 to 0\), metadata\.version=31 \(supported: 7 to 30\),"
+        r" which a controller .*: format .* 4\.3`, and start Apache Kafka .* downgrade --feature eligible\."
     )
     with pytest.raises(UnusableMetadata, match=wrong):
         start()
     assert path.read_bytes() == before, "another broker can go on with it"
+
+
+def dynamic_quorum(root: Path, *voters: int) -> None:
+    """The first snapshot of a directory that Kafka's tool has formatted for a dynamic quorum (KIP-853)."""
+    feature = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
+    listed = [
+        VotersVoter(
+            voter_id=voter, voter_directory_id=UUID(int=500 + voter), endpoints=[], kraft_version_feature=feature
+        )
+        for voter in voters
+    ]
+    quorum = [KRaftVersionRecord(version=0, kraft_version=1), VotersRecord(version=0, voters=listed)]
+    directory = root / "__cluster_metadata-0"
+    directory.mkdir()
+    options = {"metadata_version": 30, "epoch": 0, "last_contained_log_timestamp": 0, "timestamp_ms": NOW}
+    path = str(directory / "00000000000000000000-0000000000.checkpoint")
+    write_snapshot(RealDisk(), path, [], quorum=quorum, **options)
+
+
+def test_the_only_voter_of_a_dynamic_quorum_begins_an_epoch(start: Callable[..., Node], tmp_path: Path) -> None:
+    dynamic_quorum(tmp_path, 1)
+    for _ in range(2):
+        node = start()
+        assert node.image.levels["kraft.version"] == 1
+        assert node.image.voters is not None
+        assert node.image.voters.voters[0].voter_directory_id == UUID(int=501)
+
+
+@pytest.mark.parametrize("voters", [(2,), (1, 2, 3), ()])
+def test_a_voter_of_several_begins_no_epoch(
+    start: Callable[..., Node], tmp_path: Path, voters: tuple[int, ...]
+) -> None:
+    """Alone it would write another history than the majority."""
+    dynamic_quorum(tmp_path, *voters)
+    with pytest.raises(UnusableMetadata, match=r"lists the voters \[.*\]; this node, 1, must be the only voter"):
+        start()
+    assert not (tmp_path / "__cluster_metadata-0" / "quorum-state").exists()
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60, 61, 100])

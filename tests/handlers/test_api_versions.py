@@ -15,7 +15,7 @@ from wire.errors import ErrorCode
 from wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 BROKER = SimpleNamespace(
-    image=SimpleNamespace(offset=42, features={"group.version": 1, "metadata.version": 21, "kraft.version": 0}),
+    image=SimpleNamespace(offset=42, levels={"group.version": 1, "metadata.version": 21, "kraft.version": 0}),
     supported_features=SUPPORTED_FEATURES,
 )
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.cleaning import CLEANING
 from tests.mutants.groups import GROUPS
 from tests.mutants.replication import REPLICATION
 from tests.mutants.storage import STORAGE
 from tests.mutants.tier import TIER
 from tests.mutants.transactions import TRANSACTIONS
 
-MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *GROUPS, *TIER, *TRANSACTIONS)}
+MUTANTS: Final = {one.name: one for one in (*REPLICATION, *STORAGE, *CLEANING, *GROUPS, *TIER, *TRANSACTIONS)}

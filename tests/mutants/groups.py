@@ -101,4 +101,28 @@ GROUPS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "given-before-released",
+        "A member of a KIP-848 group gets a partition that another member still owns.",
+        ("K10",),
+        (
+            Patch(
+                "kbroker.coordinator.consumer.reconciling",
+                "            if group.is_owned(topic_id, partition) and partition not in own:\n",
+                "            if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "old-epoch-commits",
+        "A member of a KIP-848 group may commit with an old epoch for a partition that it has lost.",
+        ("K10",),
+        (
+            Patch(
+                "kbroker.coordinator.consumer.offsets",
+                "        if since is None or epoch < since:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
 )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import jwt
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric import ec
 from trio.testing import MockClock
 
 from kbroker.client.streaming import ConnectionClosed
 from kbroker.config import Settings
 from kbroker.config.tls import TlsSettings
-from kbroker.config.values import Secret
+from kbroker.config.values import ConfigError, Secret
 from kbroker.runtime.env import RealEnv, RealThreads
 from kbroker.security.sasl.peer import PeerLogin
 from kbroker.security.securing import NodeSecurity
 from kbroker.security.server_tls import ServerTls
 from kbroker.testing.cluster import memory_cluster
+from kbroker.testing.env import WALL_START_MS
 from tests.security.certificates import Authority, Signed
 from wire.messages.metadata import MetadataRequest
 
@@ -122,3 +128,82 @@ async def test_three_brokers_log_in_over_tls_at_each_other_and_at_the_controller
         await cluster.leader("orders").kill()
         assert await cluster.produce("orders", b"d") == [3]
         assert [record.value for record in await cluster.records("orders")] == [b"a", b"b", b"c", b"d"]
+
+
+class TokenFile:
+    """Signs tokens for the nodes, and puts them where the nodes read them. Shape: keys are for the nodes' disks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        public = jwt.algorithms.ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        self.keys = json.dumps({"keys": [{**public, "kid": "k"}]}).encode()
+
+    def write(self, *, until_s: int, audience: str = "kafka") -> None:
+        """Replace the token. Units: until_s counts from the start of the cluster."""
+        start_s = WALL_START_MS // 1000
+        claims = {"sub": "node", "aud": audience, "iat": start_s, "exp": start_s + until_s}
+        self.path.write_text(jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": "k"}))
+
+
+async def test_brokers_log_in_with_the_newest_token_of_a_file(autojump_clock: MockClock, tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "token")
+    given = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+        "listener.name.plaintext.oauthbearer.sasl.oauthbearer.token.endpoint.url": tokens.path.as_uri(),
+        "listener.name.controller.oauthbearer.sasl.jaas.config": (
+            f'OAuthBearerLoginModule required tokenFile="{tokens.path}";'
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": "file:///keys.json",
+        "sasl.oauthbearer.expected.audience": "kafka",
+    }
+    tokens.write(until_s=60)
+    async with memory_cluster(brokers=3, settings=given, files={"/keys.json": tokens.keys}, has_tier=False) as cluster:
+        cluster.login = PeerLogin("OAUTHBEARER", {"sasl_oauthbearer_token_file": str(tokens.path)})
+        await cluster.create_topic("orders", replicas=3)
+        assert await cluster.produce("orders", b"a") == [0]
+        tokens.write(until_s=9_000)
+        await trio.sleep(100)  # the sessions of the first token have ended
+        assert await cluster.produce("orders", b"b") == [1]
+        await cluster.wait_healthy()
+
+        stranger = cluster.nodes[3]
+        await stranger.stop()
+        tokens.write(until_s=9_000, audience="others")
+        await stranger.start(waits=False)
+        await trio.sleep(20)
+        assert stranger.is_running
+        assert not stranger.is_serving
+        with pytest.raises(ConnectionError, match="invalid_token"):
+            await cluster.connect(1)
+        tokens.write(until_s=9_000)
+        await cluster.wait_healthy()
+        assert await cluster.produce("orders", b"c") == [2]
+        assert [record.value for record in await cluster.records("orders")] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, r"listener.name.a.oauthbearer.sasl.jaas.config: .* needs a tokenFile there, or sasl.oauthbearer.token"),
+        (
+            {"sasl.oauthbearer.token.endpoint.url": "https://issuer/token"},
+            r"sasl.oauthbearer.token.endpoint.url must be file:PATH",
+        ),
+    ],
+)
+def test_a_node_that_logs_in_by_oauthbearer_starts_only_with_a_token_file(given: dict[str, str], why: str) -> None:
+    given = {
+        "listeners": "A://localhost:0",
+        "listener.security.protocol.map": "A:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "A",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": "file:///keys.json",
+        **given,
+    }
+    with pytest.raises(ConfigError, match=why):
+        NodeSecurity(RealEnv(), Settings.load(overrides=[f"{key}={value}" for key, value in given.items()]))

@@ -36,7 +36,7 @@ class Broker:
     """The state that the handlers share."""
 
     def __init__(self) -> None:
-        self.image = SimpleNamespace(offset=7, features={"metadata.version": 21, "kraft.version": 0})
+        self.image = SimpleNamespace(offset=7, levels={"metadata.version": 21, "kraft.version": 0})
         self.supported_features = SUPPORTED_FEATURES
         self.purgatory = Purgatory()
         self.ready = False

@@ -56,10 +56,12 @@ def test_clients_of_confluent_kafka_find_the_broker(server: Server) -> None:
     assert grouped.poll(30).value() == b"a"
     alone = server.consumer(topic, library="confluent-kafka")
     assert alone.poll(30).value() == b"a"
+    named = server.consumer(topic, library="confluent-kafka", **{"group.id": "named"})
+    assert named.poll(30).value() == b"a"
     alone.close()  # a test may close its clients itself
     assert topic in server.admin(library="confluent-kafka").list_topics(timeout=30).topics
     server.close_clients()
-    assert server.consumer_offset("confluent-kafka", topic) == 1
+    assert server.consumer_offset("confluent-kafka", topic) == server.consumer_offset("named", topic) == 1
     server.wait_for_group("confluent-kafka", state="Empty")
 
 
@@ -86,6 +88,18 @@ def test_rules_end_before_clients_close(server: Server) -> None:
     server.producer(library="kafka-python").send(topic, b"a")
     server.close_clients()
     assert len(server.records(topic)) == 1
+
+
+def test_all_clients_are_closed_although_one_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = server.consumer(library="confluent-kafka")
+    last = server.producer(library="kafka-python")
+    with monkeypatch.context() as patch:
+        patch.setattr(last, "close", lambda timeout: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            server.close_clients()
+    last.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        first.poll(0)
 
 
 @pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka"])

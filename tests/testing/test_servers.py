@@ -99,6 +99,13 @@ def test_a_rule_fails_requests_as_often_as_it_says(server: Server, topic: str) -
     assert len(server.records(topic)) == 1
 
 
+def test_requests_that_an_older_rule_fails_are_observed(server: Server, topic: str) -> None:
+    rule = server.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
+    seen = server.faults.observe("Produce")
+    produce(server, topic, b"a")
+    assert (rule.hits, seen.hits) == (1, 2)
+
+
 def test_a_rule_fails_the_partitions_of_a_fetch(server: Server, topic: str) -> None:
     server.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")
     wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)])
@@ -137,9 +144,18 @@ def test_fields_of_responses_are_changed_after_the_request_is_done(server: Serve
     assert [(each.partition, each.value) for each in server.records(topic)] == [
         (0, b"a"), (0, b"c"), (1, b"b"), (1, b"d")
     ]  # fmt: skip
-    all_ends = server.faults.change_response("Fetch", {"responses.partitions.high_watermark": 0}, times=None)
-    assert len(server.records(topic)) == 4, "the helper does not need it"
-    assert all_ends.hits > 0
+
+
+def test_fields_of_a_response_with_records_are_changed(server: Server, topic: str) -> None:
+    produce(server, topic, b"a")
+    wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)])
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[wanted])
+    path = f"responses[topic={topic}].partitions[partition_index=0].high_watermark"
+    rule = server.faults.change_response("Fetch", {path: 7}, skip=1)
+    found = [server.client.ask(request, at_most=12).responses[0].partitions[0] for _ in range(3)]
+    assert [each.high_watermark for each in found] == [1, 7, 1]
+    assert all(each.records for each in found)
+    assert rule.hits == 1
 
 
 def test_a_changed_error_code_may_be_one_that_nobody_knows(server: Server, topic: str) -> None:
@@ -171,11 +187,11 @@ def test_a_response_of_the_test_takes_the_place_of_the_broker_s(server: Server, 
         ("topics[nam=a].error_code", 1, "has no field 'nam'; did you mean name"),
         ("topics.partitions", 1, "not a field with one value"),
         ("topics[name=a]partitions", 1, "is not a path"),
-        ("topics.name.first", 1, "a string has no field 'first'"),
+        ("topics.name.first", 1, "the type string has no field 'first'"),
         ("topics.error_code", "UNKNOWN_TOPIC", "did you mean UNKNOWN_TOPIC_ID"),
-        ("topics.error_code", 40_000, "is a int16 and cannot be 40000"),
+        ("topics.error_code", 40_000, "has the type int16 and cannot be 40000"),
         ("topics.partitions.leader_id", True, "cannot be True"),
-        ("topics.is_internal", 1, "is a bool and cannot be 1"),
+        ("topics.is_internal", 1, "has the type bool and cannot be 1"),
     ],
 )
 def test_a_change_that_no_response_can_have_is_refused(
@@ -213,11 +229,15 @@ def test_the_last_requests_have_what_became_of_them(server: Server, topic: str) 
     metadata_of(server, topic)
     server.faults.drop_reply("ListOffsets")
     server.records(topic)
+    server.faults.change_response("FindCoordinator", {"node_id": 9})
+    with pytest.raises(KafkaError, match="connection"):
+        server.client.ask(FindCoordinatorRequest(coordinator_keys=["billing"]))  # version 4 has no field for it
     lines = last_requests(node).splitlines()
     found = [re.sub(r"^[\d:.]{12} (\w+) \d+ ", r"\1 ", line) for line in lines]
     assert "Produce 'kbroker-testing': ok" in found
     assert "Metadata 'kbroker-testing': INVALID_REQUEST" in found
     assert "ListOffsets 'kbroker-testing': a rule of the test: drop_reply" in found
+    assert any("FindCoordinatorResponse has no node_id" in line for line in found)
     assert "CreateTopics 'kbroker-testing': ok" not in found, "that was before"
 
 

@@ -1,7 +1,8 @@
 """The login of this node at the listener of another node: a broker or a controller.
 
-User and password are those in the listener's sasl.jaas.config, as in Kafka. For OAUTHBEARER a file has the token. If
-a session expires, the other node closes the connection, and this node connects again.
+User and password are those in the listener's sasl.jaas.config, as in Kafka. For OAUTHBEARER a file has the token, which
+is read at each login: whoever renews the token replaces the file. If a session expires, the other node closes the
+connection, and this node connects again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from kbroker.client.security import exchange
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.config import Settings
-from kbroker.config.sasl import MECHANISMS
+from kbroker.config.client_properties import token_file
+from kbroker.config.sasl import MECHANISMS, OAUTHBEARER, SaslSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.net_ports import Env, Stream
 from kbroker.security.sasl.server import login_module
@@ -47,9 +49,13 @@ def peer_login(settings: Settings, listener: str, *, is_controller: bool) -> Pee
         )
     options = login_module(settings, listener, mechanism).options
     key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    if mechanism == "OAUTHBEARER":
-        if not (path := options.get("tokenFile")):
-            raise ConfigError(f"{key}: this node logs in on {listener} and needs a tokenFile there")
+    if mechanism == OAUTHBEARER:
+        own = settings.for_listener(SaslSettings, listener, mechanism=mechanism)
+        if not (path := options.get("tokenFile") or token_file(own.sasl_oauthbearer_token_endpoint_url or "file:")):
+            raise ConfigError(
+                f"{key}: this node logs in on {listener} and needs a tokenFile there, or "
+                "sasl.oauthbearer.token.endpoint.url=file:PATH"
+            )
         return PeerLogin(mechanism, {"sasl_oauthbearer_token_file": path})
     if not options.get("username") or not options.get("password"):
         raise ConfigError(f"{key}: this node logs in on {listener} and needs a username and a password there")
