@@ -228,7 +228,7 @@ def _names_by_cryptography(data: bytes) -> tuple[int, int] | None:
         except x509.ExtensionNotFound:
             return len(found), 0
         return len(found), len(list(names))
-    except (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return None
 
 
