@@ -386,21 +386,20 @@ def test_brokers_in_this_process_have_logs_of_their_own(tmp_path: Path) -> None:
         assert str(first.nodes[0].http) not in second.log_tail()
 
 
-def test_a_late_answer_is_not_taken_for_the_next(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    (node,) = server.nodes
-    if not isinstance(node, node_process.NodeProcess):
-        pytest.skip("a thread cannot be paused")
-    rule = server.faults.observe("Metadata")
-    monkeypatch.setattr(node_process, "_ANSWER_S", 0.05)
-    os.kill(node.pid, signal.SIGSTOP)
-    with pytest.raises(RuntimeError, match="does not answer"):
-        server.faults.observe("Produce")
-    node.pause()
-    with pytest.raises(RuntimeError, match="is paused"):
-        server.faults.observe("Produce")
-    node.resume()
-    monkeypatch.undo()
-    assert rule.hits == 0
+def test_a_late_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with broker() as server:
+        (node,) = server.nodes
+        rule = server.faults.observe("Metadata")
+        monkeypatch.setattr(node_process, "_ANSWER_S", 0.05)
+        os.kill(node.pid, signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match="does not answer"):
+            server.faults.observe("Produce")
+        node.pause()
+        with pytest.raises(RuntimeError, match="is paused"):
+            server.faults.observe("Produce")
+        node.resume()
+        monkeypatch.undo()
+        assert rule.hits == 0
 
 
 def test_a_broker_that_cannot_start_says_why() -> None:
