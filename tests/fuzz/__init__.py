@@ -8,7 +8,7 @@
 
 A target (target.py) is a function of bytes. It returns if the bytes are accepted or refused with a declared error, and
 raises anything else. Each run is also bounded in executed lines, CPU time and memory. Targets for a port of a whole
-node (connections.py) say as well what nobody may get without a login, a right or a token. atheris (libFuzzer) mutates
+node (connections.py) also check that it refuses what needs a login, a right or a token. atheris (libFuzzer) mutates
 the inputs and keeps those that reach new code in `wire` and `kbroker`, including the generated codecs.
 
 A second of CPU is 15,000 to 30,000 runs (1,000 of `frames`, 100 to 800 of a whole node); `--seconds 1200` on two idle

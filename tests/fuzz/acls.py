@@ -1,5 +1,5 @@
 """The authorizer: any ACLs that come and go, and any questions, answered as by a search through all ACLs
-(tests/security/acl_model.py). During a change nobody has a right that neither the old nor the new ACLs give.
+(tests/security/acl_model.py). During a change, each answer is that of the old or of the new ACLs, or a refusal.
 
 The other bytes that a client can bring into an authorizer are filters and new ACLs with any numbers, and the names in
 its certificate.

@@ -113,8 +113,8 @@ def obey(data: bytes) -> None:
     """Requests of a user, with ACLs that the input chooses: byte 0, bits 1 to 3: their number; four bytes for each.
     Bit 4: for the controller, not for the broker.
 
-    Whoever may not read the hidden topic does not get its record; whoever may not describe it does not get its name or
-    id, unless it was in the request; and whoever may change nothing changes nothing.
+    Without READ the user does not get the record of the hidden topic. Without DESCRIBE the user does not get its name
+    or id, unless the request had it. Without a right to change something, nothing changes.
     """
     count = data[0] >> 1 & 7 if data else 0
     if len(data) < 1 + 4 * count:

@@ -74,7 +74,7 @@ def readable(_table: AclTable, _principal: str, _host: str, kind: int, _name: st
 def test_targets_see_a_gate_that_is_always_open(
     monkeypatch: pytest.MonkeyPatch, target: str, defect: tuple[type, str, Callable[..., object]], why: str
 ) -> None:
-    """What nobody may get can be got only through a defect like these."""
+    """With a defect that lets everything through, the target fails."""
     monkeypatch.setattr(*defect)
     try:
         with pytest.raises(AssertionError, match=why):

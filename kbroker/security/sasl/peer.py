@@ -1,8 +1,8 @@
 """The login of this node at the listener of another node: a broker or a controller.
 
-User and password are those in the listener's sasl.jaas.config, as in Kafka. For OAUTHBEARER a file has the token, which
-is read at each login: whoever renews the token replaces the file. If a session expires, the other node closes the
-connection, and this node connects again.
+User and password are those in the listener's sasl.jaas.config, as in Kafka. For OAUTHBEARER a file has the token. It
+is read at each login, so a new token takes effect when the file is replaced. If a session expires, the other node
+closes the connection, and this node connects again.
 """
 
 from __future__ import annotations
