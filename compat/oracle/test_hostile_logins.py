@@ -84,14 +84,14 @@ FIRST = f"n,,n={USER},r=abc".encode()
 def listed_steps() -> dict[str, tuple[Step, ...]]:
     """Name of a walk -> its steps. Errors: Unavailable without Kafka's schemas."""
     again = handshake(pause_s=REAUTHENTICATION_PAUSE_S)
-    login = (handshake(), token())
+    login, ask = (handshake(), token()), metadata()
     return {
         # before the handshake
-        "a login": (versions(), *login, metadata()),
+        "a login": (versions(), *login, ask),
         **{f"a token of version {each} first": (token(version=each),) for each in range(3)},
         "a token after ApiVersions": (versions(), token()),
-        "Metadata first": (metadata(),),
-        "Metadata after ApiVersions": (versions(), metadata()),
+        "Metadata first": (ask,),
+        "Metadata after ApiVersions": (versions(), ask),
         "ApiVersions twice": (versions(), versions(), *login),
         "an unknown version of ApiVersions": (UNKNOWN_VERSIONS, versions(), *login),
         "an unknown version twice": (UNKNOWN_VERSIONS, UNKNOWN_VERSIONS, *login),
@@ -123,8 +123,8 @@ def listed_steps() -> dict[str, tuple[Step, ...]]:
         "a SCRAM token for PLAIN": (handshake(), token(FIRST)),
         "ApiVersions after the handshake": (handshake(), versions(), token()),
         "ApiVersions of an unknown version after the handshake": (handshake(), UNKNOWN_VERSIONS, token()),
-        "Metadata after the handshake": (handshake(), metadata(), token()),
-        "Metadata between tokens": (handshake(SCRAM), token(FIRST), metadata()),
+        "Metadata after the handshake": (handshake(), ask, token()),
+        "Metadata between tokens": (handshake(SCRAM), token(FIRST), ask),
         "an unknown api after the handshake": (handshake(), NO_KEY, token()),
         "HTTP after the handshake": (handshake(), HTTP),
         "version 3 of SaslAuthenticate": (handshake(), AUTHENTICATE_3, token()),
@@ -132,9 +132,10 @@ def listed_steps() -> dict[str, tuple[Step, ...]]:
         "an empty frame after the handshake": (handshake(), Step(bytes(4))),
         # tokens
         **{
-            f"a token of {len(data)} bytes that begins with {data[:8]!r}": (handshake(), token(data), metadata())
+            f"a token of {len(data)} bytes that begins with {data[:8]!r}": (handshake(), token(data), ask)
             for data in (
-                b"", b"\0", b"\0\0", b"\0" * 3, b"\0\0\0\0\0", WRONG, b"\0nobody\0x", f"bo\0{USER}\0{PASSWORD}".encode(),
+                b"", b"\0", b"\0\0", b"\0" * 3, b"\0\0\0\0\0", WRONG, b"\0nobody\0x",
+                f"bo\0{USER}\0{PASSWORD}".encode(),
                 f"{USER}\0{USER}\0{PASSWORD}".encode(), RIGHT + b"\0", RIGHT + b"\0x", b"\xff\0\xff\0\xff", RIGHT * 2,
                 b"\0" + b"x" * 500_000 + b"\0y", bytes(500_000),
             )
@@ -144,10 +145,10 @@ def listed_steps() -> dict[str, tuple[Step, ...]]:
         "a token longer than its frame": (handshake(), LONG_TOKEN, token()),
         "a token cut by its frame": (handshake(), CUT_TOKEN, token()),
         # tokens without a header
-        "a raw login": (handshake(version=0), raw(), metadata()),
-        "a wrong raw token": (handshake(version=0), raw(WRONG), metadata()),
+        "a raw login": (handshake(version=0), raw(), ask),
+        "a wrong raw token": (handshake(version=0), raw(WRONG), ask),
         "an empty raw token": (handshake(version=0), Step(bytes(4))),
-        "a raw token with a header": (handshake(version=0), token(), metadata()),
+        "a raw token with a header": (handshake(version=0), token(), ask),
         "a handshake as a raw token": (handshake(version=0), handshake(), raw()),
         "a raw token after a handshake of version 1": (handshake(), raw()),
         "a raw token over the limit": (handshake(version=0), Step(struct.pack(">i", 524_289) + bytes(100))),
@@ -158,26 +159,27 @@ def listed_steps() -> dict[str, tuple[Step, ...]]:
             for data in (
                 b"", b"n,,", b"y,,n=al,r=abc", b"p=tls-unique,,n=al,r=abc", b"n,,n=al", b"n,,n=,r=abc",
                 b"n,a=bo,n=al,r=abc",
-                b"n,a=al,n=al,r=abc", b"n,,m=x,n=al,r=abc", b"n,,n=al,r=abc,x=y", b"n,,n=a=2Cl,r=abc", b"n,,n=a=l,r=abc",
+                b"n,a=al,n=al,r=abc", b"n,,m=x,n=al,r=abc", b"n,,n=al,r=abc,x=y", b"n,,n=a=2Cl,r=abc",
+                b"n,,n=a=l,r=abc",
                 b"c=biws,r=abc,p=AAAA", b"\xff", b"n,,n=al,r=" + b"x" * 100_000, b"n,,n=al,r=abc,tokenauth=true",
             )
         },
         "a first SCRAM message twice": (handshake(SCRAM), token(FIRST), token(FIRST)),
         "an empty second SCRAM message": (handshake(SCRAM), token(FIRST), token(b"")),
         # after the login
-        "a login again without a handshake": (*login, token(), metadata()),
-        "a new login at once": (*login, handshake(), token(), handshake(), metadata()),
-        "a new login with a wrong password": (*login, again, token(WRONG), metadata()),
-        "a new login with another mechanism": (*login, again._replace(data=handshake(SCRAM).data), token(FIRST), metadata()),
-        "a new login with an unknown mechanism": (*login, again._replace(data=handshake("GSSAPI").data), metadata()),
-        "a new login with another user": (*login, again, token(b"\0bo\0sesame"), metadata()),
-        "a new login of version 0": (*login, again._replace(data=handshake(version=0).data, version=0), raw(), metadata()),
-        "Metadata in a new login": (*login, again, metadata(), token()),
+        "a login again without a handshake": (*login, token(), ask),
+        "a new login at once": (*login, handshake(), token(), handshake(), ask),
+        "a new login with a wrong password": (*login, again, token(WRONG), ask),
+        "a new login with another mechanism": (*login, again._replace(data=handshake(SCRAM).data), token(FIRST), ask),
+        "a new login with an unknown mechanism": (*login, again._replace(data=handshake("GSSAPI").data), ask),
+        "a new login with another user": (*login, again, token(b"\0bo\0sesame"), ask),
+        "a new login of version 0": (*login, again._replace(data=handshake(version=0).data, version=0), raw(), ask),
+        "Metadata in a new login": (*login, again, ask, token()),
         "ApiVersions in a new login": (*login, again, versions(), token()),
-        "a new login": (*login, again, token(), metadata()),
-        "an empty token in a new login": (*login, again, token(b""), metadata()),
+        "a new login": (*login, again, token(), ask),
+        "an empty token in a new login": (*login, again, token(b""), ask),
         "half a token in a new login": (*login, again, token()._replace(data=token().data[:-3], ends=True)),
-        "ApiVersions after a login": (*login, versions(), UNKNOWN_VERSIONS, metadata()),
+        "ApiVersions after a login": (*login, versions(), UNKNOWN_VERSIONS, ask),
         "an unknown api after a login": (*login, NO_KEY),
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A newcomer has none of the tools that compat needs: these tests are skipped, and must not fail while they are collected."""
+"""A newcomer has none of the tools that compat needs. Its tests are skipped then, and must not fail while collected."""
 
 from __future__ import annotations
 
