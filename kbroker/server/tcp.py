@@ -5,8 +5,8 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max.connections` connections, unless some of them have not authenticated although they
-had the time: these make room. Accepting pauses while clients connect faster than
+Accepting stops while there are `max.connections` connections; the server then closes the oldest of those that
+have not authenticated within a second. Accepting pauses while clients connect faster than
 `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
@@ -194,7 +194,7 @@ class Server:
     def _bound_newcomers(self, connection: Connection) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
-        An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
+        An honest client needs milliseconds, so the oldest ones are the most suspicious.
         """
         self._newcomers[connection] = self._env.now_ms()
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
@@ -256,7 +256,7 @@ class Server:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        if self._departures:  # an idle lot costs a twentieth of a close
+        if self._departures:  # unparking no task costs a twentieth of a close
             self._departures.unpark_all()
 
     async def _close_stuck_connections(self) -> None:
