@@ -206,7 +206,7 @@ def secured(kafka_libraries: object, tmp_path_factory: pytest.TempPathFactory) -
         node.discard()
 
 
-_NAMES = frozenset({"GroupId", "TransactionalId", "Name", "TopicName"})
+_NAMES = frozenset({"GroupId", "TransactionalId", "Name", "TopicName", "EntityName", "EntityType", "ResourceName"})
 
 
 def shown(answer: object, path: str = "") -> Iterator[str]:

@@ -186,7 +186,8 @@ def _answer(resource: Any, error: KafkaError | None = None) -> AlterConfigsResou
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     if error is not None:
-        answer.error_code, answer.error_message = error.code, error.message
+        # Without a text Java's clients show their own; with an empty one they show nothing.
+        answer.error_code, answer.error_message = error.code, error.message or None
     return answer
 
 

@@ -126,6 +126,6 @@ async def describe_topic_partitions(
     for topic in page.topics:
         if turns.due():
             await turns.next()
-        if topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        if topic.error_code not in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST):
             topic.topic_authorized_operations = context.operations_on(ResourceType.TOPIC, topic.name or "")
     return page
