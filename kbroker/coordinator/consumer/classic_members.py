@@ -122,6 +122,14 @@ def _supports(group: ConsumerGroup, protocol_type: str, protocols: Iterable[str]
     return protocol_type == CONSUMER and any(group.classic_protocols[name] == group.classic_count for name in protocols)
 
 
+def subscribed_topics(request: JoinGroupRequest) -> list[str]:
+    """The topics that a joining member names; none if its metadata cannot be read."""
+    try:
+        return migrating.subscription_of(next(iter(protocols_of(request.protocols).values()), b"")).topics
+    except Malformed:
+        return []
+
+
 def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:
     try:
         return migrating.subscription_of(metadata)

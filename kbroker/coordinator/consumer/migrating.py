@@ -133,9 +133,10 @@ def _from_classic_member(
         assignment = decoded(ConsumerProtocolAssignment, one.assignment)
         if assignment.user_data:
             raise _HasUserData
-        known = caller.describable(topic.topic for topic in assignment.assigned_partitions)
+        existing = (one.topic for one in assignment.assigned_partitions if one.topic in image.topics_by_name)
+        known = caller.describable(existing)
         for topic in assignment.assigned_partitions:
-            if topic.topic in known and topic.topic in image.topics_by_name and topic.partitions:
+            if topic.topic in known and topic.partitions:
                 assigned[image.topics_by_name[topic.topic].id] = frozenset(topic.partitions)
     name = classic.protocol_name
     subscription = subscription_of(one.protocols[name] if name in one.protocols else next(iter(one.protocols.values())))
