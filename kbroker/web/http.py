@@ -194,7 +194,7 @@ class HttpServer:
         why: object = f"it takes longer than {self._limits.request_ms} ms"
         with trio.move_on_after(self._limits.request_ms / 1000):
             try:
-                connection.stream, _ = await tls.accept(connection.stream)
+                connection.stream = await tls.accept(connection.stream)
             except HandshakeFailed as error:
                 why = error
             else:
@@ -237,6 +237,8 @@ class HttpServer:
         began = bool(machine.trailing_data[0])
         with trio.move_on_after((limits.request_ms if began else limits.idle_ms) / 1000) as in_time:
             while True:
+                if self._turns.due():  # 64 KiB can be 10,000 chunks of a body
+                    await self._turns.next()
                 event = machine.next_event()
                 if event is h11.NEED_DATA:
                     if machine.they_are_waiting_for_100_continue:

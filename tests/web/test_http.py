@@ -94,6 +94,26 @@ async def test_other_tasks_run_after_an_empty_piece() -> None:
     assert seen[-1] - seen[0] >= len(seen) - 2
 
 
+async def test_many_small_chunks_of_a_body_do_not_keep_other_tasks_waiting() -> None:
+    async with a_site() as site, trio.open_nursery() as nursery:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await trio.lowlevel.checkpoint()
+
+        browser = await Browser.connect(site.env)
+        await browser.send(LINE + b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        await browser.send(b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+        nursery.start_soon(tick)
+        assert (await browser.stream.receive(100)).startswith(b"HTTP/1.1 200")
+        assert ticks > 40
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_connection_can_be_reused_after_a_page() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
