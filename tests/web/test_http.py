@@ -18,6 +18,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.net import MemoryListener, stream_pair
 from kbroker.web.http import HttpServer, Limits, Page, Reply
 from tests.web.asking import ADDRESS, Browser, get
 
@@ -32,6 +33,7 @@ class Site:
     env: MemoryEnv = field(default_factory=lambda: MemoryEnv(SimulatedDisk()))
     metrics: Metrics = field(default_factory=Metrics)
     server: HttpServer = field(init=False)
+    listener: MemoryListener = field(init=False)
     pieces_made: int = 0
     make_piece: Callable[[], None] = lambda: None
     make_step: Callable[[], None] = lambda: None
@@ -70,8 +72,9 @@ async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
     site.server = HttpServer(
         site.env, site.find, turns=Turns(site.env.now_ns), metrics=site.metrics, names=names, limits=limits
     )
+    site.listener = await site.env.listen(*ADDRESS)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS))
+        nursery.start_soon(site.server.serve, site.listener)
         yield site
         nursery.cancel_scope.cancel()
 
@@ -263,6 +266,40 @@ async def test_the_connection_that_has_waited_longest_makes_room(autojump_clock:
         slow.machine.send(h11_request())
         assert (await slow.reply()).body == b"short"
         assert len(await _body_of_long(busy)) == 1_000_000
+
+
+async def test_an_address_that_connects_again_and_again_keeps_no_other_out(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=3)) as site:
+        honest, far = stream_pair(client_host="203.0.113.7")
+        site.listener.arrivals.send_nowait(far)
+        browser = Browser(honest)
+        await browser.send(LINE)
+        flood = [await Browser.connect(site.env) for _ in range(20)]
+        await trio.sleep(1)
+        assert len(site.server.connections) == 3
+        assert await flood[0].rest() == b""
+        await browser.send(b"Host: x\r\n\r\n")
+        browser.machine.send(h11_request())
+        assert (await browser.reply()).body == b"short"
+
+
+async def test_others_run_while_a_body_of_many_chunks_is_read() -> None:
+    async with a_site() as site, trio.open_nursery() as nursery:
+        browser, ticks = await Browser.connect(site.env), 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(tick)
+        await browser.send(b"GET /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        before = ticks
+        await browser.send(b"1\r\nx\r\n" * 2_500 + b"0\r\n\r\n")
+        assert (await browser.stream.receive(65536)).startswith(b"HTTP/1.1 404 ")
+        assert ticks - before >= 10
+        nursery.cancel_scope.cancel()
 
 
 def h11_request() -> h11.Request:
