@@ -39,7 +39,7 @@ from wire.messages.sasl_handshake import SaslHandshakeRequest
 HALF_OPEN, SLOW, LARGE, ROUNDS = 2_000, 100, 50, 2
 GUESSERS, LOGINS = 4, 10
 SLOW_BYTES = 20
-LONGEST_MS, LONGEST_LOGIN_MS, MEMORY_MIB = 300, 2_000, 100
+LONGEST_MS, LONGEST_LOGIN_MS, MEMORY_MIB = 300, 1_000, 100
 MECHANISMS, USERS = ("PLAIN", "SCRAM-SHA-512"), (USER, "nobody")
 GUESTS = {"guest": "password of a guest"}
 WRONG = "canary of a wrong password"

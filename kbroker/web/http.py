@@ -48,8 +48,9 @@ OTHER = "other"
 _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 16 * 1024
-_SHORT_BYTES = 1024
-"""Parsing the headers in so many bytes takes less than a millisecond."""
+_MAX_LINES = 100
+"""Lines before the body. Each takes some microseconds to parse, and 16 KiB have room for thousands."""
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 _LOG_INTERVAL_MS = 10_000
 _PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
@@ -240,22 +241,22 @@ class HttpServer:
         began = bool(machine.trailing_data[0])
         with trio.move_on_after((limits.request_ms if began else limits.idle_ms) / 1000) as in_time:
             while True:
+                if request is None:
+                    _demand_few_lines(machine.trailing_data[0])
                 event = machine.next_event()
                 if event is h11.NEED_DATA:
                     if machine.they_are_waiting_for_100_continue:
                         return request  # answer without reading the body
                     data = await stream.receive(_RECEIVE_BYTES)
-                    if len(data) > _SHORT_BYTES:
-                        await self._turns.next()
                     machine.receive_data(data)
                     if data and not began:
                         began = True
                         in_time.deadline = trio.current_time() + limits.request_ms / 1000
                 elif isinstance(event, h11.Request):
                     request = event
+                    if _header(event, b"transfer-encoding"):  # chunks of one byte take milliseconds to parse
+                        raise _Refused(411, "a request has no body, or one with Content-Length")
                 elif isinstance(event, h11.Data):
-                    if self._turns.due():  # there may be thousands of chunks in what has been received
-                        await self._turns.next()
                     body_bytes += len(event.data)
                     if body_bytes > limits.body_bytes:
                         raise _Refused(413, "the request body is too large")
@@ -333,6 +334,13 @@ def _oldest_of_most(connections: Sequence[_Connection], key: Callable[[_Connecti
     """The first connection with the most frequent key."""
     ((most, _),) = Counter(map(key, connections)).most_common(1)
     return next(connection for connection in connections if key(connection) == most)
+
+
+def _demand_few_lines(waiting: bytes) -> None:
+    """Refuse a request with too many lines before it is parsed. Errors: _Refused."""
+    end = _BLANK_LINE.search(waiting)
+    if waiting.count(b"\n", 0, end.start() if end else len(waiting)) > _MAX_LINES:
+        raise _Refused(431, f"a request has at most {_MAX_LINES} lines of headers")
 
 
 def _header(request: h11.Request, wanted: bytes) -> bytes:

@@ -111,9 +111,9 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         last = b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        await browser.send(HEAD + HEAD + last)
+        await browser.send(HEAD * 200 + last)
         data = await browser.rest()
-        assert data.count(b"HTTP/1.1 200 OK\r\n") == 2
+        assert data.count(b"HTTP/1.1 200 OK\r\n") == 200
         assert data.rindex(b"200 OK") < data.index(b"HTTP/1.1 404 Not Found\r\n")
 
 
@@ -171,9 +171,11 @@ async def test_unknown_paths_get_404_and_other_methods_405(path: str, method: st
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2_500, 411),
         (LINE + b"Host: x\r\nX: " + b"x" * 60_000 + b"\r\n\r\n", 431),
         (b"GET /" + b"x" * 60_000, 431),
+        (LINE + b"Host: x\r\n" + b"a:b\r\n" * 200 + b"\r\n", 431),
+        (LINE + b"Host: x\n" + b"a:b\n" * 200, 431),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000, 413),
     ],
 )
@@ -281,25 +283,6 @@ async def test_an_address_that_connects_again_and_again_keeps_no_other_out(autoj
         await browser.send(b"Host: x\r\n\r\n")
         browser.machine.send(h11_request())
         assert (await browser.reply()).body == b"short"
-
-
-async def test_others_run_while_a_body_of_many_chunks_is_read() -> None:
-    async with a_site() as site, trio.open_nursery() as nursery:
-        browser, ticks = await Browser.connect(site.env), 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await trio.lowlevel.checkpoint()
-
-        nursery.start_soon(tick)
-        await browser.send(b"GET /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        before = ticks
-        await browser.send(b"1\r\nx\r\n" * 2_500 + b"0\r\n\r\n")
-        assert (await browser.stream.receive(65536)).startswith(b"HTTP/1.1 404 ")
-        assert ticks - before >= 10
-        nursery.cancel_scope.cancel()
 
 
 def h11_request() -> h11.Request:
