@@ -23,8 +23,6 @@ from wire.errors import ErrorCode
 _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
-_ANSWER_S: Final = 1.0
-"""A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hh")
 
@@ -32,15 +30,11 @@ Begun = list[Part] | Unfinished | None
 
 
 class Login:
-    """The gate in front of the dispatcher of one connection.
-
-    deadline  ends the first login; None after it
-    """
+    """The gate in front of the dispatcher of one connection."""
 
     def __init__(self, dispatcher: Dispatcher, session: SaslSession, context: Context) -> None:
         self.session = session
         self._dispatcher = dispatcher
-        self.deadline: trio.CancelScope | None = None
         self._has_versions = False
         context.sasl = session
 
@@ -71,8 +65,6 @@ class Login:
                 answer = await self._dispatcher.begin(frame, context)
         if session.has_failed:
             if session.delay_ms:
-                if self.deadline is not None:
-                    self.deadline.deadline += session.delay_ms / 1000 + _ANSWER_S  # the client has been in time
                 with trio.CancelScope() as scope, context.waiting(scope):
                     await session.server.env.sleep_ms(session.delay_ms)
             if answer is None:

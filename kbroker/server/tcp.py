@@ -46,6 +46,7 @@ _DIGITS = str.maketrans("", "", "0123456789")
 """Reasons are compared by their beginnings without numbers, which clients can choose."""
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
+_ACCEPTED_BETWEEN_YIELDS = 8
 _NEWCOMER_MS = 1_000
 """An honest client authenticates in this time."""
 _HAS_OWN_LIMIT = (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED, State.AUTHENTICATING)
@@ -138,6 +139,7 @@ class Server:
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str, security: ListenerSecurity) -> None:
+        since_yield = 0
         with scope:
             while True:
                 while len(self.connections) >= self._settings.server.max_connections:
@@ -146,10 +148,12 @@ class Server:
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name, security)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
+                since_yield += 1
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
-                else:
+                elif since_yield == _ACCEPTED_BETWEEN_YIELDS:
                     await trio.lowlevel.checkpoint()
+                    since_yield = 0
 
     def _cannot_accept(self, error: OSError) -> None:
         self._accept_errors.add()
@@ -262,7 +266,12 @@ class Server:
     async def _close_stuck_connections(self) -> None:
         while True:
             server, limits = self._settings.server, self._settings.limits
-            times_ms = (server.connections_max_idle_ms, limits.kbroker_frame_grace_ms, limits.kbroker_send_grace_ms)
+            times_ms = (
+                server.connections_max_idle_ms,
+                limits.kbroker_frame_grace_ms,
+                limits.kbroker_send_grace_ms,
+                limits.kbroker_authentication_timeout_ms,
+            )
             interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
@@ -271,7 +280,9 @@ class Server:
                 if observed.moved_ms == now_ms:
                     connection.note_progress()
                 connection.forget_long_client_id()
-                if reason is not None:
+                if connection.is_late(now_ms):
+                    connection.hang_up()  # it says why
+                elif reason is not None:
                     self._closed_for_delay.add()
                     logger.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
                     connection.hang_up()
