@@ -140,7 +140,7 @@ class Connection:
                 self._answers.release()
                 if self._claim is not None:
                     self._claim.release()
-        if self.is_late(self._env.now_ms()):
+        if not self.is_authenticated and self.is_late(self._env.now_ms()):
             raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
 
     @property
@@ -200,17 +200,17 @@ class Connection:
         if self._security.sasl is not None:
             login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
             self._begin = login.begin
-            await self._log_in(login.session)
+            await self._log_in(login)
         self.is_authenticated = True
         self.state = State.RECEIVING
 
-    async def _log_in(self, session: SaslSession) -> None:
+    async def _log_in(self, login: Login) -> None:
         """Answer the requests of a login until it is complete or has failed."""
-        frames = self.frames
+        frames, session = self.frames, login.session
         max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
         claim = self._claim = EvictableClaim(self._memory.logins, self._scope.cancel)
         claim.is_evictable = True
-        while not session.is_complete and not session.has_failed:
+        while not session.is_over:
             try:
                 frame = frames.next_frame()
             except Malformed as error:
@@ -223,7 +223,7 @@ class Connection:
             self.requests += 1
             # The frame, and the token that is copied from it. The answer to a failure holds both until it is sent.
             claim.take(2 * len(frame) - claim.held_bytes)
-            parts = await self._begin(frame, self._context)
+            parts = await login.step(frame, self._context)
             del frame
             await self.stream.send(cast("list[Part]", parts))
             claim.release()

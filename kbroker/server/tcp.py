@@ -165,17 +165,17 @@ class Server:
         counted = counted_address(host) if allowed is None else host
         if allowed is None:
             allowed = self._settings.server.max_connections_per_ip
+        others = self._by_host.get(counted, 0)
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
-        if self._by_host.get(counted, 0) >= max(allowed, is_loopback(host)):
+        if others >= allowed and (others or not is_loopback(host)):
             self._refused.add()
             stream.close()
             self._warn("too many connections from one address", counted, peer=host)
             return
-        self._accepted.add()
-        quotas = self._dispatcher.quotas
-        limited = quotas.limits.limits_addresses
-        admission = quotas.admit(host, self._env.now_ms()) if limited else AT_ONCE
-        self._by_host[counted] = self._by_host.get(counted, 0) + 1
+        self._accepted.value += 1
+        quotas, now_ms = self._dispatcher.quotas, self._env.now_ms()
+        admission = quotas.admit(host, now_ms) if quotas.limits.limits_addresses else AT_ONCE
+        self._by_host[counted] = others + 1
         connection = Connection(
             stream,
             listener=listener,
@@ -189,21 +189,21 @@ class Server:
             security=security,
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
-        self.connections[connection] = Observed(connection, self._env.now_ms(), counted)
+        self.connections[connection] = Observed(connection, now_ms, counted)
         if not connection.is_authenticated:
-            self._bound_newcomers(connection)
+            self._newcomers[connection] = now_ms
+            if len(self._newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
+                self._bound_newcomers()
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
-    def _bound_newcomers(self, connection: Connection) -> None:
+    def _bound_newcomers(self) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
         An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
         """
-        self._newcomers[connection] = self._env.now_ms()
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
-        if len(self._newcomers) > limit:
-            self._forget_authenticated()
+        self._forget_authenticated()
         while len(self._newcomers) > limit:
             self._close_oldest_newcomer()
 
