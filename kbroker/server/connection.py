@@ -210,7 +210,8 @@ class Connection:
         max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
         claim = self._claim = EvictableClaim(self._memory.logins, self._scope.cancel)
         claim.is_evictable = True
-        while not session.is_over:
+        is_over = False
+        while not is_over:
             try:
                 frame = frames.next_frame()
             except Malformed as error:
@@ -218,7 +219,6 @@ class Connection:
             if frame is None:
                 if not await self._receive():
                     raise trio.BrokenResourceError  # the client has gone
-                self.state = State.AUTHENTICATING
                 continue
             self.requests += 1
             # The frame, and the token that is copied from it. The answer to a failure holds both until it is sent.
@@ -227,6 +227,7 @@ class Connection:
             del frame
             await self.stream.send(cast("list[Part]", parts))
             claim.release()
+            is_over = session.is_over
         self._claim = None
         frames.max_frame_bytes = max_frame_bytes
 

@@ -234,7 +234,7 @@ class ScramExchange:
         self._users = users
         self._server_nonce = nonce
         self._next: Callable[[str], Step] = self._on_first
-        self._user = self._header = self._client_nonce = self._nonce = self._signed = ""
+        self._user = self._header = self._client_nonce = self._nonce = self._exchanged = ""
         self._credential = Credential(b"", b"", b"", 0)
         self._is_known = False
 
@@ -264,7 +264,7 @@ class ScramExchange:
         self._nonce = self._client_nonce + self._server_nonce
         salt = base64.b64encode(self._credential.salt).decode()
         first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
-        self._signed = f"{bare},{first}"
+        self._exchanged = f"{bare},{first}"
         self._next = self._on_final
         return Step(first.encode())
 
@@ -285,7 +285,7 @@ class ScramExchange:
         except NotBase64 as error:
             raise AuthenticationFailed("the proof is not base64") from error
         mechanism, credential = self._mechanism, self._credential
-        signed = f"{self._signed},{unproven}".encode()
+        signed = f"{self._exchanged},{unproven}".encode()
         signature = mechanism.sign(credential.stored_key, signed)
         if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has a wrong size")
