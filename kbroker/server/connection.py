@@ -114,6 +114,7 @@ class Connection:
         self._security = security
         self._authentication_timeout_ms = authentication_timeout_ms
         self._suspended_ns = 0
+        self._yielded_ms = 0
         self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
         self._unfinished: list[Unfinished] = []
         self._env = env
@@ -186,7 +187,9 @@ class Connection:
         scope.deadline = trio.current_time() + self._authentication_timeout_ms / 1000
         if tls is not None:
             try:
-                self.stream, context.principal = await tls.accept(self.stream)
+                self.stream = await tls.accept(self.stream)
+                if self._security.sasl is None:  # else the login tells who the client is
+                    context.principal = tls.principal(self.stream)
             except HandshakeFailed as error:
                 raise CloseConnection(f"TLS handshake failed: {error}") from error
             context.stream = self.stream
@@ -231,8 +234,8 @@ class Connection:
         return claim
 
     async def _serve(self) -> None:
-        frames, now_ns = self.frames, self._env.now_ns
-        yielded_ms, since_yield = now_ns() // 1_000_000, 0
+        frames, now_ns, since_yield = self.frames, self._env.now_ns, 0
+        self._yielded_ms = now_ns() // 1_000_000
         delay_ms, is_refused = self._admission
         if delay_ms and (not await self._stay_muted(self._env.now_ms() + delay_ms) or is_refused):
             return
@@ -268,10 +271,10 @@ class Connection:
                 if not await self._mute():
                     return
             since_yield += 1
-            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
+            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != self._yielded_ms:
                 await self._send_collected()
                 await trio.lowlevel.checkpoint()
-                yielded_ms, since_yield = now_ns() // 1_000_000, 0
+                self._yielded_ms, since_yield = now_ns() // 1_000_000, 0
 
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
@@ -289,6 +292,10 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
+                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
+                    self._yielded_ms = now_ms
+                    await trio.lowlevel.checkpoint()
                 return True
         if frames.pending_bytes:
             raise CloseConnection("the client closed the connection inside a frame")

@@ -23,6 +23,8 @@ from wire.errors import ErrorCode
 _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
+_MAX_QUESTIONS: Final = 5
+"""So often a client may ask for versions. It asks twice if it knows newer versions than this broker."""
 _ANSWER_S: Final = 1.0
 """A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 _LENGTH: Final = struct.Struct(">i")
@@ -41,6 +43,7 @@ class Login:
         self.session = session
         self._dispatcher = dispatcher
         self.deadline: trio.CancelScope | None = None
+        self._questions = 0
         self._has_versions = False
         context.sasl = session
 
@@ -89,7 +92,8 @@ class Login:
             return False
         # If this version is not served, the client asks again with a version that the answer names.
         self._has_versions = version in self._dispatcher.handlers[_API_VERSIONS].versions
-        return True
+        self._questions += 1
+        return self._questions <= _MAX_QUESTIONS
 
     async def _take_raw_token(self, frame: memoryview) -> Begun:
         try:

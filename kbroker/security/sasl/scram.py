@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.config.sasl import SCRAM_SECRET
+from kbroker.config.sasl import SCRAM_MIN_ITERATIONS, SCRAM_SECRET
 from kbroker.security.sasl import MAX_TOKEN_BYTES, AuthenticationFailed, Step
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import Image
 
-MIN_ITERATIONS: Final = 4_096
+MIN_ITERATIONS: Final = SCRAM_MIN_ITERATIONS
 MAX_ITERATIONS: Final = 16_384
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 """The alphabet of the salts of Kafka's tools."""

@@ -192,12 +192,15 @@ def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModu
     key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     text = settings.layers.text(key)
     if text is None:
+        for part in (f"{listener.lower()}.KafkaServer", "KafkaServer"):
+            if (module := settings.layers.login_modules.get((part, _MODULES[mechanism]))) is not None:
+                return module
         own = settings.for_listener(SaslSettings, listener, mechanism=mechanism)
         if mechanism == "PLAIN" and not own.kbroker_sasl_plain_scram_credentials:
             raise ConfigError(
                 f"{key} is missing: it lists the users of PLAIN on the listener {listener}, as in "
                 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="password"; '
-                "(a file of java.security.auth.login.config is not read)"
+                "(kbroker.jaas.file names a file in the form of java.security.auth.login.config)"
             )
         return LoginModule(_MODULES[mechanism], {})
     found = parse_jaas(text, key=key)
