@@ -293,7 +293,7 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
-                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                # While a client sends a large frame quickly, other clients get their turns.
                 if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
                     self._yielded_ms = now_ms
                     await trio.lowlevel.checkpoint()
