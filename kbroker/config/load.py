@@ -30,13 +30,13 @@ from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
 from kbroker.config.metadata import MetadataSettings
-from kbroker.config.observability import ObservabilitySettings
+from kbroker.config.observability import PAGES, ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
 from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
-from kbroker.config.sasl import SaslSettings
+from kbroker.config.sasl import MECHANISMS, SaslSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
@@ -138,7 +138,8 @@ class Settings:
         _check_together(loaded)
         if (fault := groups_fault(loaded.groups)) is not None:
             raise ConfigError(fault)
-        return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
+        lost = as_lines(_of_no_listener(static, loaded.listeners))
+        return replace(loaded, warnings=(*loaded.warnings, *lost, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
     def _build(cls, layers: Layers, warnings: Sequence[str], listeners: Listeners | None = None) -> Settings:
@@ -329,6 +330,18 @@ def _check_static(name: str, text: str) -> Iterator[Remark]:
     # A value that equals that of the embedded profile causes no warning.
     if text.strip() != PROFILES["embedded"].get(name):
         yield from remarks(name, declaration, text)
+
+
+def _of_no_listener(names: Iterable[str], listeners: Listeners) -> Iterator[Remark]:
+    """Warnings about settings with a prefix that selects nothing. A misspelled one could leave a listener open."""
+    known = {PAGES.lower(), *(name.lower() for name in listeners.protocols)}
+    mechanisms = {name.lower() for name in MECHANISMS}
+    for name in names:
+        if not name.startswith(LISTENER_PREFIX):
+            continue
+        listener, _, key = name[len(LISTENER_PREFIX) :].partition(".")
+        if listener not in known or (key not in BROKER and key.partition(".")[0] not in mechanisms):
+            yield Remark(name, "has no effect: no listener has this name, or SASL no such mechanism (in lower case)")
 
 
 class Remark(NamedTuple):

@@ -169,6 +169,27 @@ def test_keys_without_effect_share_one_warning() -> None:
     assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 has no effect: One event loop")
 
 
+def test_a_prefix_that_selects_nothing_is_a_warning() -> None:
+    """With a misspelled name a listener would not ask for certificates, and nothing would tell it."""
+    given = [
+        "listeners=PLAINTEXT://:9092,EXTERNAL://:9093,CONTROLLER://:9094",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "listener.name.external.ssl.client.auth=required",
+        "listener.name.external.plain.sasl.jaas.config=x",
+        "listener.name.http.ssl.keystore.type=PEM",
+    ]
+    assert not Settings.load(overrides=given).warnings[1:]  # the first one is about the password in a flag
+    lost = [
+        "listener.name.externl.ssl.client.auth",
+        "listener.name.EXTERNAL.ssl.client.auth",
+        "listener.name.external.plane.connections.max.reauth.ms",
+    ]
+    *_, warning = Settings.load(
+        overrides=[*given, *(f"{name}=1" if "ms" in name else f"{name}=required" for name in lost)]
+    ).warnings
+    assert warning.startswith(f"{', '.join(lost)} has no effect: no listener")
+
+
 def test_a_small_segment_works_with_a_warning() -> None:
     settings = Settings.load(b"log.segment.bytes=107370")
     assert settings.log.log_segment_bytes == 107370
