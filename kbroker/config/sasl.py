@@ -77,6 +77,12 @@ class SaslSettings:
         doc="Allows PLAIN on a listener without TLS, as Kafka does, although the network sees the passwords. The broker"
         " warns if the listener is not on loopback; with false it refuses to start.",
     )
+    kbroker_jaas_file: str | None = setting(
+        default=None,
+        doc="File with login modules, as Java reads it from java.security.auth.login.config: the part"
+        " <listener>.KafkaServer (in lower case) or KafkaServer counts for mechanisms without sasl.jaas.config. The"
+        " broker reads it when it starts. The image takes it from KAFKA_OPTS.",
+    )
     kbroker_bootstrap_users_file: str | None = setting(
         default=None,
         doc="Properties file of users and their passwords. The first start of a controller makes SCRAM credentials for"

@@ -3,7 +3,7 @@
 The certificates in force may change at any time: `renew` replaces the contexts, and running connections keep theirs.
 Handshakes run in a few threads, because a signature with an RSA key takes a millisecond and more.
 
-Source  SslFactory of Apache Kafka 4.3.1 for what a new certificate must have in common with the previous one
+Source  SslFactory of Apache Kafka 4.3.1 for the checks of a new certificate against the previous one
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stream over TLS: it encrypts what it sends over another stream, and decrypts what that receives.
+"""A stream over TLS: it sends and receives encrypted bytes over another stream.
 
 Theory of operation: OpenSSL works on two buffers in memory (`ssl.MemoryBIO`), so the same code runs over sockets and
 over the simulated network, and every wait is one of the inner stream. Encryption runs on the event loop in pieces of at
@@ -183,7 +183,7 @@ class TlsStream:
             if self._flush_nowait():
                 sent += len(rest)
             else:
-                # The caller sends these bytes again, and then this skips them. So `sent` is what the network has taken.
+                # The caller sends these bytes again, and this skips them: `sent` counts what the network has taken.
                 self._encrypted_ahead = len(rest)
         return sent
 

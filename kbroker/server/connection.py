@@ -181,7 +181,7 @@ class Connection:
             self._scope.cancel()
 
     async def _authenticate(self) -> None:
-        """Do what the listener's security wants before the first request. Errors: CloseConnection."""
+        """Do the TLS handshake and the login that the listener requires. Errors: CloseConnection."""
         tls, context, scope = self._security.tls, self._context, self._scope
         # A scope of its own would cost a twentieth of a login.
         scope.deadline = trio.current_time() + self._authentication_timeout_ms / 1000
@@ -334,7 +334,7 @@ class Connection:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            # A muted connection must not hold memory of its next frame; any quota may mute it but after a Produce.
+            # A muted connection must not hold memory of its next frame. Without quotas, no Produce mutes it.
             if frame[0] == frame[1] == 0 and not self._dispatcher.quotas.is_active:
                 nursery.start_soon(self._receive_ahead)
             try:
@@ -401,8 +401,8 @@ class Connection:
     async def _stay_muted(self, until_ms: int) -> bool:
         """Read nothing until then, or until the server stops. False if the client has closed its connection.
 
-        If it has closed it after further requests, these still have to wait. So only one receive tells whether there
-        are some: what has arrived before the end of the stream is kept, and not looked at before the time is over.
+        If the client sends further requests and then closes the connection, these still wait. When the end of the
+        stream wakes this task, it receives once, keeps the bytes, and handles them after the time.
         """
         frames, context = self.frames, self._context
         while not context.stopping and (left_ms := until_ms - self._env.now_ms()) > 0:

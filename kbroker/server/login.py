@@ -1,8 +1,8 @@
 """Lets a connection of a listener with SASL send requests only after a login, and until its session expires.
 
 Before that it admits ApiVersions, SaslHandshake and SaslAuthenticate, in this order, and tokens without a header after
-version 0 of SaslHandshake. Everything else closes the connection; what comes instead of a token is answered with
-ILLEGAL_SASL_STATE first, as in Kafka.
+version 0 of SaslHandshake. Any other request closes the connection; in place of a token it gets ILLEGAL_SASL_STATE
+first, as in Kafka.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Login:
         if session.has_failed:
             if session.delay_ms:
                 if self.deadline is not None:
-                    self.deadline.deadline += session.delay_ms / 1000 + _ANSWER_S  # the client has been in time
+                    self.deadline.deadline += session.delay_ms / 1000 + _ANSWER_S  # only the client must be in time
                 with trio.CancelScope() as scope, context.waiting(scope):
                     await session.server.env.sleep_ms(session.delay_ms)
             if answer is None:
@@ -90,7 +90,7 @@ class Login:
             return True
         if api_key != _API_VERSIONS or self._has_versions:
             return False
-        # A client whose version is not served asks again with the one that the answer names.
+        # If this version is not served, the client asks again with a version that the answer names.
         self._has_versions = version in self._dispatcher.handlers[_API_VERSIONS].versions
         self._questions += 1
         return self._questions <= _MAX_QUESTIONS

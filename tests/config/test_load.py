@@ -158,6 +158,25 @@ def test_an_unsupported_setting_is_refused_with_a_reason(line: str, message: str
     assert message in str(caught.value)
 
 
+def test_settings_for_a_listener_that_nobody_has_cause_a_warning() -> None:
+    shared = [
+        "listeners=EXTERNAL://:9092",
+        "listener.security.protocol.map=EXTERNAL:SSL,OF.OTHERS:SSL",
+        "inter.broker.listener.name=EXTERNAL",
+    ]
+    right = [
+        f"listener.name.{name}.ssl.client.auth=required" for name in ("external", "of.others", "controller", "http")
+    ]
+    of_controllers = ["controller.listener.names=CONTROLLER"]
+    assert Settings.load(overrides=[*shared, *of_controllers, *right]).warnings == ()
+    wrong = [f"listener.name.{name}.ssl.client.auth=required" for name in ("EXTERNAL", "extern", "of")]
+    (line,) = Settings.load(overrides=[*shared, *wrong]).warnings
+    assert line.startswith(
+        "listener.name.EXTERNAL.ssl.client.auth, listener.name.extern.ssl.client.auth, listener.name.of.ssl.client.auth"
+        " has no effect"
+    )
+
+
 def test_an_override_without_a_value_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'num\.partitions' is not of the form key=value"):
         Settings.load(overrides=["num.partitions"])
@@ -169,25 +188,17 @@ def test_keys_without_effect_share_one_warning() -> None:
     assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 has no effect: One event loop")
 
 
-def test_a_prefix_that_selects_nothing_is_a_warning() -> None:
-    """With a misspelled name a listener would not ask for certificates, and nothing would tell it."""
+def test_a_prefix_of_no_mechanism_is_a_warning() -> None:
     given = [
-        "listeners=PLAINTEXT://:9092,EXTERNAL://:9093,CONTROLLER://:9094",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
-        "listener.name.external.ssl.client.auth=required",
-        "listener.name.external.plain.sasl.jaas.config=x",
-        "listener.name.http.ssl.keystore.type=PEM",
+        "listeners=EXTERNAL://:9093,CONTROLLER://:9094",
+        "listener.security.protocol.map=EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "listener.name.external.plain.connections.max.reauth.ms=1",
+        "listener.name.external.sasl.enabled.mechanisms=PLAIN",
     ]
-    assert not Settings.load(overrides=given).warnings[1:]  # the first one is about the password in a flag
-    lost = [
-        "listener.name.externl.ssl.client.auth",
-        "listener.name.EXTERNAL.ssl.client.auth",
-        "listener.name.external.plane.connections.max.reauth.ms",
-    ]
-    *_, warning = Settings.load(
-        overrides=[*given, *(f"{name}=1" if "ms" in name else f"{name}=required" for name in lost)]
-    ).warnings
-    assert warning.startswith(f"{', '.join(lost)} has no effect: no listener")
+    assert not Settings.load(overrides=given).warnings
+    lost = "listener.name.external.PLAIN.connections.max.reauth.ms", "listener.name.external.plane.sasl.jaas.config"
+    *_, warning = Settings.load(overrides=[*given, *(f"{name}=1" for name in lost)]).warnings
+    assert warning.startswith(f"{', '.join(lost)} has no effect: no mechanism")
 
 
 def test_a_small_segment_works_with_a_warning() -> None:

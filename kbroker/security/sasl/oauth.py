@@ -40,7 +40,7 @@ class Keys(Protocol):
 
 
 class Identity(NamedTuple):
-    """What the claims of a token say. Units: expires_ms is wall time."""
+    """The user and the end in the claims of a token. Units: expires_ms is wall time."""
 
     user: str
     expires_ms: int
