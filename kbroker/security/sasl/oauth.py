@@ -23,7 +23,8 @@ from kbroker.security.sasl import AuthenticationFailed, Step
 MAX_TOKEN_BYTES: Final = 64 * 1024
 _INVALID: Final = b'{"status":"invalid_token"}'
 _FIRST: Final = re.compile(
-    rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
+    rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]++|=2C|=3D)++))?,\x01"
+    rb"(?P<pairs>(?:[A-Za-z]++=[\x21-\x7e \t\r\n]*+\x01){1,100})\x01"
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a character, which has no encoding
 _JAVA_SPACES: Final = "".join(map(chr, range(0x21)))
