@@ -11,6 +11,8 @@ from kbroker.config.values import Kind, Secret
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+SCRAM_MIN_ITERATIONS: Final = 4_096
+"""With fewer, a password is found too fast from what one login shows (RFC 7677)."""
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 
 
