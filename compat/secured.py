@@ -19,11 +19,12 @@ SHARED = {"security.protocol": "SASL_SSL"}
 
 
 class Secured(KbrokerProcess):
-    """A broker process. Shape: authority is the file that clients trust."""
+    """A broker process. Shape: authority is the file that clients trust; settings are those of the broker."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         super().__init__(directory, overrides=[f"{key}={value}" for key, value in settings.items()])
         self.authority = directory / "ca.pem"
+        self.settings = settings
 
     @property
     def log(self) -> str:

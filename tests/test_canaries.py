@@ -70,6 +70,7 @@ def settings_file(tmp_path: Path) -> Path:
     ]
     (tmp_path / "users.properties").write_text(f"carol={CANARY}-carol")
     (tmp_path / "wrong.properties").write_text(f"carol={CANARY}-carol\u00ad")  # SASLprep changes it
+    (tmp_path / "nameless.properties").write_text(f"{CANARY}-carol\n")
     (tmp_path / "password").write_text(f"{CANARY}-dave")
     for name, token in TOKENS.items():
         (tmp_path / name).write_text(token)
@@ -179,6 +180,7 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypa
             "num.partitions=x",
             f"kbroker.http.token={CANARY} with blanks",
             f"kbroker.bootstrap.users.file={tmp_path}/wrong.properties",
+            f"kbroker.bootstrap.users.file={tmp_path}/nameless.properties",
         ):
             shown.append(run(*start, wrong_setting))
         no_key = (
@@ -189,7 +191,7 @@ def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypa
         shown.append(run("serve", "--data-dir", tmp_path / "other", "--config", tmp_path / "tls.properties"))
         assert "ssl.keystore: the key and its certificates cannot be used" in shown[-2]
         assert "cannot be read with ssl.keystore.password" in shown[-1]
-        assert [text for text in shown[-6:] if "kbroker ready" in text] == []
+        assert [text for text in shown[-7:] if "kbroker ready" in text] == []
         limits = (process / "limits").read_text()
         assert re.search(r"^Max core file size +1 +1 ", limits, re.MULTILINE)
         assert "Umask:\t0077" in (process / "status").read_text()

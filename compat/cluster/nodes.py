@@ -48,7 +48,8 @@ class Node:
     """One node: `kind` runs it, KBROKER or KAFKA, and may be changed while it is stopped.
 
     Shape   data is its log directory, which survives `kill` and `stop`. Kafka's is formatted for a `release` (None
-            means the newest), with the levels of single `features`; format_flags are more arguments of the tool
+            means the newest), with the levels of single `features`; format_flags are more arguments of the tool, and
+            flags of `kbroker serve`
     Note    `ip netns exec` replaces itself by the node, so the process id is the node's
     """
 
@@ -64,6 +65,7 @@ class Node:
         options: Sequence[str] = FOR_COMPARING,
         checkout: Path = CHECKOUT,
         network: Network | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         self.kind = kind
         self.node_id = node_id
@@ -75,6 +77,7 @@ class Node:
         self.format_flags = [part for feature in features for part in ("--feature", feature)]
         self._options = options
         self._checkout = checkout
+        self._flags = flags
         self._network = network
         self._log = directory / "log.txt"
 
@@ -104,7 +107,7 @@ class Node:
             command = java_command("kafka.Kafka", str(properties), options=self._options)
             environment = java_environment()
         else:
-            command = [sys.executable, "-m", "kbroker", "serve", "--config", str(properties)]
+            command = [sys.executable, "-m", "kbroker", "serve", "--config", str(properties), *self._flags]
             if self.settings["process.roles"] != "broker":
                 command += ["--cluster-id", CLUSTER_ID]
         if self._network is not None:

@@ -145,13 +145,20 @@ class SecuredCluster(ProcessCluster):
     @contextlib.contextmanager
     def connect_as(self, user: str, node: int, *, word: str | None = None) -> Iterator[RawConnection]:
         """A connection to a node that has logged in. Errors: OSError; Refused."""
-        address = (self.brokers | self.controllers)[node].address
         mechanism = "PLAIN" if node in self.controllers else SCRAM
+        given = {"sasl_plain_username": user, "sasl_plain_password": password(user) if word is None else word}
+        with self.log_in(node, mechanism, given) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def log_in(self, node: int, mechanism: str, given: Mapping[str, Any]) -> Iterator[RawConnection]:
+        """A connection that has logged in with these settings of kbroker's own client. Errors: OSError; Refused."""
+        address = (self.brokers | self.controllers)[node].address
         with contextlib.closing(RawConnection(address)) as connection:
             connection.socket = self._context.wrap_socket(
                 connection.socket, server_hostname=address_of(address)[0], do_handshake_on_connect=True
             )
-            _log_in(connection, mechanism, user, password(user) if word is None else word)
+            _log_in(connection, mechanism, given)
             yield connection
 
     def client(self, user: str, broker: int | None = None) -> dict[str, Any]:
@@ -259,8 +266,7 @@ class SecuredCluster(ProcessCluster):
             until(lambda: holds(broker), each_s=0.05, patience_s=60)  # noqa: B023  (called here)
 
 
-def _log_in(connection: RawConnection, mechanism: str, user: str, word: str) -> None:
-    given = {"sasl_plain_username": user, "sasl_plain_password": word}
+def _log_in(connection: RawConnection, mechanism: str, given: Mapping[str, Any]) -> None:
     tokens = exchange(mechanism, given, host="", nonce="n" * 24)
     chosen = connection.call("SaslHandshake", 1, {"Mechanism": mechanism})
     assert not chosen["ErrorCode"], chosen

@@ -1,4 +1,6 @@
-"""Three brokers and a controller of kbroker with everything switched on that docs/security.md describes."""
+"""Three brokers and a controller of kbroker with everything switched on that docs/security.md and docs/quotas.md
+describe.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 
 from compat.clients import franz
+from compat.cluster import limited
 from compat.cluster.secured import ADMIN, SecuredCluster, password
-from compat.cluster.tiered_load import TIERED, TOPIC, local_start, tier_settings
+from compat.cluster.switched_on import everything
+from compat.cluster.tiered_load import TIERED, TOPIC, local_start
 from compat.kafka import libraries, run_tool
 from compat.waiting import until
 from kbroker.security.authorizing import Operation, ResourceType
@@ -154,16 +158,19 @@ def await_certificate(cluster: SecuredCluster, wanted: bytes) -> None:
             until(lambda: cluster.certificate(address) == wanted, each_s=0.1, patience_s=PATIENCE_S)  # noqa: B023
 
 
-def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path) -> None:
+def test_w13_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path) -> None:
     libraries()
     franz.binary()
-    with SecuredCluster(tmp_path, settings=tier_settings(tmp_path)) as cluster:
+    with everything(tmp_path) as cluster:
         cluster.start()
         admin = AdminClient(cluster.client(ADMIN, broker=1))
-        for user in (USER, GUEST):
+        for user in (USER, GUEST, *limited.USERS):
             create_user(admin, user)
         new = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1, 2, 3]], config=TIERED)
-        admin.create_topics([new])[TOPIC].result(PATIENCE_S)
+        places = [[limited.LEADER, 3, 1]]
+        of_limited = NewTopic(limited.TOPIC, num_partitions=1, replica_assignment=places, config=limited.CONFIG)
+        for made in admin.create_topics([new, of_limited]).values():
+            made.result(PATIENCE_S)
         cluster.allow(
             [
                 (USER, Operation.READ, ResourceType.TOPIC, TOPIC),
@@ -178,6 +185,10 @@ def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path
         cluster.await_view(GUEST, TOPIC, TOPIC_DENIED)
         assert cluster.refuses(USER, 3, "guess")
         check_that_a_guest_sees_nothing(cluster)
+        cluster.check_audit(GUEST, TOPIC)
+        cluster.check_logins(USER, TOPIC)
+        cluster.check_pages()
+        limited.check_that_quotas_limit(cluster)
 
         shop = Shop(cluster)
         shop.produce(1_000)
@@ -190,6 +201,7 @@ def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path
         cluster.await_brokers(1, 2, 3)
         cluster.await_isrs(TOPIC, 1, 2, 3)
         shop.produce(100)
+        cluster.change_certificate_of_clients()
         shop.sent += produce_with_other_clients(cluster)
         shop.read_all()
         check_that_other_clients_read(cluster, shop.sent)
@@ -199,3 +211,4 @@ def test_a_secured_cluster_outlives_a_leader_and_its_certificates(tmp_path: Path
         admin.alter_user_scram_credentials([UserScramCredentialDeletion(USER, SCRAM_512)])[USER].result(PATIENCE_S)
         cluster.await_refusal(USER)
         shop.close()
+        cluster.check_that_no_secret_was_logged(ADMIN, USER, GUEST, *limited.USERS)

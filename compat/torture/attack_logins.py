@@ -8,7 +8,9 @@ half of it, all of it, or one byte after the other. Others complete the handshak
 a request that is too large. All the time, some clients log in with wrong passwords as fast as they can, by PLAIN and by
 SCRAM and as users who do not exist, and a user without rights produces. The bystander produces, and clients log in.
 
-No stranger may get further, and no password may be in the log.
+No stranger may get further: half-open connections are closed in favour of new ones, a request that is too large ends
+its connection at once, and each wrong password is refused, with the same text and after the same delay for every user.
+Clients that have logged in keep their connections, and no password may be in the log.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from functools import partial
 from compat.secured import PASSWORD, USER, Secured
 from compat.torture.attack_connections import allow_files, drop, hold, trickle
 from compat.torture.bystander import Measure, Target, client_of, frame, main, produce
+from compat.waiting import until
 from kbroker.client.security import tls_context
 from kbroker.testing.draws import Draws
 from wire.errors import ErrorCode, KafkaError
@@ -36,18 +39,29 @@ from wire.messages.sasl_handshake import SaslHandshakeRequest
 HALF_OPEN, SLOW, LARGE, ROUNDS = 2_000, 100, 50, 2
 GUESSERS, LOGINS = 4, 10
 SLOW_BYTES = 20
-LONGEST_MS, LONGEST_LOGIN_MS, MEMORY_MIB = 300, 2_000, 100
+LONGEST_MS, LONGEST_LOGIN_MS, MEMORY_MIB = 300, 1_000, 100
+MECHANISMS, USERS = ("PLAIN", "SCRAM-SHA-512"), (USER, "nobody")
 GUESTS = {"guest": "password of a guest"}
 WRONG = "canary of a wrong password"
-SETTINGS = {"connections.max.reauth.ms": "0"}
-CLOSES_S = 30.0
+KEPT, DELAY_MS, TIMEOUT_MS = 1_000, 100, 20_000
+SETTINGS = {
+    "connections.max.reauth.ms": "0",
+    "kbroker.max.unauthenticated.connections": str(KEPT),
+    "connection.failed.authentication.delay.ms": str(DELAY_MS),
+    "kbroker.authentication.timeout.ms": str(TIMEOUT_MS),
+}
+SOON_S = 10.0
+"""Much sooner than TIMEOUT_MS, which would end every stranger."""
 
 
 @dataclass(slots=True)
 class Strangers:
-    """What those who flood the broker have met: the kinds of refusals, and what should not have happened."""
+    """What those who flood the broker have met: the texts of refusals by mechanism and user, whether the guest was
+    refused, and what should not have happened.
+    """
 
-    refused: set[str] = field(default_factory=set)
+    texts: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    denied: int = 0
     faults: list[str] = field(default_factory=list)
 
 
@@ -56,6 +70,7 @@ def attack(target: Target, draws: Draws) -> list[Measure]:
     broker = target.broker
     assert isinstance(broker, Secured)
     allow_files(HALF_OPEN + SLOW + LARGE + 200)
+    kept = int(broker.settings["kbroker.max.unauthenticated.connections"])
     hello, begin = first_message(), frame(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     logins_ms: list[float] = []
     target.create_topic("victim")
@@ -63,22 +78,26 @@ def attack(target: Target, draws: Draws) -> list[Measure]:
         for _ in range(ROUNDS):
             held = hold(target.address, hello, HALF_OPEN, draws)
             for connection in held[::8]:
-                connection.sendall(hello)
+                with contextlib.suppress(OSError):  # it may have been closed for a newer one
+                    connection.sendall(hello)
             slow = [secured(target) for _ in range(SLOW)]
             for number in range(LOGINS):
                 trickle(held[3 + 4 * number :: 4 * LOGINS], hello, SLOW_BYTES)
                 trickle(slow[number::LOGINS], begin, SLOW_BYTES)
                 logins_ms.append(login_ms(target))
+            # Beside those who guess passwords at the same time.
+            until(lambda: len(still_open(held)) + len(still_open(slow)) <= kept, patience_s=SOON_S)  # noqa: B023
             for number in range(LARGE):
                 demand_end_after(target, struct.pack(">i", 600_000 if number % 2 else 100 << 20) + bytes(1_000))
             drop(held)
             drop(slow)
     with target.client() as client:
         assert client.ask(MetadataRequest(topics=None)).topics, "it serves clients"
-    for kind in ("PLAIN: SASL_AUTHENTICATION_FAILED ", "SCRAM-SHA-512: SASL_AUTHENTICATION_FAILED ", "rights"):
-        texts = [text for text in strangers.refused if text.startswith(kind)]
-        assert len(texts) == 1, f"there is one text for every failure, not {texts}"
-    assert len(strangers.refused) == 3, strangers.refused
+    for mechanism in MECHANISMS:
+        known, unknown = (strangers.texts.get((mechanism, user), set()) for user in USERS)
+        assert known == unknown, f"there is one text for every failure, not {known} and {unknown}"
+        assert len(known) == 1, f"every kind of wrong login was refused: {strangers.texts}"
+    assert strangers.denied, "a client without rights was refused"
     log = broker.log
     strangers.faults += [secret for secret in (PASSWORD, WRONG, *GUESTS.values()) if secret in log]
     strangers.faults += [word for word in ("Traceback", " ERROR ") if word in log]
@@ -101,7 +120,7 @@ def secured(target: Target) -> ssl.SSLSocket:
     """A connection after the handshake of TLS, which has not logged in."""
     context = tls_context(target.security)
     assert context is not None
-    plain = socket.create_connection(target.address, timeout=CLOSES_S)
+    plain = socket.create_connection(target.address, timeout=TIMEOUT_MS / 1000)
     return context.wrap_socket(plain, server_hostname=target.address[0])
 
 
@@ -113,9 +132,26 @@ def login_ms(target: Target) -> float:
     return (time.perf_counter() - began) * 1000
 
 
+def still_open(connections: list[socket.socket] | list[ssl.SSLSocket]) -> list[socket.socket | ssl.SSLSocket]:
+    """Those that the broker has not closed. What it has sent of its handshake is read; it must send nothing else."""
+    found: list[socket.socket | ssl.SSLSocket] = []
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            while connection.recv(65_536):
+                assert not isinstance(connection, ssl.SSLSocket), "a stranger got an answer"
+        except (BlockingIOError, ssl.SSLWantReadError):
+            found.append(connection)
+        except OSError:
+            pass  # closed
+        connection.settimeout(SOON_S)
+    return found
+
+
 def demand_end_after(target: Target, data: bytes) -> None:
-    """Send bytes instead of a login; the broker must close the connection."""
+    """Send bytes instead of a login; the broker must close the connection. Errors: TimeoutError if it does not."""
     with secured(target) as connection:
+        connection.settimeout(SOON_S)
         try:
             connection.sendall(data)
             assert not connection.recv(100), "a stranger got an answer"
@@ -139,25 +175,30 @@ def flooded(target: Target, broker: Secured) -> Iterator[Strangers]:
                 return
 
     def guess(user: str, mechanism: str) -> None:
+        refusal, began = None, time.perf_counter()
         try:
             client_of(target.address, broker.own(user, WRONG, mechanism)).close()
         except KafkaError as error:
-            found.refused.add(f"{mechanism}: {error.code.name} {error.message}")
-        else:
-            raise AssertionError(f"{user} has logged in with a wrong password")
+            refusal = error
+        assert refusal is not None, f"{user} has logged in with a wrong password"
+        assert refusal.code == ErrorCode.SASL_AUTHENTICATION_FAILED, refusal
+        assert time.perf_counter() - began >= DELAY_MS / 1000, "a failure was answered at once"
+        found.texts.setdefault((mechanism, user), set()).add(refusal.message)
 
     def trespass() -> None:
         ((user, password),) = GUESTS.items()
         with client_of(target.address, broker.own(user, password)) as client:
             while not over.wait(0.001):
-                code = produce(client, "victim")
+                try:
+                    code = produce(client, "victim")
+                except OSError as error:
+                    raise AssertionError("a client that has logged in lost its connection") from error
                 assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, code
-                found.refused.add("rights")
+                found.denied += 1
 
     acts: list[Callable[[], None]] = [trespass]
     for number in range(GUESSERS):
-        user, mechanism = (USER, "nobody")[number // 2 % 2], ("PLAIN", "SCRAM-SHA-512")[number % 2]
-        acts.append(partial(guess, user, mechanism))
+        acts.append(partial(guess, USERS[number // 2 % 2], MECHANISMS[number % 2]))
     threads = [threading.Thread(target=repeat, args=(act,), daemon=True) for act in acts]
     for thread in threads:
         thread.start()
@@ -166,7 +207,9 @@ def flooded(target: Target, broker: Secured) -> Iterator[Strangers]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(CLOSES_S)
+            thread.join(TIMEOUT_MS / 1000 + SOON_S)
+            if thread.is_alive():
+                found.faults.append("a client still waits for an answer")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def test_w9_w10_half_open_connections_take_little_memory(monkeypatch: pytest.Mon
 def test_x1_x4_x6_strangers_at_a_secured_listener_get_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in {"HALF_OPEN": 200, "SLOW": 10, "LARGE": 4, "ROUNDS": 1, "LOGINS": 3}.items():
         monkeypatch.setattr(attack_logins, name, count)
-    report = bystander.run(attack_logins.attack, seed=1, settings=attack_logins.SETTINGS, guests=attack_logins.GUESTS)
+    settings = {**attack_logins.SETTINGS, "kbroker.max.unauthenticated.connections": "100"}
+    report = bystander.run(attack_logins.attack, seed=1, settings=settings, guests=attack_logins.GUESTS)
     assert report.broken(with_timing=False) == []
 
 

@@ -101,7 +101,9 @@ def _stop_signals() -> Iterator[Event]:
 
 def _run(options: argparse.Namespace, stopping: Event) -> int:
     from kbroker.cli._child import Child  # noqa: PLC0415  (--help must not import this)
+    from kbroker.runtime.disk import keep_memory_and_files_private  # noqa: PLC0415
 
+    keep_memory_and_files_private()  # the settings may hold secrets
     count = options.brokers or REPLICAS
     directory: Path = options.data_dir.absolute()
     host, ports = _addresses(options.listen or DEFAULT_BOOTSTRAP_SERVER, count)

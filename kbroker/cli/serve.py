@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -114,7 +115,8 @@ def load_settings(options: argparse.Namespace, *, defaults: Mapping[str, str] | 
 def serve(options: argparse.Namespace) -> int:
     """Run a broker in this process; return the exit code."""
     gc.disable()  # imports create 40,000 lasting objects and little garbage; collecting would take 15 ms
-    from kbroker.config.container import read_container  # noqa: PLC0415  (--help must not import the broker)
+    from kbroker.cli._open_files import file_warnings  # noqa: PLC0415  (--help must not import the broker)
+    from kbroker.config.container import read_container  # noqa: PLC0415
     from kbroker.config.values import ConfigError  # noqa: PLC0415
     from kbroker.coordinator import shard  # noqa: F401, PLC0415  (the first group must not wait for its import)
     from kbroker.node import NodeFailed, run_node  # noqa: PLC0415
@@ -137,6 +139,8 @@ def serve(options: argparse.Namespace) -> int:
             profile=options.profile,
             defaults=CONTAINER_DEFAULTS if in_container else None,
         )
+        if not in_container:  # which nobody else shares
+            settings = replace(settings, warnings=(*settings.warnings, *file_warnings(settings, options.config)))
         return run_node(
             settings,
             log_format=options.log_format,
@@ -181,9 +185,14 @@ def announce(
     if ready_file is not None:
         try:
             is_other = ready_file.exists() and not ready_file.is_file()  # a device or a pipe must not be replaced
-            unfinished = ready_file if is_other else ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
-            unfinished.write_text(f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}\n")
-            if not is_other:
+            line = f"{'localhost' if host in EVERY_INTERFACE else _in_brackets(host)}:{port}\n"
+            if is_other:
+                ready_file.write_text(line)
+            else:
+                unfinished = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+                unfinished.unlink(missing_ok=True)
+                with unfinished.open("x") as file:  # never through another user's link
+                    file.write(line)
                 unfinished.chmod(0o644)  # the broker's umask would let only its user read it
                 unfinished.replace(ready_file)
         except OSError as error:

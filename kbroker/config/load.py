@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -26,11 +27,12 @@ from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
 from kbroker.config.groups import GroupSettings, groups_fault
+from kbroker.config.jaas import LoginModule, parse_jaas_file
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
 from kbroker.config.metadata import MetadataSettings
-from kbroker.config.observability import ObservabilitySettings
+from kbroker.config.observability import PAGES, ObservabilitySettings
 from kbroker.config.profiles import NOT_BESIDE_A_FILE, ONLY_FOR_ONE_BROKER, PROFILES
 from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
@@ -43,7 +45,7 @@ from kbroker.config.tier_rules import check_tier
 from kbroker.config.tier_settings import RLMM_PREFIX, RSM_PREFIX, TierSettings
 from kbroker.config.tls import TlsSettings
 from kbroker.config.transactions import TransactionSettings
-from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, to_text
+from kbroker.config.values import HIDDEN, ConfigError, Kind, SecretTexts, Value, key_of, parse_list, to_text
 
 L = TypeVar("L")
 
@@ -54,6 +56,8 @@ class Layers(NamedTuple):
     broker: Mapping[str, str] = MappingProxyType({})
     cluster: Mapping[str, str] = MappingProxyType({})
     static: Mapping[str, str] = MappingProxyType({})
+    login_modules: Mapping[tuple[str, str], LoginModule] = MappingProxyType({})
+    """Those of kbroker.jaas.file."""
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
@@ -118,7 +122,7 @@ class Settings:
         static = parse_properties(file, file_name=file_name) if file is not None else {}
         from_variables, warnings = from_environment(environment or {})
         flags = dict(_key_and_value(one) for one in overrides)
-        if visible := [name for name in flags if _is_password(name)]:
+        if visible := [name for name in flags if is_password(name)]:
             warnings.append(
                 f"every user of this machine can read flags: move {', '.join(visible)} to a file (--config)"
             )
@@ -134,11 +138,12 @@ class Settings:
         if "controller" not in static.get("process.roles", "controller"):
             for name in ONLY_FOR_ONE_BROKER:
                 weak.pop(name, None)
-        loaded = cls._build(Layers(static={**weak, **static}), warnings)
+        loaded = cls._build(Layers(static={**weak, **static}, login_modules=_login_modules(static)), warnings)
         _check_together(loaded)
+        warnings = [*loaded.warnings, *as_lines(_for_no_listener(loaded.server, static))]
         if (fault := groups_fault(loaded.groups)) is not None:
             raise ConfigError(fault)
-        return replace(loaded, warnings=(*loaded.warnings, *check_tier(loaded.tier, loaded.log_retention())))
+        return replace(loaded, warnings=(*warnings, *check_tier(loaded.tier, loaded.log_retention())))
 
     @classmethod
     def _build(cls, layers: Layers, warnings: Sequence[str], listeners: Listeners | None = None) -> Settings:
@@ -296,6 +301,16 @@ def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
     return cls(**given)
 
 
+def _login_modules(static: Mapping[str, str]) -> Mapping[tuple[str, str], LoginModule]:
+    key = "kbroker.jaas.file"
+    if not (path := static.get(key, "").strip()):
+        return {}
+    try:
+        return parse_jaas_file(Path(path).read_text(), key=f"{key} ({path})")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
 def _key_and_value(override: str) -> tuple[str, str]:
     name, equals, value = override.partition("=")
     if not equals or not name.strip():
@@ -303,7 +318,7 @@ def _key_and_value(override: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _is_password(name: str) -> bool:
+def is_password(name: str) -> bool:
     """Whether the value is surely a secret. Settings of plug-ins have no declared type."""
     declaration = broker_setting(name)
     is_password = declaration is not None and declaration.kind is Kind.PASSWORD
@@ -329,6 +344,19 @@ def _check_static(name: str, text: str) -> Iterator[Remark]:
     # A value that equals that of the embedded profile causes no warning.
     if text.strip() != PROFILES["embedded"].get(name):
         yield from remarks(name, declaration, text)
+
+
+def _for_no_listener(server: ServerSettings, names: Iterable[str]) -> Iterator[Remark]:
+    """Warnings about settings for a listener that nobody knows, which protect nothing."""
+    entries = parse_list(server.listener_security_protocol_map.strip())
+    listeners = [entry.partition(":")[0].strip() for entry in entries]
+    listeners += [*server.controller_listener_names, PAGES]
+    known = tuple(f"{LISTENER_PREFIX}{one.lower()}." for one in listeners)
+    for name in names:
+        if name.startswith(LISTENER_PREFIX) and not name.startswith(known):
+            yield Remark(
+                name, "has no effect: listener.security.protocol.map has no such listener, in lower case as in Kafka"
+            )
 
 
 class Remark(NamedTuple):

@@ -139,7 +139,8 @@ class ServerSettings:
         default=MAX_INT32,
         at_least=0,
         dynamic=CLUSTER_WIDE,
-        doc="Maximum number of connections. Further ones wait to be accepted. 0 is not allowed.",
+        doc="Maximum number of connections. Further ones wait to be accepted. If inter.broker.listener.name is not the "
+        "only listener, its connections wait only for each other. 0 is not allowed.",
     )
     max_connections_per_ip: int = setting(
         default=MAX_INT32,

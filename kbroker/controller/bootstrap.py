@@ -65,11 +65,13 @@ def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"kbroker.bootstrap.users.file: {error}") from error
     records: list[Record] = []
     for user, password in passwords.items():
-        if not password or not is_portable(user) or not is_portable(password):
-            text = (
-                f"kbroker.bootstrap.users.file: the name or the password of {user!r} is empty, or changed by SASLprep"
-            )
-            raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+        why = None
+        if not password:  # then what seems to be the name may be the password
+            why = "a user has no password: each line is of the form name=password"
+        elif not is_portable(user) or not is_portable(password):
+            why = f"the name or the password of {user!r} is empty, or changed by SASLprep"
+        if why is not None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"kbroker.bootstrap.users.file: {why}")
         for mechanism in MECHANISMS.values():
             salt = new_uuid().bytes
             salted = salted_password(mechanism, password, salt, BOOTSTRAP_ITERATIONS)

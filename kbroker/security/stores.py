@@ -28,6 +28,9 @@ class KeyStore(NamedTuple):
     pem: bytes
     password: str
 
+    def __repr__(self) -> str:
+        return "KeyStore([hidden])"
+
 
 def key_store(tls: TlsSettings, disk: ReadableDisk) -> KeyStore | None:
     """The configured key store, None if there is none. Errors: ConfigError, OSError."""

@@ -115,6 +115,7 @@ class Connection:
         self._security = security
         self._authenticates_by_ms = env.now_ms() + authentication_timeout_ms
         self._suspended_ns = 0
+        self._yielded_ms = 0
         self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
         self._unfinished: list[Unfinished] = []
         self._env = env
@@ -189,11 +190,13 @@ class Connection:
             self._scope.cancel()
 
     async def _authenticate(self) -> None:
-        """Do what the listener's security wants before the first request. Errors: CloseConnection."""
+        """Do the TLS handshake and the login that the listener requires. Errors: CloseConnection."""
         tls, context = self._security.tls, self._context
         if tls is not None:
             try:
-                self.stream, context.principal = await tls.accept(self.stream)
+                self.stream = await tls.accept(self.stream)
+                if self._security.sasl is None:  # else the login tells who the client is
+                    context.principal = tls.principal(self.stream)
             except HandshakeFailed as error:
                 raise CloseConnection(f"TLS handshake failed: {error}") from error
             context.stream = self.stream
@@ -234,8 +237,8 @@ class Connection:
         frames.max_frame_bytes = max_frame_bytes
 
     async def _serve(self) -> None:
-        frames, now_ns = self.frames, self._env.now_ns
-        yielded_ms, since_yield = now_ns() // 1_000_000, 0
+        frames, now_ns, since_yield = self.frames, self._env.now_ns, 0
+        self._yielded_ms = now_ns() // 1_000_000
         delay_ms, is_refused = self._admission
         if delay_ms and (not await self._stay_muted(self._env.now_ms() + delay_ms) or is_refused):
             return
@@ -271,10 +274,10 @@ class Connection:
                 if not await self._mute():
                     return
             since_yield += 1
-            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
+            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != self._yielded_ms:
                 await self._send_collected()
                 await trio.lowlevel.checkpoint()
-                yielded_ms, since_yield = now_ns() // 1_000_000, 0
+                self._yielded_ms, since_yield = now_ns() // 1_000_000, 0
 
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
@@ -292,6 +295,10 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
+                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
+                    self._yielded_ms = now_ms
+                    await trio.lowlevel.checkpoint()
                 return True
         if frames.pending_bytes:
             raise CloseConnection("the client closed the connection inside a frame")
@@ -328,7 +335,7 @@ class Connection:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            # A muted connection must not hold memory of its next frame; any quota may mute it but after a Produce.
+            # A muted connection must not hold memory of its next frame. Without quotas, no Produce mutes it.
             if frame[0] == frame[1] == 0 and not self._dispatcher.quotas.is_active:
                 nursery.start_soon(self._receive_ahead)
             try:
@@ -395,8 +402,8 @@ class Connection:
     async def _stay_muted(self, until_ms: int) -> bool:
         """Read nothing until then, or until the server stops. False if the client has closed its connection.
 
-        If it has closed it after further requests, these still have to wait. So only one receive tells whether there
-        are some: what has arrived before the end of the stream is kept, and not looked at before the time is over.
+        If the client sends further requests and then closes the connection, these still wait. When the end of the
+        stream wakes this task, it receives once, keeps the bytes, and handles them after the time.
         """
         frames, context = self.frames, self._context
         while not context.stopping and (left_ms := until_ms - self._env.now_ms()) > 0:

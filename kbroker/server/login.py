@@ -1,8 +1,8 @@
 """Lets a connection of a listener with SASL send requests only after a login, and until its session expires.
 
 Before that it admits ApiVersions, SaslHandshake and SaslAuthenticate, in this order, and tokens without a header after
-version 0 of SaslHandshake. Everything else closes the connection; what comes instead of a token is answered with
-ILLEGAL_SASL_STATE first, as in Kafka.
+version 0 of SaslHandshake. Any other request closes the connection; in place of a token it gets ILLEGAL_SASL_STATE
+first, as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from wire.errors import ErrorCode
 _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
+_MAX_QUESTIONS: Final = 5
+"""So often a client may ask for versions. It asks twice if it knows newer versions than this broker."""
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hh")
 
@@ -35,6 +37,7 @@ class Login:
     def __init__(self, dispatcher: Dispatcher, session: SaslSession, context: Context) -> None:
         self.session = session
         self._dispatcher = dispatcher
+        self._questions = 0
         self._has_versions = False
         context.sasl = session
 
@@ -82,9 +85,10 @@ class Login:
             return True
         if api_key != _API_VERSIONS or self._has_versions:
             return False
-        # A client whose version is not served asks again with the one that the answer names.
+        # If this version is not served, the client asks again with a version that the answer names.
         self._has_versions = version in self._dispatcher.handlers[_API_VERSIONS].versions
-        return True
+        self._questions += 1
+        return self._questions <= _MAX_QUESTIONS
 
     async def _take_raw_token(self, frame: memoryview) -> Begun:
         try:

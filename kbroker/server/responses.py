@@ -1,4 +1,4 @@
-"""What the dispatcher reads from a response: its error codes, and whether encoding it takes long.
+"""Reads from a response, for the dispatcher, its error codes and whether encoding it takes long.
 
 The metrics page counts errors by API and code. A response can have a top-level code, one for each topic, and one for
 each partition. A response with many array elements is encoded in a thread. The fields are found in the declaration of

@@ -5,9 +5,11 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max.connections` connections, unless some of them have not authenticated although they
-had the time: these make room. Accepting pauses while clients connect faster than
-`max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
+Accepting stops while there are `max.connections` connections; the server then closes the oldest of those that
+have not authenticated within a second. If brokers have a listener of their own, accepting stops there only while as
+many connections are brokers': clients must not keep replicas from connecting. Accepting pauses while clients connect
+faster than `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes
+by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
 connections. This takes at most the time that the caller allows.
@@ -61,7 +63,7 @@ class Server:
     which it holds bytes, a frame must reach that rate within every kbroker.memory.grace.ms. A negative
     connections.max.idle.ms, as in Kafka, allows connections to be idle forever.
 
-    Bound  max.connections, plus one for each additional listener
+    Bound  max.connections for clients and as many for brokers, plus one for each additional listener
     """
 
     def __init__(self, env: Env, dispatcher: Dispatcher, *, metrics: Metrics, settings: Settings) -> None:
@@ -142,7 +144,7 @@ class Server:
         since_yield = 0
         with scope:
             while True:
-                while len(self.connections) >= self._settings.server.max_connections:
+                while self._is_full(name):
                     with trio.move_on_after(self._make_room() / 1000):
                         await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
@@ -154,6 +156,15 @@ class Server:
                 elif since_yield == _ACCEPTED_BETWEEN_YIELDS:
                     await trio.lowlevel.checkpoint()
                     since_yield = 0
+
+    def _is_full(self, listener: str) -> bool:
+        """Whether a listener must not accept another connection now."""
+        limit = self._settings.server.max_connections
+        if len(self.connections) < limit:
+            return False
+        connected = self.connections_by_listener()
+        is_of_brokers = listener == self._settings.listeners.inter_broker_name and len(connected) > 1
+        return not is_of_brokers or connected[listener] >= limit
 
     def _cannot_accept(self, error: OSError) -> None:
         self._accept_errors.add()
@@ -200,7 +211,7 @@ class Server:
     def _bound_newcomers(self) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
-        An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
+        An honest client needs milliseconds, so the oldest ones are the most suspicious.
         """
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
         self._forget_authenticated()
@@ -260,7 +271,7 @@ class Server:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        if self._departures:  # an idle lot costs a twentieth of a close
+        if self._departures:  # unparking no task costs a twentieth of a close
             self._departures.unpark_all()
 
     async def _close_stuck_connections(self) -> None:

@@ -27,6 +27,11 @@ def live(node: Observed) -> Reply:
     return _reply(_OK, {"status": "alive", "node_id": node.settings.node_id, "version": __version__})
 
 
+def alive() -> Reply:
+    """The liveness page without details."""
+    return _reply(_OK, {"status": "alive"})
+
+
 def ready(node: Observed) -> Reply:
     """The readiness page: whether the node can serve clients."""
     wrong = problems(node)
@@ -44,9 +49,11 @@ def ready(node: Observed) -> Reply:
     return _reply(_UNAVAILABLE if wrong else _OK, body)
 
 
-def without_details(reply: Reply) -> Reply:
-    """The same reply with only its status: problems and warnings name topics and paths."""
-    return _reply(reply.status, {"status": json.loads(b"".join(reply.pieces))["status"]})
+def status_only(node: Observed) -> Reply:
+    """The readiness page without details: problems and warnings name topics and paths, and finding the latter looks at
+    every partition.
+    """
+    return _reply(_UNAVAILABLE, {"status": "not ready"}) if problems(node) else _reply(_OK, {"status": "ready"})
 
 
 def problems(node: Observed) -> list[str]:

@@ -6,8 +6,9 @@ broker's clients (`kbroker.runtime.turns`), so it does not delay the short ones.
 
 Every resource of a client has a bound: the size of a request's head and body, the time for it to arrive, the time to
 read a reply, and the number of connections. If there are too many connections, the server closes the one that has
-waited longest for a request. If all are being answered, it closes the oldest connection of the path with the most
-connections. So neither idle connections nor slow readers of one page block other pages.
+waited longest for a request, of the address with most of those that wait. If all are being answered, it closes the
+oldest connection of the path with the most connections. So neither idle connections nor slow readers of one page block
+other pages, and one address that connects again and again does not keep others out.
 
 The server answers requests only under its own host names. Otherwise a foreign web page could let its host name resolve
 to this address and read the pages through the browser of a user who may connect (DNS rebinding). This attack needs a
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -47,6 +48,9 @@ OTHER = "other"
 _METHODS = (b"GET", b"HEAD")
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 16 * 1024
+_MAX_LINES = 100
+"""Lines before the body. Each takes some microseconds to parse, and 16 KiB have room for thousands."""
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 _LOG_INTERVAL_MS = 10_000
 _PORT = re.compile(r":[0-9]*$")
 _UNSENT = (h11.IDLE, h11.SEND_RESPONSE)
@@ -162,10 +166,10 @@ class HttpServer:
         staying = [connection for connection in self.connections if not connection.is_leaving]
         if len(staying) < self._limits.max_connections:
             return
-        leaving = next((connection for connection in staying if connection.is_waiting), None)
-        if leaving is None:
-            (path, _), *_ = Counter(connection.path for connection in staying).most_common(1)
-            leaving = next(connection for connection in staying if connection.path == path)
+        if waiting := [connection for connection in staying if connection.is_waiting]:
+            leaving = _oldest_of_most(waiting, lambda connection: counted_address(connection.stream.peer_host))
+        else:
+            leaving = _oldest_of_most(staying, lambda connection: connection.path)
         leaving.is_leaving = True
         leaving.scope.cancel()
         self._refused.add()
@@ -194,7 +198,7 @@ class HttpServer:
         why: object = f"it takes longer than {self._limits.request_ms} ms"
         with trio.move_on_after(self._limits.request_ms / 1000):
             try:
-                connection.stream, _ = await tls.accept(connection.stream)
+                connection.stream = await tls.accept(connection.stream)
             except HandshakeFailed as error:
                 why = error
             else:
@@ -237,6 +241,8 @@ class HttpServer:
         began = bool(machine.trailing_data[0])
         with trio.move_on_after((limits.request_ms if began else limits.idle_ms) / 1000) as in_time:
             while True:
+                if request is None:
+                    _demand_few_lines(machine.trailing_data[0])
                 event = machine.next_event()
                 if event is h11.NEED_DATA:
                     if machine.they_are_waiting_for_100_continue:
@@ -248,6 +254,8 @@ class HttpServer:
                         in_time.deadline = trio.current_time() + limits.request_ms / 1000
                 elif isinstance(event, h11.Request):
                     request = event
+                    if _header(event, b"transfer-encoding"):  # chunks of one byte take milliseconds to parse
+                        raise _Refused(411, "a request has no body, or one with Content-Length")
                 elif isinstance(event, h11.Data):
                     body_bytes += len(event.data)
                     if body_bytes > limits.body_bytes:
@@ -320,6 +328,19 @@ class HttpServer:
             if self._turns.due() or (isinstance(event, h11.Data) and not event.data):
                 await self._turns.next()
         return True
+
+
+def _oldest_of_most(connections: Sequence[_Connection], key: Callable[[_Connection], str]) -> _Connection:
+    """The first connection with the most frequent key."""
+    ((most, _),) = Counter(map(key, connections)).most_common(1)
+    return next(connection for connection in connections if key(connection) == most)
+
+
+def _demand_few_lines(waiting: bytes) -> None:
+    """Refuse a request with too many lines before it is parsed. Errors: _Refused."""
+    end = _BLANK_LINE.search(waiting)
+    if waiting.count(b"\n", 0, end.start() if end else len(waiting)) > _MAX_LINES:
+        raise _Refused(431, f"a request has at most {_MAX_LINES} lines of headers")
 
 
 def _header(request: h11.Request, wanted: bytes) -> bytes:

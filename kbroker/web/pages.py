@@ -44,9 +44,9 @@ def _pages(node: Observed) -> dict[str, Page]:
 def _public_pages(node: Observed) -> dict[str, Page]:
     """The pages for clients without the token: load balancers and container platforms ask them."""
     return {
-        "/health": lambda _: health.without_details(health.ready(node)),
-        "/health/ready": lambda _: health.without_details(health.ready(node)),
-        "/health/live": lambda _: health.without_details(health.live(node)),
+        "/health": lambda _: health.status_only(node),
+        "/health/ready": lambda _: health.status_only(node),
+        "/health/live": lambda _: health.alive(),
     }
 
 

@@ -136,8 +136,19 @@ def test_a_dead_node_is_named_and_its_file_starts_it_again(tmp_path: Path) -> No
         assert command.end(signal.SIGTERM) == 0
 
 
-def test_a_cluster_starts_again_on_its_directory(tmp_path: Path, run: Run) -> None:
-    ids = []
+def test_a_cluster_starts_again_on_its_directory_which_only_its_user_can_read(tmp_path: Path, run: Run) -> None:
+    ids: list[str] = []
+    before = os.umask(0)
+    try:
+        _start_twice(tmp_path, run, ids)
+    finally:
+        os.umask(before)
+    open_to_others = [path for path in tmp_path.rglob("*") if path.name != "ready" and path.stat().st_mode & 0o077]
+    assert open_to_others == []
+    assert ids[0] == ids[1]
+
+
+def _start_twice(tmp_path: Path, run: Run, ids: list[str]) -> None:
     for _ in range(2):
         command = Command(tmp_path, "--brokers", "2")
         try:
@@ -145,7 +156,6 @@ def test_a_cluster_starts_again_on_its_directory(tmp_path: Path, run: Run) -> No
             ids.append(json.loads(run("cluster", "--status", "-b", servers, "--format", "json").out)["cluster_id"])
         finally:
             assert command.end() == 0
-    assert ids[0] == ids[1]
 
 
 @pytest.mark.parametrize(

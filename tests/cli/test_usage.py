@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import kbroker.cli
 from kbroker.cli import CommandFailed
 from kbroker.cli._admin import client_settings
+from kbroker.cli._open_files import file_warnings
 from kbroker.cli._positions import pair
 from kbroker.cli._topics import FILTERS, PartitionState, TopicState, include_list
 from kbroker.cli.serve import announce, first_screen
@@ -254,6 +256,43 @@ def test_a_ready_file_that_is_a_device_or_pipe_is_not_replaced(tmp_path: Path) -
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_a_ready_file_is_not_written_through_a_link_of_another_user(tmp_path: Path) -> None:
+    victim, ready = tmp_path / "victim", tmp_path / "ready"
+    victim.write_text("kept")
+    (tmp_path / f"ready.{os.getpid()}").symlink_to(victim)
+    announce(1, "localhost", 9092, ready_file=ready, as_kafka=False)
+    assert (victim.read_text(), ready.read_text()) == ("kept", "localhost:9092\n")
+    assert not ready.is_symlink()
+
+
+def test_files_that_others_can_read_or_replace_cause_warnings() -> None:
+    with tempfile.TemporaryDirectory() as name:  # others can enter its parents
+        place = Path(name).resolve()
+        place.chmod(0o755)
+        key, users, data = place / "key.pem", place / "users", place / "data"
+        config = place / "server.properties"
+        config.write_text(
+            f"log.dirs={data}\nlistener.name.external.ssl.keystore.location={key}\nssl.key.password=x\n"
+            f"kbroker.bootstrap.users.file={users}\nkbroker.http.token.file={place}/missing\n"
+        )
+        for path in (key, users):
+            path.touch(0o600)
+        data.mkdir(0o755)
+        config.chmod(0o640)
+        settings = Settings.load(config.read_bytes())
+        assert list(file_warnings(settings, config)) == []
+        for path in (key, config):
+            path.chmod(0o644)
+        data.chmod(0o777)
+        reading, replacing = file_warnings(settings, config)
+        assert f"can read {key}, {config}, which hold secrets" in reading
+        assert f"the data directory {data}" in replacing
+        config.write_text("num.partitions=1")
+        assert f"can read {key}, which" in next(file_warnings(settings, config))
+        place.chmod(0o700)
+        assert list(file_warnings(settings, config)) == []
 
 
 def test_d9_a_broker_with_output_on_a_full_disk_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,25 @@ def test_an_unsupported_setting_is_refused_with_a_reason(line: str, message: str
     assert message in str(caught.value)
 
 
+def test_settings_for_a_listener_that_nobody_has_cause_a_warning() -> None:
+    shared = [
+        "listeners=EXTERNAL://:9092",
+        "listener.security.protocol.map=EXTERNAL:SSL,OF.OTHERS:SSL",
+        "inter.broker.listener.name=EXTERNAL",
+    ]
+    right = [
+        f"listener.name.{name}.ssl.client.auth=required" for name in ("external", "of.others", "controller", "http")
+    ]
+    of_controllers = ["controller.listener.names=CONTROLLER"]
+    assert Settings.load(overrides=[*shared, *of_controllers, *right]).warnings == ()
+    wrong = [f"listener.name.{name}.ssl.client.auth=required" for name in ("EXTERNAL", "extern", "of")]
+    (line,) = Settings.load(overrides=[*shared, *wrong]).warnings
+    assert line.startswith(
+        "listener.name.EXTERNAL.ssl.client.auth, listener.name.extern.ssl.client.auth, listener.name.of.ssl.client.auth"
+        " has no effect"
+    )
+
+
 def test_an_override_without_a_value_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'num\.partitions' is not of the form key=value"):
         Settings.load(overrides=["num.partitions"])

@@ -277,6 +277,24 @@ async def test_x4_other_requests_before_a_login_close_the_connection(autojump_cl
         assert await client.ends_without_reply()
 
 
+async def test_w9_a_client_asks_for_versions_only_a_few_times(autojump_clock: MockClock) -> None:
+    """Requests that change nothing must end: their client could keep the broker busy forever."""
+    unknown = struct.pack(">ihhih", 11, 18, 99, 7, -1) + b"\0"
+    async with login_server() as rig:
+        client = await rig.connect()
+        await client.stream.send([unknown * 2])
+        for _ in range(2):
+            assert (await client.receive(ApiVersionsResponse, 0))[1].error_code == ErrorCode.UNSUPPORTED_VERSION
+        await client.send((VERSIONS, 3, 7))
+        assert (await client.receive(ApiVersionsResponse, 3))[1].error_code == 0
+        assert (await choose(client)).error_code == 0
+        client = await rig.connect()
+        await client.stream.send([unknown * 10])
+        for _ in range(5):
+            await client.receive(ApiVersionsResponse, 0)
+        assert await client.ends_without_reply()
+
+
 async def test_x4_a_request_instead_of_a_token_is_answered_with_34(autojump_clock: MockClock) -> None:
     async with login_server() as rig:
         client = await rig.connect()

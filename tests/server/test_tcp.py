@@ -189,6 +189,29 @@ async def test_w10_a_connection_beyond_max_connections_waits_until_another_one_e
             assert await second.receive_heartbeat() == (2, 0)
 
 
+async def test_w10_clients_take_no_connections_from_brokers(autojump_clock: MockClock) -> None:
+    settings = (
+        "max.connections=2",
+        "listeners=PLAINTEXT://127.0.0.1:1,CLIENTS://127.0.0.1:2",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
+    )
+    async with serving(*settings, in_memory=True) as rig:
+        for_clients = await rig.env.listen("127.0.0.1", 0)
+        rig.server.add(for_clients, name="CLIENTS")
+        _clients = [await rig.env.connect(for_clients.host, for_clients.port) for _ in range(5)]
+        await wait_all_tasks_blocked()
+        assert rig.server.connections_by_listener() == {"PLAINTEXT": 0, "CLIENTS": 2}
+        brokers = [await rig.connect() for _ in range(3)]
+        for broker in brokers[:2]:
+            await broker.send((heart(), 0, 1))
+            assert await broker.receive_heartbeat() == (1, 0)
+        await wait_all_tasks_blocked()
+        assert rig.server.connections_by_listener() == {"PLAINTEXT": 2, "CLIENTS": 2}
+        brokers[0].stream.close()
+        await brokers[2].send((heart(), 0, 1))
+        assert await brokers[2].receive_heartbeat() == (1, 0)
+
+
 async def test_w10_limits_can_change_while_connections_wait(autojump_clock: MockClock) -> None:
     async with serving("max.connections=1", in_memory=True) as rig:
         _first, client = await rig.connect(), await rig.connect()

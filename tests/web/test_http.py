@@ -18,6 +18,7 @@ from kbroker.runtime.metrics import Metrics
 from kbroker.runtime.turns import Turns
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.net import MemoryListener, stream_pair
 from kbroker.web.http import HttpServer, Limits, Page, Reply
 from tests.web.asking import ADDRESS, Browser, get
 
@@ -32,6 +33,7 @@ class Site:
     env: MemoryEnv = field(default_factory=lambda: MemoryEnv(SimulatedDisk()))
     metrics: Metrics = field(default_factory=Metrics)
     server: HttpServer = field(init=False)
+    listener: MemoryListener = field(init=False)
     pieces_made: int = 0
     make_piece: Callable[[], None] = lambda: None
     make_step: Callable[[], None] = lambda: None
@@ -70,8 +72,9 @@ async def a_site(limits: Limits | None = None) -> AsyncIterator[Site]:
     site.server = HttpServer(
         site.env, site.find, turns=Turns(site.env.now_ns), metrics=site.metrics, names=names, limits=limits
     )
+    site.listener = await site.env.listen(*ADDRESS)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(site.server.serve, await site.env.listen(*ADDRESS))
+        nursery.start_soon(site.server.serve, site.listener)
         yield site
         nursery.cancel_scope.cancel()
 
@@ -108,9 +111,9 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     async with a_site() as site:
         browser = await Browser.connect(site.env)
         last = b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        await browser.send(HEAD + HEAD + last)
+        await browser.send(HEAD * 200 + last)
         data = await browser.rest()
-        assert data.count(b"HTTP/1.1 200 OK\r\n") == 2
+        assert data.count(b"HTTP/1.1 200 OK\r\n") == 200
         assert data.rindex(b"200 OK") < data.index(b"HTTP/1.1 404 Not Found\r\n")
 
 
@@ -168,9 +171,11 @@ async def test_unknown_paths_get_404_and_other_methods_405(path: str, method: st
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
+        (b"GET /short HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2_500, 411),
         (LINE + b"Host: x\r\nX: " + b"x" * 60_000 + b"\r\n\r\n", 431),
         (b"GET /" + b"x" * 60_000, 431),
+        (LINE + b"Host: x\r\n" + b"a:b\r\n" * 200 + b"\r\n", 431),
+        (LINE + b"Host: x\n" + b"a:b\n" * 200, 431),
         (b"GET /short HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000, 413),
     ],
 )
@@ -263,6 +268,21 @@ async def test_the_connection_that_has_waited_longest_makes_room(autojump_clock:
         slow.machine.send(h11_request())
         assert (await slow.reply()).body == b"short"
         assert len(await _body_of_long(busy)) == 1_000_000
+
+
+async def test_an_address_that_connects_again_and_again_keeps_no_other_out(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=3)) as site:
+        honest, far = stream_pair(client_host="203.0.113.7")
+        site.listener.arrivals.send_nowait(far)
+        browser = Browser(honest)
+        await browser.send(LINE)
+        flood = [await Browser.connect(site.env) for _ in range(20)]
+        await trio.sleep(1)
+        assert len(site.server.connections) == 3
+        assert await flood[0].rest() == b""
+        await browser.send(b"Host: x\r\n\r\n")
+        browser.machine.send(h11_request())
+        assert (await browser.reply()).body == b"short"
 
 
 def h11_request() -> h11.Request:

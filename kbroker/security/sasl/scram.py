@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kbroker.config.sasl import SCRAM_SECRET
+from kbroker.config.sasl import SCRAM_MIN_ITERATIONS, SCRAM_SECRET
 from kbroker.security.sasl import MAX_TOKEN_BYTES, AuthenticationFailed, Step
 
 if TYPE_CHECKING:
     from kbroker.metadata.image import Image
 
-MIN_ITERATIONS: Final = 4_096
+MIN_ITERATIONS: Final = SCRAM_MIN_ITERATIONS
 MAX_ITERATIONS: Final = 16_384
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 """The alphabet of the salts of Kafka's tools."""
@@ -80,7 +80,7 @@ BY_NUMBER: Final = {one.number: one for one in MECHANISMS.values()}
 
 
 class Credential(NamedTuple):
-    """What the server stores for one user and mechanism."""
+    """The stored keys of one user and mechanism."""
 
     salt: bytes
     stored_key: bytes
@@ -129,7 +129,7 @@ class CredentialStore:
 
 
 class _Form(NamedTuple):
-    """What a client sees of a credential besides the salt's bytes."""
+    """The parts of a credential that a client sees, without the bytes of the salt."""
 
     salt_size: int
     iterations: int
@@ -161,8 +161,8 @@ class ScramUsers:
     def is_password(self, user: str, password: str) -> bool:
         """Whether it is the password of a user; blocking.
 
-        Every check hashes as much as that of the user with the most iterations, by each mechanism that users have. So
-        its time does not tell whether the user exists, nor which credential he has.
+        Every check hashes as much as for the user with the most iterations, with each mechanism that has users. So its
+        time reveals neither whether the user exists nor which credential the user has.
         """
         most = self._most_iterations()
         image = self._store.image()
@@ -182,7 +182,7 @@ class ScramUsers:
     def _made_up(
         self, user: str, mechanism: ScramMechanism, image: Image | None, records: Mapping[tuple[str, int], Any]
     ) -> Credential:
-        """The name and the secret choose one of the forms that exist, so that each form has users that do not exist."""
+        """The name and the secret choose one of the existing forms, so each form also has users that do not exist."""
         stored = None if image is None else image.broker_configs(None).get(SCRAM_SECRET)
         secret = self._store.own_secret if stored is None else stored.encode()
         # SHAKE needs no HMAC: a secret before the data is a key.

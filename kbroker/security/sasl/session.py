@@ -2,7 +2,7 @@
 
     HANDSHAKE   the client may ask for versions, and then chooses a mechanism
     TOKENS      tokens of the mechanism; in SaslAuthenticate, or as they are after version 0 of SaslHandshake
-    COMPLETE    requests; if the session ends some time, a SaslHandshake starts a re-authentication
+    COMPLETE    requests; if the session has an end, a SaslHandshake starts a re-authentication
     FAILED      nothing more: the connection closes after its last answer
 
 A re-authentication keeps mechanism and principal. An expired session may still re-authenticate; any other request
@@ -30,7 +30,7 @@ _FAILURE_TEXTS: Final = {
 
 
 class State(Enum):
-    """What the session expects next."""
+    """The next input that the session expects."""
 
     HANDSHAKE = 0
     TOKENS = 1
