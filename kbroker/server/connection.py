@@ -244,7 +244,9 @@ class Connection:
             claim.take(2 * len(frame) - claim.held_bytes)
             parts = await login.step(frame, self._context)
             del frame
-            await self.stream.send(cast("list[Part]", parts))
+            data = b"".join(cast("list[bytes]", parts))
+            if (sent := self.stream.send_nowait(data)) < len(data):
+                await self.stream.send([memoryview(data)[sent:]])
             claim.release()
             is_over = session.is_over
         self._claim = None
