@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from kbroker.config import tier_settings, topic
-from kbroker.config.catalogue import BROKER, BROKER_AREAS, TOPIC, area_name, declared
+from kbroker.config.catalogue import BROKER, BROKER_AREAS, DYNAMIC_ONLY, TOPIC, area_name, declared
 from kbroker.config.profiles import PROFILES
 from kbroker.config.resources import CLIENT_METRICS, GROUP
 from kbroker.config.settings import Effect, Setting
@@ -72,6 +72,7 @@ def _lines() -> Iterator[str]:
         yield from _section(area, declared(area))
         if area is tier_settings:
             yield from _metadata_topic()
+    yield from _dynamic_only()
     yield _DIFFERENCES
     yield from _every_key()
 
@@ -117,10 +118,23 @@ def _metadata_topic() -> Iterator[str]:
     yield ""
 
 
+def _dynamic_only() -> Iterator[str]:
+    yield "## Only dynamic"
+    yield ""
+    yield "These settings cannot stand in a file."
+    yield ""
+    yield "| key | type | default | allowed | while running | |"
+    yield "|---|---|---|---|---|---|"
+    for one in DYNAMIC_ONLY.values():
+        if one.effect is Effect.ENFORCED:
+            yield _row(one, one.dynamic.value)
+    yield ""
+
+
 def _section(area: ModuleType, settings: Iterable[Setting]) -> Iterator[str]:
     assert area.__doc__ is not None
-    shown = [one for one in settings if not one.internal]
-    enforced = [one for one in shown if one.effect is Effect.ENFORCED]
+    known = list(settings)
+    enforced = [one for one in known if one.effect is Effect.ENFORCED]
     yield f"## {area_name(area).capitalize()}"
     yield ""
     yield area.__doc__.partition("\n")[0]
@@ -134,7 +148,7 @@ def _section(area: ModuleType, settings: Iterable[Setting]) -> Iterator[str]:
             yield _row(one, fallbacks if area is topic else one.dynamic.value)
         yield ""
     for effect in (Effect.REFUSED, Effect.HARMLESS):
-        yield from _without_effect(effect, [one for one in shown if one.effect is effect])
+        yield from _without_effect(effect, [one for one in known if one.effect is effect and not one.internal])
 
 
 def _without_effect(effect: Effect, known: Iterable[Setting]) -> Iterator[str]:
@@ -152,7 +166,8 @@ def _without_effect(effect: Effect, known: Iterable[Setting]) -> Iterator[str]:
 
 
 def _row(one: Setting, last: str) -> str:
-    return f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {last} | {one.doc} |"
+    text = f"{one.doc} DescribeConfigs shows it only where it is set." if one.internal else one.doc
+    return f"| `{one.name}` | {one.kind.name.lower()} | {_default(one)} | {_allowed(one)} | {last} | {text} |"
 
 
 def _default(one: Setting) -> str:

@@ -2,7 +2,8 @@
 
 A response with an error code in each of its results mirrors the request: an array of results has an element for each
 element of the request's array of the same name, or of its only one. Each result has the error code, the names, ids and
-required fields that the element of the request has too, or the element itself if that is a name or an index.
+required fields that the element of the request has too, or the element itself if that is a name or an index. What the
+result is about may be an array itself, such as the entity of a quota.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _failed(answer: Any, asked: Any, code: int, message: str | None) -> Any:
             values[name] = message
         elif field.is_array:
             source = name if name in arrays else arrays[0] if len(arrays) == 1 else None
-            if source is not None and _has_error_code(field.kind):
+            if source is not None and (_has_error_code(field.kind) or _are_same(field.kind, known[source].kind)):
                 values[name] = [_failed(field.kind, one, code, message) for one in getattr(asked, source) or ()]
             elif is_required:
                 values[name] = []
@@ -63,6 +64,12 @@ def _failed(answer: Any, asked: Any, code: int, message: str | None) -> Any:
 @cache
 def _fields_of(kind: Any) -> dict[str, Field]:
     return {field.name: field for field in schema_of(kind).fields} if hasattr(kind, "__schema__") else {}
+
+
+def _are_same(kind: Any, other: Any) -> bool:
+    """Whether two structs have the same fields."""
+    fields = _fields_of(kind).keys()
+    return bool(fields) and fields == _fields_of(other).keys()
 
 
 @cache

@@ -5,13 +5,13 @@ K10: members that speak the protocol themselves, and librdkafka's consumer.
 from __future__ import annotations
 
 import itertools
-import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from compat.background import Background
 from compat.cluster.nodes import COMMON, ProcessCluster
 from compat.cluster.raw_members import ANSWER_S, GROUP, PARTITIONS, TOPIC, Client
 from compat.oracle.groups import NONE, UNKNOWN_MEMBER, committing
@@ -116,7 +116,7 @@ class ConsumerMember(Client):
             self.note(Function.COMMIT, outcome, partition, offset=offset, epoch=epoch)
 
 
-class StockConsumer:
+class StockConsumer(Background):
     """librdkafka's consumer with group.protocol=consumer, in a thread: it commits an offset of each of its partitions
     in each round. It does not tell its epoch, so its commits are those of a client without one.
 
@@ -124,6 +124,7 @@ class StockConsumer:
     """
 
     def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder, offsets: Callable[[], int]) -> None:
+        super().__init__(self._run)
         self.name = name
         self.owned: list[int] = []
         self.rounds = 0
@@ -137,21 +138,11 @@ class StockConsumer:
             "auto.offset.reset": "latest",
             "socket.timeout.ms": round(1000 * ANSWER_S),  # a coordinator that hangs keeps its connections
         }
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> StockConsumer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _run(self) -> None:
         consumer = Consumer(self._settings)
         consumer.subscribe([TOPIC])
-        while not self._over.is_set():
+        while not self.over.is_set():
             consumer.poll(_POLL_S)
             self.owned = [place.partition for place in consumer.assignment()]
             for partition in self.owned:

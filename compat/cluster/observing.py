@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final
 
+from compat.background import Background
 from compat.cluster.nodes import METADATA_PARTITION, Node, ProcessCluster
 from compat.oracle.raw import RawConnection
 from compat.torture.load import Recorder
@@ -27,24 +28,13 @@ TRUNCATION: Final = re.compile(
 )
 
 
-class Observer:
+class Observer(Background):
     """A context manager: it asks every broker about one topic until the end of the block."""
 
     def __init__(self, cluster: ProcessCluster, topic: str, partitions: int, recorder: Recorder) -> None:
-        self._cluster, self._topic, self._partitions, self._recorder = cluster, topic, partitions, recorder
-        self._over = threading.Event()
+        super().__init__(*(partial(self._watch, node) for node in cluster.brokers.values()))
+        self._topic, self._partitions, self._recorder = topic, partitions, recorder
         self._last: dict[tuple[str, Function, str], tuple[Any, ...]] = {}
-        self._threads = [threading.Thread(target=self._watch, args=(node,)) for node in cluster.brokers.values()]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
 
     def heal(self) -> None:
         """Note that the harness has ended all faults."""
@@ -52,15 +42,15 @@ class Observer:
         self._last.clear()
 
     def _watch(self, node: Node) -> None:
-        while not self._over.is_set():
+        while not self.over.is_set():
             with contextlib.suppress(OSError, AssertionError):
                 connection = RawConnection(node.address, timeout_s=ANSWER_S)
                 try:
-                    while not self._over.wait(EACH_S):
+                    while not self.over.wait(EACH_S):
                         self._ask(f"broker-{node.node_id}", connection)
                 finally:
                     connection.close()
-            self._over.wait(EACH_S)
+            self.over.wait(EACH_S)
 
     def _ask(self, process: str, connection: RawConnection) -> None:
         latest = [{"PartitionIndex": index, "Timestamp": -1} for index in range(self._partitions)]

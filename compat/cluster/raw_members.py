@@ -7,11 +7,11 @@ coordinator demands it.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from compat.background import Background
 from compat.cluster.nodes import ProcessCluster
 from compat.oracle.groups import (
     ILLEGAL_GENERATION,
@@ -48,7 +48,7 @@ class Refused(Exception):
     """The coordinator is not there, is loading, or has moved: NOT_AVAILABLE, LOADING, NOT_COORDINATOR."""
 
 
-class Client:
+class Client(Background):
     """A thread that works on one connection to the coordinator, and looks for it again whenever that fails.
 
     Shape  phase is the API whose answer it waits for; failures counts, for each API, the requests that got no answer or
@@ -56,34 +56,25 @@ class Client:
     """
 
     def __init__(self, name: str, cluster: ProcessCluster, recorder: Recorder, *, group: str = GROUP) -> None:
+        super().__init__(self._run)
         self.name, self.cluster, self.recorder, self.group = name, cluster, recorder, group
         self.phase = ""
         self.rounds = 0
         self.failures: Counter[str] = Counter()
         self.codes: Counter[int] = Counter()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Client:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.is_set():
+        while not self.over.is_set():
             try:
                 connection = RawConnection(coordinator(self.cluster, self.group), timeout_s=ANSWER_S)
                 try:
-                    while not self._over.wait(PAUSE_S):
+                    while not self.over.wait(PAUSE_S):
                         self.work(connection)
                         self.rounds += 1
                 finally:
                     connection.close()
             except (OSError, AssertionError, Refused):
-                self._over.wait(PAUSE_S)
+                self.over.wait(PAUSE_S)
 
     def work(self, connection: RawConnection) -> None:
         """One round. Errors: Refused, OSError, AssertionError: another connection is needed."""

@@ -297,11 +297,13 @@ def test_a_forwarded_request_is_answered_as_by_kafka(two: Two, version: int) -> 
         {"ClientHostAddress": bytes(5)},
         {"RequestPrincipal": b"\0\x09"},
         {"RequestData": bytes.fromhex("0013 0063 00000001 ffff 00")},
-        {"RequestData": encode_request("BrokerHeartbeat", 1, {})[4:]},
+        {"RequestData": "BrokerHeartbeat"},
     ],
     ids=str,
 )
 def test_envelopes_are_refused_as_by_kafka(two: Two, more: Message) -> None:
+    if more.get("RequestData") == "BrokerHeartbeat":
+        more = {"RequestData": encode_request("BrokerHeartbeat", 1, {})[4:]}
     inner = encode_request("DescribeQuorum", 1, quorum("orders"))[4:]
     whole = {"RequestData": inner, "RequestPrincipal": PRINCIPAL, "ClientHostAddress": bytes(4), **more}
     outcomes = []

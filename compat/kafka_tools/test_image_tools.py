@@ -279,7 +279,8 @@ def test_a_directory_is_formatted_as_by_kafkas_tool(tmp_path: Path) -> None:
         'SCRAM-SHA-512=[name=al,salt="N3E=",saltedpassword="YCE="]',
     )
     flags = [word for each in users for word in ("--add-scram", each)]
-    flags += ["--release-version", "3.9", "--feature", "group.version=1", "--feature", "transaction.version=2"]
+    flags += ["--release-version", "4.2", "--feature", "share.version=0", "--feature", "streams.version=0"]
+    flags += ["--feature", "eligible.leader.replicas.version=0"]
     found: list[set[str]] = []
     for run in (ours, theirs):
         directory = tmp_path / run.__name__
@@ -288,7 +289,7 @@ def test_a_directory_is_formatted_as_by_kafkas_tool(tmp_path: Path) -> None:
         assert informed == theirs("kafka-storage", "info", "--config", file)
         assert informed[0] == 1
         code, lines = run("kafka-storage", *FORMAT, "--config", file, *flags)
-        said = f"Formatting metadata directory {directory} with metadata.version 3.9-IV0.".split()
+        said = f"Formatting metadata directory {directory} with metadata.version 4.2-IV1.".split()
         assert (code, said in lines) == (0, True)
         informed = ours("kafka-storage", "info", "--config", file)
         assert informed == theirs("kafka-storage", "info", "--config", file)

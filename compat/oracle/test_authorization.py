@@ -22,7 +22,8 @@ from compat.oracle.conftest import await_leaders
 from compat.oracle.raw import Closed, RawConnection, connected
 from compat.oracle.schema import Message, decode_response
 from compat.waiting import until
-from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
+from kbroker.security.authorizing import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
+from kbroker.testing.draws import Draws
 from tests.handlers.asking import batch
 from tests.handlers.authorizations import (
     BROKER,
@@ -206,7 +207,7 @@ def secured(kafka_libraries: object, tmp_path_factory: pytest.TempPathFactory) -
         node.discard()
 
 
-_NAMES = frozenset({"GroupId", "TransactionalId", "Name", "TopicName"})
+_NAMES = frozenset({"GroupId", "TransactionalId", "Name", "TopicName", "EntityName", "EntityType", "ResourceName"})
 
 
 def shown(answer: object, path: str = "") -> Iterator[str]:
@@ -405,6 +406,20 @@ def test_both_brokers_decide_each_resource_apart(secured: list[Secured], row: Ro
         broker.grant([alternatives[0] for alternatives in row.rights()], USER)
         found.append(sorted(shown(broker.ask(row))))
     assert found[0] == found[1], f"{row} with {row.needs}\n    Kafka  {found[0]}\n    broker {found[1]}"
+
+
+def test_both_brokers_agree_under_any_rights(secured: list[Secured]) -> None:
+    draws, faults = Draws("rights", 1), []
+    names = {
+        ResourceType.TOPIC: (ORDERS, SECRET, "nowhere", "*"), ResourceType.GROUP: (GROUP, "*"),
+        ResourceType.TRANSACTIONAL_ID: (TXN, OPEN, "*"), ResourceType.CLUSTER: (CLUSTER_NAME,),
+    }  # fmt: skip
+    for _ in range(15):
+        kinds = [draws.choice(list(names)) for _ in range(draws.between(2, 10))]
+        rights = [(draws.choice((Operation.ALL, *OPERATIONS[kind])), kind, draws.choice(names[kind])) for kind in kinds]
+        rows = [row for row in MIXED if row.api != "DeleteTopics" and draws.chance(0.4)]
+        faults += differences(secured, rows, f"{rights}", rights, denied=[one for one in rights if draws.chance(0.2)])
+    assert not faults, "\n".join(faults)
 
 
 def test_a_deletion_by_id_needs_no_right_to_describe(secured: list[Secured]) -> None:

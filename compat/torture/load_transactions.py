@@ -8,13 +8,13 @@ and an outcome after it is known.
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from compat.background import Background
 from compat.oracle.raw import RawConnection
 from compat.tiered.records import base_offset, last_offset, whole_batches
 from compat.torture.load import Plan, Recorder, consumer, messages_before, note_message
@@ -28,17 +28,16 @@ COMMITTED: Final = "read-committed"
 _CONTROL: Final = 0x20
 
 
-class LoadTransactions:
+class LoadTransactions(Background):
     """A context manager: transactions over all partitions until the end of the block, some of them aborted."""
 
     def __init__(self, bootstrap_servers: str, plan: Plan, recorder: Recorder, *, name: str = "x0") -> None:
+        super().__init__(self._run)
         self.name = name
         self._plan = plan
         self._recorder = recorder
         self._draws = Draws("load", plan.seed, name)
         self._sent = self._begun = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -56,16 +55,11 @@ class LoadTransactions:
     def __enter__(self) -> Self:
         # Before the first fault, because the first request creates the topic of the coordinators.
         self._until_answered(lambda: self._producer.init_transactions(PATIENCE_S))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        return super().__enter__()
 
     def _run(self) -> None:
         try:
-            while not self._over.wait(PAUSE_S):
+            while not self.over.wait(PAUSE_S):
                 self._transact()
         except KafkaException as error:
             self._recorder.complaints.append(f"{self.name} cannot go on: {error}")

@@ -11,6 +11,7 @@ from typing import Final
 
 from kbroker import cli
 from kbroker.cli import CommandFailed
+from kbroker.config.environment import jaas_file
 
 LOG_DIR: Final = "/var/lib/kafka/logs"
 PROGRAM: Final = b"/opt/kbroker/bin/kbroker"
@@ -24,7 +25,8 @@ def start(words: Sequence[str]) -> int:
     found = found[is_daemon:]
     if not found or found[0].startswith("-"):
         raise CommandFailed("USAGE: kafka-server-start [-daemon] server.properties [--override property=value]*")
-    command = ["serve", "--config", *found]
+    of_java = [word for name, value in jaas_file(os.environ).items() for word in ("--override", f"{name}={value}")]
+    command = ["serve", "--config", found[0], *of_java, *found[1:]]
     if not is_daemon:
         return cli.main(command)
     place = Path(os.environ.get("LOG_DIR", LOG_DIR))

@@ -5,7 +5,7 @@ also writes bootstrap.checkpoint, with which the metadata log of a new cluster b
 starts. The start scripts of other images format without a file; then the broker does everything, with the id in
 CLUSTER_ID.
 
-Source  StorageTool, Formatter and ScramParser of Apache Kafka 4.3.1
+Source  StorageTool, Formatter, Feature and ScramParser of Apache Kafka 4.3.1
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ from wire.stored.metadata import UserScramCredentialRecord
 from wire.types import uuid_from_text, uuid_to_text
 
 _PARTS_OF_A_RELEASE: Final = 2
+_DEFAULTS: Final = {
+    "group.version": ("4.0-IV0", 1),
+    "transaction.version": ("4.0-IV2", 2),
+    "eligible.leader.replicas.version": ("4.1-IV0", 1),
+    "share.version": ("4.2-IV0", 1),
+    "streams.version": ("4.2-IV1", 1),
+}
+"""The default level of each feature from a metadata.version on; before it, 0."""
 
 
 def storage(words: Sequence[str]) -> int:
@@ -165,16 +173,42 @@ def _levels(features: list[str], release: str | None) -> dict[str, int]:
             )
         found[METADATA_VERSION_FEATURE] = _level_of_release(release)
     for feature, wanted in found.items():
-        if feature in NOT_RAISED and wanted:
-            raise CommandFailed(f"{feature} {wanted} is not supported: {WHY_NOT_RAISED}")
-        if feature not in SUPPORTED_FEATURES:
-            supported = ", ".join(SUPPORTED_FEATURES)
-            raise CommandFailed(f"Unsupported feature: {feature}. Supported features are: {supported}")
-        lowest, highest = SUPPORTED_FEATURES[feature]
-        if not lowest <= wanted <= highest:
-            given, first, last = (level_name(feature, each) for each in (wanted, lowest, highest))
-            raise CommandFailed(f"{feature} {given} is not supported: kbroker supports {first} to {last}")
-    return {**NEW_CLUSTER, **found}
+        if problem := _problem(feature, wanted):
+            raise CommandFailed(problem)
+    if METADATA_VERSION_FEATURE not in found:
+        return {**NEW_CLUSTER, **found}
+    defaults = _defaults_of(found[METADATA_VERSION_FEATURE])
+    lacking = {name: level for name, level in defaults.items() if name not in found and _problem(name, level)}
+    if lacking:
+        version = level_name(METADATA_VERSION_FEATURE, found[METADATA_VERSION_FEATURE])
+        levels = ", ".join(f"{name} {level}" for name, level in lacking.items())
+        flags = " ".join(f"--feature {name}=0" for name in lacking)
+        raise CommandFailed(
+            f"the defaults of {METADATA_VERSION_FEATURE} {version} include {levels}, which kbroker does not support: "
+            f"add {flags}"
+        )
+    return {**defaults, **found}
+
+
+def _problem(feature: str, level: int) -> str:
+    """Why kbroker cannot format a directory with this level, or an empty text."""
+    if feature in NOT_RAISED and level:
+        return f"{feature} {level} is not supported: {WHY_NOT_RAISED}"
+    if feature not in SUPPORTED_FEATURES:
+        return f"Unsupported feature: {feature}. Supported features are: {', '.join(SUPPORTED_FEATURES)}"
+    lowest, highest = SUPPORTED_FEATURES[feature]
+    if lowest <= level <= highest:
+        return ""
+    given, first, last = (level_name(feature, each) for each in (level, lowest, highest))
+    return f"{feature} {given} is not supported: kbroker supports {first} to {last}"
+
+
+def _defaults_of(metadata_version: int) -> dict[str, int]:
+    """The levels that Kafka's tool gives to the other features of a new cluster with this metadata.version."""
+    return {
+        feature: level if METADATA_VERSIONS.index(begin) < metadata_version else 0
+        for feature, (begin, level) in _DEFAULTS.items()
+    }
 
 
 def _level_of_release(release: str) -> int:

@@ -97,16 +97,19 @@ class ConfigChanges:
             try:
                 if times[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                if opens_files := self._may_renew(resource):
-                    demand(resource)  # first, because the check opens files that the request names
-                check = partial(self._check, resource)
-                await self._env.run_blocking(check) if opens_files or _is_long(resource) else check()
+                is_long = _is_long(resource)
+                await self._env.run_blocking(self._check_shape, resource) if is_long else self._check_shape(resource)
                 demand(resource)
                 if _is_logger(resource):
                     self._alter_logger(resource, validate_only=request.validate_only)
                     answers.append(_answer(resource))
-                else:
-                    accepted.append(resource)
+                    continue
+                if resource.resource_type == BROKER_RESOURCE:
+                    # Kafka checks the values before the rights. But the check opens files that the request names, and
+                    # its errors can show current values.
+                    check = partial(self._check_broker, resource)
+                    await self._env.run_blocking(check) if is_long or self._may_renew(resource) else check()
+                accepted.append(resource)
             except KafkaError as error:
                 answers.append(_answer(resource, error))
         if accepted:
@@ -126,7 +129,7 @@ class ConfigChanges:
             for logger, level in levels.items():
                 logs.set_level(logger, level)
 
-    def _check(self, resource: Any) -> None:
+    def _check_shape(self, resource: Any) -> None:
         check_keys(resource.configs)
         if _is_logger(resource):
             return
@@ -139,7 +142,9 @@ class ConfigChanges:
         if name and _node_id(name) != self._node_id:
             text = f"Unexpected broker id, expected {self._node_id}, but received {name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, text)
-        image = self._metadata.image
+
+    def _check_broker(self, resource: Any) -> None:
+        name, image = resource.resource_name, self._metadata.image
         current = image.configs.get((BROKER_RESOURCE, name), {})
         wanted = wanted_values(image, self._rules, resource)
         values = with_values(current, wanted)
@@ -152,7 +157,7 @@ class ConfigChanges:
 
     def _may_renew(self, resource: Any) -> bool:
         """Whether a change may be one of certificates or logins, which this broker tries before it accepts it."""
-        if resource.resource_type != BROKER_RESOURCE or self._security is None or not self._security.is_dynamic:
+        if self._security is None or not self._security.is_dynamic:
             return False
         return any(one.name.startswith((LISTENER_PREFIX, "sasl.")) for one in resource.configs)
 
@@ -181,7 +186,8 @@ def _answer(resource: Any, error: KafkaError | None = None) -> AlterConfigsResou
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     if error is not None:
-        answer.error_code, answer.error_message = error.code, error.message
+        # Without a text Java's clients show their own; with an empty one they show nothing.
+        answer.error_code, answer.error_message = error.code, error.message or None
     return answer
 
 

@@ -99,7 +99,19 @@ class CommandFailed(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = 0
+    try:
+        try:
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()  # at exit the interpreter would do it, and fail if the reader has closed the pipe
+    except BrokenPipeError:
+        # The reader closed the pipe (`| head`). This is not a failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(words: list[str]) -> int:
     options = _parser(words).parse_args(words)
     run: Callable[[argparse.Namespace], int | None] = options.run
     try:
@@ -110,10 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader closed the pipe (`| head`). This is not a failure.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def add_format_flag(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,8 @@ from kbroker.cli._say import say, say_json
 from kbroker.cli._table import is_terminal, print_table
 from kbroker.client.cluster import Cluster
 from kbroker.security.acl_filters import ANY, AclFilter, number_name
-from kbroker.security.authorizing import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from kbroker.security.acls import ANY_HOST, java_address
+from kbroker.security.authorizing import CLUSTER_NAME, OPERATIONS, Operation, PatternType, Permission, ResourceType
 from wire.messages.create_acls import AclCreation, CreateAclsRequest
 from wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from wire.messages.describe_acls import DescribeAclsRequest
@@ -104,17 +106,27 @@ def _find(client: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
 
 def _resources(options: argparse.Namespace) -> Iterator[tuple[ResourceType, str, Sequence[Operation]]]:
     """The resources that the flags name, with the operations on each."""
-    given = [_operation(text) for text in options.operation] or [Operation.ALL]
+    named = [_operation(text) for text in options.operation] or [Operation.ALL]
     roles = [role for role, is_asked in ((_PRODUCER, options.producer), (_CONSUMER, options.consumer)) if is_asked]
     for flag, resource_type in _RESOURCE_TYPES.items():
         operations = list(dict.fromkeys(each for role in roles for each in role.get(resource_type, ())))
         for name in getattr(options, flag):
             if operations or not roles:
-                yield resource_type, name, operations if roles else given
+                yield resource_type, name, operations if roles else _known(resource_type, named, options)
     if options.idempotent:
         yield ResourceType.CLUSTER, CLUSTER_NAME, [Operation.IDEMPOTENT_WRITE]
     elif options.cluster and not roles:
-        yield ResourceType.CLUSTER, CLUSTER_NAME, given
+        yield ResourceType.CLUSTER, CLUSTER_NAME, _known(ResourceType.CLUSTER, named, options)
+
+
+def _known(kind: ResourceType, named: Sequence[Operation], options: argparse.Namespace) -> Sequence[Operation]:
+    """The operations, if a new ACL for them can have an effect on a resource of this type, as in Kafka's tool."""
+    known = (Operation.ALL, *OPERATIONS[kind])
+    for operation in named if options.action == "add" else ():
+        if operation not in known:
+            names = ", ".join(each.name for each in known)
+            raise CommandFailed(f"there is no {operation.name} on a resource of type {kind.name}; it has {names}")
+    return named
 
 
 def _entries(
@@ -124,8 +136,19 @@ def _entries(
         (Permission.ALLOW, options.allow_principal, options.allow_host),
         (Permission.DENY, options.deny_principal, options.deny_host),
     ):
-        for principal, host, operation in product(principals, hosts or ["*"], operations):
+        written = [_host(host, must_be_address=options.action == "add") for host in hosts]
+        for principal, host, operation in product(principals, written or [ANY_HOST], operations):
             yield principal, host, operation, permission
+
+
+def _host(text: str, *, must_be_address: bool) -> str:
+    """A host as brokers compare it: an ACL for another text would have no effect, and a denial would be none."""
+    try:
+        return text if text == ANY_HOST else java_address(str(ip_address(text)))
+    except ValueError:
+        if must_be_address:
+            raise CommandFailed(f"{text!r} is no IP address, and brokers look up no names") from None
+        return text
 
 
 def _filters(options: argparse.Namespace) -> Iterator[AclFilter]:

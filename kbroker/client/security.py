@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kbroker.client.blocking import Connection
+from kbroker.config.sasl import SCRAM_MIN_ITERATIONS
 from wire.errors import ErrorCode, KafkaError, check, code_of
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -140,7 +141,8 @@ def _scram(name: str, user: str, password: str, nonce: str) -> Exchange:
         server_nonce = fields["r"]
     except (KeyError, ValueError) as error:
         raise _refusal("the broker's SCRAM challenge cannot be read") from error
-    if not server_nonce.startswith(nonce) or not 0 < iterations <= MAX_ITERATIONS:
+    if not server_nonce.startswith(nonce) or not SCRAM_MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        # A false broker could ask for few iterations, and then guess the password from the proof.
         raise _refusal("the broker's SCRAM challenge is invalid")
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
     last = f"c=biws,r={server_nonce}".encode()

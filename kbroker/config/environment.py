@@ -25,6 +25,7 @@ _SCRIPTS = (
     "KAFKA_HOME",
     "KAFKA_VERSION",
 )
+_LOGIN_CONFIG = re.compile(r"""-Djava\.security\.auth\.login\.config==?(?:"([^"]+)"|([^\s"']+))""")
 _REPLACEMENTS = {1: ".", 2: "_", 3: "-"}
 
 
@@ -33,9 +34,15 @@ def setting_name(variable: str) -> str:
     return re.sub("_+", lambda run: _REPLACEMENTS.get(len(run[0]), run[0]), variable.removeprefix(PREFIX).lower())
 
 
+def jaas_file(variables: Mapping[str, str]) -> dict[str, str]:
+    """The setting for the file of login modules that KAFKA_OPTS names for Java, if it does."""
+    match = _LOGIN_CONFIG.search(variables.get("KAFKA_OPTS", ""))
+    return {} if match is None else {"kbroker.jaas.file": match[1] or match[2]}
+
+
 def from_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The settings in these environment variables, and warnings about unknown `KAFKA_*` variables."""
-    found: dict[str, str] = {}
+    found = jaas_file(variables)
     warnings: list[str] = []
     for variable, value in sorted(variables.items()):
         if not variable.startswith(PREFIX) or variable.startswith(_SCRIPTS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from kbroker.config.cleaner import CleanerSettings
 from kbroker.config.environment import from_environment
 from kbroker.config.fetch import FetchSettings
 from kbroker.config.groups import GroupSettings, groups_fault
+from kbroker.config.jaas import LoginModule, parse_jaas_file
 from kbroker.config.limits import LimitSettings
 from kbroker.config.listeners import Listeners, listeners_of
 from kbroker.config.log_settings import LogSettings
@@ -54,6 +56,8 @@ class Layers(NamedTuple):
     broker: Mapping[str, str] = MappingProxyType({})
     cluster: Mapping[str, str] = MappingProxyType({})
     static: Mapping[str, str] = MappingProxyType({})
+    login_modules: Mapping[tuple[str, str], LoginModule] = MappingProxyType({})
+    """Those of kbroker.jaas.file."""
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
@@ -134,7 +138,7 @@ class Settings:
         if "controller" not in static.get("process.roles", "controller"):
             for name in ONLY_FOR_ONE_BROKER:
                 weak.pop(name, None)
-        loaded = cls._build(Layers(static={**weak, **static}), warnings)
+        loaded = cls._build(Layers(static={**weak, **static}, login_modules=_login_modules(static)), warnings)
         _check_together(loaded)
         warnings = [*loaded.warnings, *as_lines(_for_no_listener(loaded.server, static))]
         if (fault := groups_fault(loaded.groups)) is not None:
@@ -295,6 +299,16 @@ def _area(cls: type[L], layers: Layers, prefixes: Sequence[str] = ("",)) -> L:
                 given[one.attribute] = one.parse(text)
                 break
     return cls(**given)
+
+
+def _login_modules(static: Mapping[str, str]) -> Mapping[tuple[str, str], LoginModule]:
+    key = "kbroker.jaas.file"
+    if not (path := static.get(key, "").strip()):
+        return {}
+    try:
+        return parse_jaas_file(Path(path).read_text(), key=f"{key} ({path})")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}: cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _key_and_value(override: str) -> tuple[str, str]:

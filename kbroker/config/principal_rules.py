@@ -2,7 +2,8 @@
 
 A rule is DEFAULT, the whole distinguished name, or RULE:pattern/replacement/ with an optional L or U that converts the
 result to lower or upper case. Commas separate rules; the first whose pattern matches the whole name applies. `$1` is
-the pattern's first group. A slash in a pattern or replacement is written `\\/`.
+the pattern's first group. A slash in a pattern or replacement is written `\\/`. As in Java, `\\w`, `\\d` and `(?i)`
+know only ASCII letters: a rule for `\\w+` must not take a name with a letter that merely looks like one of them.
 
 Source  KIP-371; SslPrincipalMapper of Apache Kafka 4.3.1
 """
@@ -75,7 +76,7 @@ class PrincipalRules:
             self.rules.append(Rule(None))
         elif parsed[2] is not None:
             try:
-                self.rules.append(Rule(re.compile(parsed[2]), parsed[3], parsed[4]))
+                self.rules.append(Rule(re.compile(parsed[2], re.ASCII), parsed[3], parsed[4]))
             except re.error as error:
                 raise ConfigError(f"Invalid rule: {text}: {error}") from error
 

@@ -11,6 +11,8 @@ from kbroker.config.values import Kind, Secret
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+SCRAM_MIN_ITERATIONS: Final = 4_096
+"""With fewer, a password is found too fast from what one login shows (RFC 7677)."""
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 
 
@@ -74,6 +76,12 @@ class SaslSettings:
         default=True,
         doc="Allows PLAIN on a listener without TLS, as Kafka does, although the network sees the passwords. The broker"
         " warns if the listener is not on loopback; with false it refuses to start.",
+    )
+    kbroker_jaas_file: str | None = setting(
+        default=None,
+        doc="File with login modules, as Java reads it from java.security.auth.login.config: the part"
+        " <listener>.KafkaServer (in lower case) or KafkaServer counts for mechanisms without sasl.jaas.config. The"
+        " broker reads it when it starts. The image takes it from KAFKA_OPTS.",
     )
     kbroker_bootstrap_users_file: str | None = setting(
         default=None,

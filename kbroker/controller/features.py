@@ -89,7 +89,7 @@ def require_supported(finalized: Mapping[str, int], where: str) -> None:
             if level < lowest:
                 remedies.append(f"raise {name} with `kafka-features.sh upgrade` of an Apache Kafka that starts on it")
             elif name == METADATA_VERSION_FEATURE:  # which cannot be lowered so far
-                remedies.append("format a new directory with `kafka-storage.sh format --release-version 4.3`")
+                remedies.append("format a new directory with `kafka-storage.sh format --release-version 3.9`")
             else:
                 lowered.append(f"--feature {name}={highest}")
     if lowered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbroker.metadata.principal import ANONYMOUS, Principal
@@ -20,3 +20,7 @@ class Caller(NamedTuple):
     api_version: int = 0
     principal: Principal = ANONYMOUS
     may_describe: Callable[[str], bool] | None = None
+
+    def describable(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of the topics that the sender may know of. Call it on the event loop, where ACLs change."""
+        return frozenset(topics if self.may_describe is None else filter(self.may_describe, topics))

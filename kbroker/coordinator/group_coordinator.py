@@ -5,7 +5,7 @@ Source: GroupCoordinatorService of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,6 +113,11 @@ class GroupCoordinator:
         """Whether a shard of this broker has a group of this id."""
         led = self.runtime.led.get(self.runtime.partition_of(group_id))
         return led is not None and led.shard.group(group_id) is not None
+
+    def named_topics(self, request: JoinGroupRequest | ConsumerGroupHeartbeatRequest) -> Collection[str]:
+        """The topics by name of which the decision needs to know whether the sender may describe them."""
+        led = self.led.get(self.runtime.partition_of(request.group_id))
+        return () if led is None else led.shard.named_topics(request)
 
     def shards(self) -> Iterator[GroupShard]:
         """The shards of this broker, for operations on all groups. Failed shards are skipped, as in Kafka.

@@ -29,6 +29,7 @@ from kbroker.coordinator import describing, expiry, rebalance
 from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.committing import offset_commit, offset_delete, offset_fetch, txn_offset_commit
 from kbroker.coordinator.common.ports import Decide, Decided, Job, Parked
+from kbroker.coordinator.consumer import classic_members
 from kbroker.coordinator.consumer.describing import describe_consumer_group
 from kbroker.coordinator.consumer.fencing import fence_expired
 from kbroker.coordinator.consumer.group import ConsumerGroup
@@ -233,6 +234,14 @@ class GroupShard:
     def group(self, group_id: str) -> Group | ConsumerGroup | None:
         """A group, or None. Read-only."""
         return self._context.groups.get(group_id)
+
+    def named_topics(self, request: JoinGroupRequest | ConsumerGroupHeartbeatRequest) -> Collection[str]:
+        """The topics by name of which the decision needs to know whether the sender may describe them."""
+        group = self.group(request.group_id)
+        if isinstance(request, JoinGroupRequest):
+            return classic_members.subscribed_topics(request) if isinstance(group, ConsumerGroup) else ()
+        # A member that joins makes a classic group a consumer group.
+        return (group.subscribed_topics or ()) if isinstance(group, Group) and request.member_epoch == 0 else ()
 
     def offsets_of(self, group_id: str) -> TopicOffsets:
         """A group's committed offsets by topic and partition. Read-only."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.handlers import Context, handles
-from kbroker.handlers.groups import log_new_group
+from kbroker.handlers.groups import knowing_caller, log_new_group
 from kbroker.metadata.parts import GROUP_VERSION_FEATURE
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
@@ -26,7 +26,8 @@ async def consumer_group_heartbeat(
     if await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, names, broker.turns):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     existed = request.member_epoch != 0 or broker.groups.knows(request.group_id)
-    answer = await broker.groups.heartbeat(request, context.caller, wait=context.wait)
+    caller = await knowing_caller(request, broker, context)
+    answer = await broker.groups.heartbeat(request, caller, wait=context.wait)
     log_new_group(request.group_id, broker, context, existed=existed)
     return answer
 

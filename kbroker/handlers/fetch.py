@@ -1,7 +1,8 @@
 """Fetch: read batches. See kbroker.replication.fetching for reading, kbroker.replication.fetch_session for sessions.
 
-Each Fetch asks again whether the client may read the topics of its session, so a right that is taken away counts from
-the next Fetch on. A Fetch that waits is not asked again, as in Kafka. A client with a replica id must be a broker.
+Each Fetch asks again whether the client may read the topics of its session, and once more after it has waited. So a
+right that is taken away counts at once, while Kafka still answers a Fetch that waits. A client with a replica id must
+be a broker.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     now_ms = broker.env.now_ms()
     session = broker.fetch_sessions.begin(
+        owner=context.principal,
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         asked=_asked(request, broker, by_id=by_id),
@@ -65,19 +67,18 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
         read_committed=request.isolation_level == READ_COMMITTED,
         may_read_follower=context.api_version >= FIRST_VERSION_WITH_RACKS,
     )
+    find: Callable[[FetchedPartition], Partition] = broker.find_fetched
+    rights: _Rights | None = None
+    if context.authorizer is not None:
+        rights = _Rights(session.partitions, broker, context, is_follower=fetcher.is_follower)
+        await rights.ask()
+        find = rights.find
     # A client that only claims to be a broker has the quotas of a client, and its session no precedence.
-    is_broker = fetcher.is_follower and (
-        context.authorizer is None or context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    )
+    is_broker = fetcher.is_follower and (rights is None or rights.may_follow)
     max_bytes = min(request.max_bytes, broker.settings.fetch.fetch_max_bytes)
     context.is_charged = is_broker
     if context.measures and not is_broker:
         max_bytes = min(max_bytes, broker.quotas.max_fetch_bytes(context, now_ms))
-    find: Callable[[FetchedPartition], Partition] = broker.find_fetched
-    if context.authorizer is not None:
-        find = await _authorized(
-            session.partitions, broker, context, is_follower=fetcher.is_follower, may_all=is_broker
-        )
     this_round = FetchRound(
         session.partitions,
         find,
@@ -101,6 +102,8 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
             max_wait_ms=request.max_wait_ms,
             waits_for_appends=fetcher.is_replica,
         )
+        if rights is not None:
+            await rights.ask()
         await _read(this_round, broker, off_the_loop=context.is_large)
     if this_round.remote:
         is_expired = await read_remote(
@@ -152,33 +155,39 @@ async def fetch(request: FetchRequest, broker: Broker, context: Context) -> Fetc
     return response
 
 
-async def _authorized(
-    asked: list[FetchedPartition], broker: Broker, context: Context, *, is_follower: bool, may_all: bool
-) -> Callable[[FetchedPartition], Partition]:
-    """Finds only the partitions that the client may read. Asks once for each topic; a follower may read all or none.
+class _Rights:
+    """What the sender of a Fetch may read: a consumer the topics that it may read, a follower all or nothing.
 
-    Errors of what it returns  UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, and those of Broker.find_fetched
+    may_follow  whether it is a follower with the right to be one
     """
-    names: set[str] = set()
-    denied: Set[str] = names
-    for one in asked:
-        if one.name is None and one.topic_id is not None:
-            one.name = broker.topic_name(one.topic_id)
-        if one.name is not None:
-            names.add(one.name)
-    if not is_follower:
-        denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
-    elif may_all:
-        denied = frozenset()
 
-    def find(one: FetchedPartition) -> Partition:
+    def __init__(self, asked: list[FetchedPartition], broker: Broker, context: Context, *, is_follower: bool) -> None:
+        for one in asked:
+            if one.name is None and one.topic_id is not None:
+                one.name = broker.topic_name(one.topic_id)
+        self.may_follow = self._is_follower = is_follower
+        self._readable: Set[str] = {one.name for one in asked if one.name is not None}
+        self._broker = broker
+        self._context = context
+
+    async def ask(self) -> None:
+        """Ask the authorizer, once for each topic; later only for what was allowed."""
+        context = self._context
+        if self._is_follower:
+            self.may_follow = self.may_follow and context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+            return
+        turns = self._broker.turns
+        self._readable -= await context.denied(Operation.READ, ResourceType.TOPIC, self._readable, turns)
+
+    def find(self, one: FetchedPartition) -> Partition:
+        """The partition. Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, and those of Broker.find_fetched."""
+        if self._is_follower and not self.may_follow:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if one.name is None:  # it may be known by now, but then its name was not checked
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {one.topic_id}")
-        if one.name in denied:
+        if not (self._is_follower or one.name in self._readable):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        return broker.find_fetched(one)
-
-    return find
+        return self._broker.find_fetched(one)
 
 
 def _is_throttled(this_round: FetchRound, session: FetchContext, broker: Broker, context: Context) -> bool:

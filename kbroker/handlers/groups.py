@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
+from kbroker.coordinator.caller import Caller
 from kbroker.handlers import Context, handles
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -28,9 +30,25 @@ async def join_group(request: JoinGroupRequest, broker: Broker, context: Context
     """Join or rejoin a group. Waits until the group's next generation begins."""
     context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
     existed = broker.groups.knows(request.group_id)
-    answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, context.caller, wait=context.wait)
+    caller = await knowing_caller(request, broker, context)
+    answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)
     log_new_group(request.group_id, broker, context, existed=existed)
     return answer
+
+
+async def knowing_caller(
+    request: JoinGroupRequest | ConsumerGroupHeartbeatRequest, broker: Broker, context: Context
+) -> Caller:
+    """The sender of a request, with the answers to what the decision asks about its rights. A subscription may have
+    thousands of topics; they are asked here, because a decision has no turns.
+    """
+    caller = context.caller
+    may_describe = caller.may_describe
+    if may_describe is None or not (topics := frozenset(broker.groups.named_topics(request))):
+        return caller
+    hidden = await context.denied(Operation.DESCRIBE, ResourceType.TOPIC, topics, broker.turns, is_logged=False)
+    visible = topics - hidden
+    return caller._replace(may_describe=lambda topic: topic in visible or (topic not in hidden and may_describe(topic)))
 
 
 def log_new_group(group: str, broker: Broker, context: Context, *, existed: bool) -> None:

@@ -61,6 +61,7 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
     """Answer from the metadata image. A topic that this request creates is unknown in this reply: clients retry."""
     version, image, rights = context.api_version, broker.image, _Rights(context)
     with_operations = version >= 8 and request.include_topic_authorized_operations
+    with_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
 
     def described(topic: TopicImage) -> bytes:
         operations = rights.on_topic(topic.name) if with_operations else UNASKED_OPERATIONS
@@ -77,6 +78,7 @@ async def metadata(request: MetadataRequest, broker: Broker, context: Context) -
         rights=rights,
         creates=broker.may_create if broker.settings.log.auto_create_topics_enable else None,
         described=described,
+        cluster_operations=rights.on_cluster() if with_cluster else UNASKED_OPERATIONS,
     )
     answer = await broker.env.run_blocking(plan) if context.is_large else plan()
     topics: list[Any] = answer.response.topics  # some entries are bytes: topics that are already encoded
@@ -124,6 +126,6 @@ async def describe_topic_partitions(
     for topic in page.topics:
         if turns.due():
             await turns.next()
-        if topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        if topic.error_code not in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST):
             topic.topic_authorized_operations = context.operations_on(ResourceType.TOPIC, topic.name or "")
     return page

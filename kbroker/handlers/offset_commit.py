@@ -48,7 +48,7 @@ async def offset_commit(request: OffsetCommitRequest, broker: Broker, context: C
         for topic in request.topics:
             if (found := image.topics_by_id.get(topic.topic_id)) is not None:
                 topic.name = found.name
-    names = [topic.name for topic in request.topics if topic.name]
+    names = [topic.name for topic in request.topics if topic.name or not by_id]
     denied = await context.denied(Operation.READ, ResourceType.TOPIC, names, broker.turns)
     sort_out = partial(_sort_out, request, image, denied, by_id=by_id)
     known, answered = await broker.env.run_blocking(sort_out) if context.is_large else sort_out()

@@ -144,8 +144,12 @@ class _Reply:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the reply would exceed kbroker.max.reply.bytes")
 
 
+def _may_describe(context: Context, transactional_id: str, *, is_logged: bool = True) -> bool:
+    return context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, is_logged=is_logged)
+
+
 def _describe(broker: Broker, context: Context, transactional_id: str) -> TransactionState:
-    if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+    if not _may_describe(context, transactional_id):
         return describe_failure(transactional_id, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not transactional_id:
         return describe_failure(transactional_id, ErrorCode.INVALID_REQUEST)
@@ -177,8 +181,9 @@ async def list_transactions(
         while portion := list(islice(transactions, LISTED_AT_ONCE)):
             if broker.turns.due(len(portion)):
                 await broker.turns.next()
+            # First, so that no time to match an id tells of one that the client may not describe.
             selected: Iterable[Any] = listed(
-                portion,
+                [one for one in portion if _may_describe(context, one.transactional_id, is_logged=False)],
                 states=states,
                 producer_ids=producer_ids,
                 longer_than_ms=request.duration_filter,
@@ -188,8 +193,6 @@ async def list_transactions(
             if matches is not None:  # one long id can take a second; matching releases the interpreter's lock
                 selected = await broker.env.run_blocking(list, selected)
             for found in selected:
-                named = found.transactional_id
-                if context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, named, is_logged=False):
-                    reply.add(found)
+                reply.add(found)
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=reply.elements)

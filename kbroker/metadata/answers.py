@@ -135,13 +135,15 @@ def answer_metadata(
     rights: Rights,
     creates: Callable[[str], bool] | None,
     described: Callable[[TopicImage], MetadataResponseTopic | bytes],
+    cluster_operations: int = UNASKED_OPERATIONS,
 ) -> MetadataAnswer:
     """Answer Metadata. An empty list of topics means all topics in version 0, none from version 1 on; null means all.
 
     Per topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED. Per
     partition: LEADER_NOT_AVAILABLE, LISTENER_NOT_FOUND (version 6+), REPLICA_NOT_AVAILABLE (version 0). INVALID_REQUEST
     on each topic when ids are used before version 12. `described` makes the entry of an existing topic; `creates` tells
-    which names this broker can create automatically; None if it creates no topics.
+    which names this broker can create automatically; None if it creates no topics. This may run in a thread, but the
+    topics and the rights on them must be asked for on the event loop, where rights change.
     """
     asked = request.topics
     fault = asked is not None and any(_is_faulty(topic, version) for topic in asked)
@@ -192,9 +194,8 @@ def answer_metadata(
         cluster_id=viewpoint.cluster_id,
         controller_id=controller_id(image, viewpoint),
         topics=[],
+        cluster_authorized_operations=cluster_operations,
     )
-    if 8 <= version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = rights.on_cluster()
     return MetadataAnswer(response, topics, to_create)
 
 

@@ -4,7 +4,7 @@ Theory of operation: the broker may grant a session to a full Fetch (session epo
 partitions in order and the last answer for each. An incremental Fetch names only the partitions that changed and gets
 only the answers that changed. A partition that returned records moves to the end of the order, so that a busy partition
 cannot starve the others when the byte budget is small. Sessions are a bounded cache: a fetcher that gets session id 0
-continues with full requests.
+continues with full requests. Only the owner of a session can use it, or end it: its answers name topics.
 
 Source: KIP-227, KIP-516 (topic ids), and the answers of Apache Kafka 4.3.1.
 """
@@ -91,6 +91,7 @@ class FetchSession:
     """The session of one fetcher. `partitions` are in the order in which the next answer is filled."""
 
     id: int
+    owner: Hashable
     is_follower: bool
     uses_topic_ids: bool
     created_ms: int
@@ -130,6 +131,7 @@ class FetchContext:
     partitions: list[FetchedPartition]
     error: ErrorCode = ErrorCode.NONE
     session: FetchSession | None = None
+    _owner: Hashable = None
     _expected_epoch: int = 0
     _sessions: FetchSessions | None = field(default=None, repr=False)
     """Where the answer to a full request may start a session."""
@@ -146,7 +148,9 @@ class FetchContext:
             return self.session.id, [answer for answer in answers if self.session.takes_note(answer)]
         if self._sessions is None:
             return NO_SESSION, answers
-        created = self._sessions.create(answers, is_follower=is_follower, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
+        created = self._sessions.create(
+            answers, owner=self._owner, is_follower=is_follower, uses_topic_ids=uses_topic_ids, now_ms=now_ms
+        )
         return created, answers
 
     @property
@@ -182,6 +186,7 @@ class FetchSessions:
     def begin(
         self,
         *,
+        owner: Hashable,
         session_id: int,
         session_epoch: int,
         asked: list[FetchedPartition],
@@ -191,14 +196,17 @@ class FetchSessions:
     ) -> FetchContext:
         """Start a request. A full one (epoch 0 or -1) drops the session that it names; an incremental one updates it.
 
-        Errors (in the context): FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
+        Errors (in the context): FETCH_SESSION_ID_NOT_FOUND, also for the session of another owner,
+        INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR
         """
-        if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if (named := self._sessions.get(session_id)) is not None:
-                self._forget(named)
-            distinct = list({partition.key: partition for partition in asked}.values())
-            return FetchContext(distinct, _sessions=self if session_epoch == INITIAL_EPOCH else None)
         session = self._sessions.get(session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                self._forget(session)
+            distinct = list({partition.key: partition for partition in asked}.values())
+            return FetchContext(distinct, _owner=owner, _sessions=self if session_epoch == INITIAL_EPOCH else None)
         if session is None:
             return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != session_epoch:
@@ -227,7 +235,15 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == LAST_EPOCH else session.epoch + 1
         return FetchContext(list(session.partitions.values()), session=session, _expected_epoch=session.epoch)
 
-    def create(self, answers: Sequence[SessionAnswer], *, is_follower: bool, uses_topic_ids: bool, now_ms: int) -> int:
+    def create(
+        self,
+        answers: Sequence[SessionAnswer],
+        *,
+        owner: Hashable,
+        is_follower: bool,
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> int:
         """Create a session for these answers; returns its id, or 0 if there is no room for it."""
         if self.max_sessions <= 0 or len(answers) > self.max_partitions:
             return NO_SESSION
@@ -246,6 +262,7 @@ class FetchSessions:
             partition.sent_log_start_offset = answer.log_start_offset
         self._sessions[session_id] = FetchSession(
             session_id,
+            owner,
             is_follower,
             uses_topic_ids,
             created_ms=now_ms,

@@ -18,7 +18,8 @@ class RealClocks:
     """The part of `RealEnv` that waits for nothing."""
 
     def __init__(self) -> None:
-        self.random = random.Random()
+        # What is drawn goes to clients: from the ids of the other generator they could compute those of the future.
+        self.random = random.SystemRandom()
         self.ahead_ms = 0
 
     def now_ms(self) -> int:

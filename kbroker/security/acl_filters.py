@@ -1,4 +1,4 @@
-"""Which ACLs the filters of DescribeAcls and DeleteAcls match, and what a new ACL may be.
+"""The filters of DescribeAcls and DeleteAcls, and the checks of a new ACL.
 
 Source  AclBindingFilter, AclControlManager.validateNewAcl, AclApis of Apache Kafka 4.3.1; KIP-290
 """

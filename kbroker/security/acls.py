@@ -2,10 +2,10 @@
 
 An ACL allows or denies an operation on a resource to a principal from a host. It applies to the resource of its name
 (LITERAL), to all resources whose names begin with its name (PREFIXED), or to all resources of its type (LITERAL, "*").
-Principal "User:*" and host "*" match everybody. A DENY wins over every ALLOW. Operation ALL is all operations. An ALLOW
-of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one of ALTER_CONFIGS allows DESCRIBE_CONFIGS; a DENY implies
-nothing. If no ACL matches the question, the answer is no; if no ACL at all, of any principal, applies to the resource,
-it is as allow.everyone.if.no.acl.found says. Super users may do everything.
+"User:*" matches every principal, and host "*" every address. A DENY wins over every ALLOW. Operation ALL is all
+operations. An ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and one of ALTER_CONFIGS allows
+DESCRIBE_CONFIGS; a DENY implies nothing. If no ACL matches, the operation is denied. If no ACL of any principal applies
+to the resource, allow.everyone.if.no.acl.found decides. Super users may do everything.
 
 Theory of operation: for each resource pattern the table has the operations that each (principal, host) is allowed and
 denied, as bits. A decision combines the patterns that apply: the name, "*", and one for each length of a prefix of that
@@ -151,7 +151,7 @@ class AclTable:
         return (allowed, denied) if found else None
 
     def _applying(self, resource_type: int, name: str) -> Iterator[_Holders]:
-        """What the patterns have that apply to a resource."""
+        """The rights of all patterns that apply to a resource."""
         literal = self._literal
         if (holders := literal.get((resource_type, name))) is not None:
             yield holders
@@ -292,7 +292,7 @@ class StandardAuthorizer:
         key = (principal, host, operation, resource_type)
         found = self._allowed_any.get(key)
         if found is None:
-            # Kafka asks about one name first, so that super users, and everybody if there are no ACLs, pass.
+            # Kafka asks about one name first: super users pass, and all clients if they may do everything without ACLs.
             found = self.allows(principal, host, operation, resource_type, _SOME_NAME) or (
                 self._is_ready and self._table.allows_any(str(principal), java_address(host), operation, resource_type)
             )

@@ -1,4 +1,4 @@
-"""The authorizer of a node: it follows the metadata, counts what it refuses, and writes the audit log.
+"""The authorizer of a node: it follows the metadata, counts refused requests, and writes the audit log.
 
 Each refused request is one line. Each principal has _LINES of them in _INTERVAL_MS, because a client that is refused
 often asks again; the next line says how many were left out.

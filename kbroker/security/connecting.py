@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PeerSecurity(NamedTuple):
-    """What a listener of another node expects; tls is None without TLS, sasl without SASL."""
+    """The security that a listener of another node expects; tls is None without TLS, sasl without SASL."""
 
     protocol: str
     tls: ServerTls | None = None

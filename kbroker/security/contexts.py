@@ -1,4 +1,4 @@
-"""Makes OpenSSL contexts from settings: versions, cipher suites, certificates and what is trusted.
+"""Makes OpenSSL contexts from settings: versions, cipher suites, certificates and trusted authorities.
 
 Python cannot choose among the cipher suites of TLS 1.3 before 3.15. OpenSSL, as a server, prefers them in the order of
 _SUITES_13. So a list that allows only the first ones of them is enforced after the handshake: if OpenSSL has chosen
@@ -27,7 +27,7 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "r
 
 
 class Contexts(NamedTuple):
-    """What the settings of one listener give.
+    """The contexts of one listener, made from its settings.
 
     Shape   server accepts connections, None without a key store; client connects to such a listener of another node;
             name and alternative_names are those of this node's certificate; suites_13 are the allowed cipher suites of

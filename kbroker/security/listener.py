@@ -23,11 +23,15 @@ class HandshakeFailed(Exception):
 class Acceptor(Protocol):
     """The TLS of a listener (`kbroker.security.server_tls`)."""
 
-    async def accept(self, stream: Stream) -> tuple[Stream, Principal]:
-        """Do the handshake; return the stream that decrypts, and who the client's certificate says it is.
+    async def accept(self, stream: Stream) -> Stream:
+        """Do the handshake; return the stream that decrypts.
 
         Errors  HandshakeFailed; trio.BrokenResourceError if the client has gone
         """
+        ...
+
+    def principal(self, stream: Stream) -> Principal:
+        """Who the certificate of a client says it is; `accept` returned the stream. Errors: HandshakeFailed."""
         ...
 
 

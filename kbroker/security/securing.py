@@ -52,7 +52,7 @@ def pages_have_tls(settings: Settings) -> bool:
 class NodeSecurity:
     """See the module docstring. The constructor reads files: call it in a thread. Errors: ConfigError.
 
-    Shape   credentials is where the node says, when it has loaded its metadata, which users of SCRAM there are
+    Shape   credentials has the users of SCRAM, when the node has loaded its metadata
             inter_broker and controllers are what the other nodes' listeners of these kinds expect, None without TLS
             and SASL
     """
@@ -100,7 +100,7 @@ class NodeSecurity:
         return bool(self._tls or self._sasl)
 
     def request_renewal(self, settings: Settings | None = None) -> None:
-        """Have `run` look at the files and at new settings, if there are some."""
+        """Make `run` look at the files and at new settings, if any."""
         self._settings = settings or self._settings
         self._wanted.set()
         for name, server in self._sasl.items():

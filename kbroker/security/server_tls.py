@@ -3,11 +3,12 @@
 The certificates in force may change at any time: `renew` replaces the contexts, and running connections keep theirs.
 Handshakes run in a few threads, because a signature with an RSA key takes a millisecond and more.
 
-Source  SslFactory of Apache Kafka 4.3.1 for what a new certificate must have in common with the previous one
+Source  SslFactory of Apache Kafka 4.3.1 for the checks of a new certificate against the previous one
 """
 
 from __future__ import annotations
 
+import ssl
 from typing import Final
 
 from kbroker.config.principal_rules import PrincipalRules
@@ -39,7 +40,7 @@ class ServerTls:
         self._contexts = self._load(settings)
         self._rules = PrincipalRules(settings.ssl_principal_mapping_rules)
 
-    async def accept(self, stream: Stream) -> tuple[TlsStream, Principal]:
+    async def accept(self, stream: Stream) -> TlsStream:
         """See `kbroker.security.listener.Acceptor`."""
         contexts = self._contexts
         assert contexts.server is not None
@@ -47,9 +48,18 @@ class ServerTls:
         await secured.handshake(self._threads.run_blocking)
         if (fault := contexts.demand_allowed(secured.tls)) is not None:
             raise HandshakeFailed(fault)
-        certificate = secured.tls.getpeercert(binary_form=True)
+        # OpenSSL checks no certificate in a resumed session, and each resumption makes a ticket for the next one.
+        certificate = secured.tls.getpeercert() if secured.tls.session_reused else None
+        if certificate and ssl.cert_time_to_seconds(str(certificate["notAfter"])) * 1000 < self._env.timestamp_ms():
+            raise HandshakeFailed("certificate: certificate has expired since the session began")
+        return secured
+
+    def principal(self, stream: Stream) -> Principal:
+        """See `kbroker.security.listener.Acceptor`."""
+        assert isinstance(stream, TlsStream)
+        certificate = stream.tls.getpeercert(binary_form=True)
         if certificate is None:
-            return secured, ANONYMOUS
+            return ANONYMOUS
         try:
             found = subject(certificate)
         except ValueError as error:
@@ -57,7 +67,7 @@ class ServerTls:
         name = self._rules.name(found)
         if name is None:
             raise HandshakeFailed(f"no rule of ssl.principal.mapping.rules applies to {found}")
-        return secured, Principal(USER, name)
+        return Principal(USER, name)
 
     async def connect(self, stream: Stream, host: str) -> TlsStream:
         """Do the handshake with a listener of this kind of another node. Errors: HandshakeFailed."""

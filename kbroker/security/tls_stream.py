@@ -1,8 +1,11 @@
-"""A stream over TLS: it encrypts what it sends over another stream, and decrypts what that receives.
+"""A stream over TLS: it sends and receives encrypted bytes over another stream.
 
 Theory of operation: OpenSSL works on two buffers in memory (`ssl.MemoryBIO`), so the same code runs over sockets and
 over the simulated network, and every wait is one of the inner stream. Encryption runs on the event loop in pieces of at
 most _PIECE_BYTES, about 0.1 ms, with a checkpoint between the pieces of a long message.
+
+A peer chooses how much work its bytes are: 64 KiB can hold 2,400 key updates, which OpenSSL does not limit and which
+take 30 to 60 ms. So OpenSSL gets at most _RECORDS records at once, about 1 ms of work, with a checkpoint in between.
 
 Two tasks may use the stream, one to receive and one to send. Ciphertext must leave in the order in which OpenSSL made
 it. OpenSSL also makes some while it reads (alerts, answers to key updates): the receiving task sends it if no other
@@ -31,6 +34,8 @@ _HANDSHAKE_RECEIVE_BYTES: Final = 16 * 1024
 _HANDSHAKE_BYTES: Final = 256 * 1024
 """More than any chain of certificates that OpenSSL accepts (100 KiB), in both directions."""
 _UNREAD_BYTES: Final = 64 * 1024
+_RECORDS: Final = 64
+_RECORD_HEAD: Final = 5
 _RECORD_TYPES: Final = (21, 22)
 """The first byte of an alert and of a handshake message."""
 
@@ -71,6 +76,8 @@ class TlsStream:
         )
         self._unsent: Buffer = b""  # ciphertext that the inner stream has not taken yet
         self._encrypted_ahead = 0  # bytes of the caller that `_unsent` holds, and that it will send again
+        self._received = b""  # what OpenSSL has not got yet
+        self._record_left = 0  # bytes that the record needs of which OpenSSL has got the beginning
         self._is_sending = False
         self._is_closed = False
 
@@ -106,15 +113,15 @@ class TlsStream:
             else:
                 await self._send_outgoing()
                 return
-            data = await self._inner.receive(_HANDSHAKE_RECEIVE_BYTES)
-            if not data:
+            if is_first:
+                is_first = False
+                self._received = await self._inner.receive(_HANDSHAKE_RECEIVE_BYTES)
+                if self._received and self._received[0] not in _RECORD_TYPES:
+                    raise HandshakeFailed("the peer does not speak TLS; its security.protocol is probably PLAINTEXT")
+            if not await self._more(_HANDSHAKE_RECEIVE_BYTES):
                 raise HandshakeFailed("the peer closed the connection")
-            if is_first and data[0] not in _RECORD_TYPES:
-                raise HandshakeFailed("the peer does not speak TLS; its security.protocol is probably PLAINTEXT")
             if self._inner.received_bytes > _HANDSHAKE_BYTES:
                 raise HandshakeFailed(f"the peer sent more than {_HANDSHAKE_BYTES} bytes")
-            is_first = False
-            self._incoming.write(data)
 
     async def receive(self, max_bytes: int) -> bytes:
         buffer = bytearray(min(max_bytes, _RECEIVE_BYTES))
@@ -142,11 +149,29 @@ class TlsStream:
                     raise trio.ClosedResourceError("we closed the connection") from error
                 self._send_answers()
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
-            data = await self._inner.receive(_RECEIVE_BYTES)
-            if data:
-                self._incoming.write(data)
-            else:
+            if not await self._more(_RECEIVE_BYTES):
                 self._incoming.write_eof()
+
+    async def _more(self, max_bytes: int) -> bool:
+        """Give OpenSSL the next records, or the first part of one; False if the peer sends no more."""
+        data = self._received
+        if len(data) >= _RECORD_HEAD:
+            await trio.lowlevel.checkpoint()
+        else:
+            if not (received := await self._inner.receive(max_bytes)):
+                return False
+            data += received
+        end, left, size = 0, self._record_left, len(data)
+        for _ in range(_RECORDS):
+            if not left:
+                if size - end < _RECORD_HEAD:
+                    break
+                left = _RECORD_HEAD + (data[end + 3] << 8 | data[end + 4])
+            taken = min(left, size - end)
+            end, left = end + taken, left - taken
+        self._incoming.write(data if end == size else data[:end])
+        self._received, self._record_left = data[end:], left
+        return True
 
     def send_nowait(self, data: Buffer) -> int:
         if self._is_sending or not self._flush_nowait():
@@ -158,7 +183,7 @@ class TlsStream:
             if self._flush_nowait():
                 sent += len(rest)
             else:
-                # The caller sends these bytes again, and then this skips them. So `sent` is what the network has taken.
+                # The caller sends these bytes again, and this skips them: `sent` counts what the network has taken.
                 self._encrypted_ahead = len(rest)
         return sent
 

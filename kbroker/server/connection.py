@@ -24,7 +24,6 @@ attributes: the state, the number of requests, and the stream's byte counts.
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -53,6 +52,8 @@ _LARGE_BYTES: Final = 128 * 1024
 _REQUESTS_BETWEEN_YIELDS: Final = 64
 _MAX_UNFINISHED: Final = 64
 _SHOWN_CLIENT_ID: Final = 256
+_ANSWER_MS: Final = 1_000
+"""A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 
 
 class State(IntEnum):
@@ -112,8 +113,9 @@ class Connection:
         self._dispatcher = dispatcher
         self._admission = admission
         self._security = security
-        self._authentication_timeout_ms = authentication_timeout_ms
+        self._authenticates_by_ms = env.now_ms() + authentication_timeout_ms
         self._suspended_ns = 0
+        self._yielded_ms = 0
         self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
         self._unfinished: list[Unfinished] = []
         self._env = env
@@ -139,7 +141,7 @@ class Connection:
                 self._answers.release()
                 if self._claim is not None:
                     self._claim.release()
-        if not self.is_authenticated and trio.current_time() >= self._scope.deadline:
+        if not self.is_authenticated and self.is_late(self._env.now_ms()):
             raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
 
     @property
@@ -157,6 +159,14 @@ class Connection:
         """Whether other connections wait for a budget of which the current frame holds bytes."""
         claim = self._claim
         return type(claim) is Claim and claim.held_bytes > 0 and len(claim.budget) > 0
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether the client should have authenticated by now."""
+        if self.is_authenticated or now_ms < self._authenticates_by_ms:
+            return False
+        # A client whose login has failed has been in time.
+        login = self._context.sasl
+        return login is None or not login.delay_ms or now_ms >= self._authenticates_by_ms + login.delay_ms + _ANSWER_MS
 
     def note_progress(self) -> None:
         """The sweeper calls this if bytes have moved since its last sweep."""
@@ -180,30 +190,31 @@ class Connection:
             self._scope.cancel()
 
     async def _authenticate(self) -> None:
-        """Do what the listener's security wants before the first request. Errors: CloseConnection."""
-        tls, context, scope = self._security.tls, self._context, self._scope
-        # A scope of its own would cost a twentieth of a login.
-        scope.deadline = trio.current_time() + self._authentication_timeout_ms / 1000
+        """Do the TLS handshake and the login that the listener requires. Errors: CloseConnection."""
+        tls, context = self._security.tls, self._context
         if tls is not None:
             try:
-                self.stream, context.principal = await tls.accept(self.stream)
+                self.stream = await tls.accept(self.stream)
+                if self._security.sasl is None:  # else the login tells who the client is
+                    context.principal = tls.principal(self.stream)
             except HandshakeFailed as error:
                 raise CloseConnection(f"TLS handshake failed: {error}") from error
             context.stream = self.stream
         if self._security.sasl is not None:
             login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
-            self._begin, login.deadline = login.begin, scope
-            await self._log_in(login.session)
-            login.deadline = None
-        scope.deadline = math.inf
+            self._begin = login.begin
+            await self._log_in(login)
         self.is_authenticated = True
         self.state = State.RECEIVING
 
-    async def _log_in(self, session: SaslSession) -> None:
+    async def _log_in(self, login: Login) -> None:
         """Answer the requests of a login until it is complete or has failed."""
-        frames = self.frames
+        frames, session = self.frames, login.session
         max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
-        while not session.is_complete and not session.has_failed:
+        claim = self._claim = EvictableClaim(self._memory.logins, self._scope.cancel)
+        claim.is_evictable = True
+        is_over = False
+        while not is_over:
             try:
                 frame = frames.next_frame()
             except Malformed as error:
@@ -211,28 +222,21 @@ class Connection:
             if frame is None:
                 if not await self._receive():
                     raise trio.BrokenResourceError  # the client has gone
-                self.state = State.AUTHENTICATING
                 continue
             self.requests += 1
-            claim = self._claim = self._claim or self._login_claim()
-            assert type(claim) is EvictableClaim
             # The frame, and the token that is copied from it. The answer to a failure holds both until it is sent.
             claim.take(2 * len(frame) - claim.held_bytes)
-            parts = await self._begin(frame, self._context)
+            parts = await login.step(frame, self._context)
             del frame
             await self.stream.send(cast("list[Part]", parts))
             claim.release()
-            self._claim = None
+            is_over = session.is_over
+        self._claim = None
         frames.max_frame_bytes = max_frame_bytes
 
-    def _login_claim(self) -> EvictableClaim:
-        claim = EvictableClaim(self._memory.logins, self._scope.cancel)
-        claim.is_evictable = True
-        return claim
-
     async def _serve(self) -> None:
-        frames, now_ns = self.frames, self._env.now_ns
-        yielded_ms, since_yield = now_ns() // 1_000_000, 0
+        frames, now_ns, since_yield = self.frames, self._env.now_ns, 0
+        self._yielded_ms = now_ns() // 1_000_000
         delay_ms, is_refused = self._admission
         if delay_ms and (not await self._stay_muted(self._env.now_ms() + delay_ms) or is_refused):
             return
@@ -268,10 +272,10 @@ class Connection:
                 if not await self._mute():
                     return
             since_yield += 1
-            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != yielded_ms:
+            if since_yield == _REQUESTS_BETWEEN_YIELDS or now_ns() // 1_000_000 != self._yielded_ms:
                 await self._send_collected()
                 await trio.lowlevel.checkpoint()
-                yielded_ms, since_yield = now_ns() // 1_000_000, 0
+                self._yielded_ms, since_yield = now_ns() // 1_000_000, 0
 
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
@@ -289,6 +293,10 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
+                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
+                    self._yielded_ms = now_ms
+                    await trio.lowlevel.checkpoint()
                 return True
         if frames.pending_bytes:
             raise CloseConnection("the client closed the connection inside a frame")
@@ -300,9 +308,7 @@ class Connection:
         if claim is None:
             if not (size := frames.frame_bytes):
                 return True
-            if not self.is_authenticated:
-                claim = self._login_claim()
-            elif size > RECEIVE_BYTES:
+            if size > RECEIVE_BYTES:
                 claim = self._memory.requests.claim(size)
             else:
                 claim = EvictableClaim(self._memory.cut, self._scope.cancel)
@@ -327,7 +333,7 @@ class Connection:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            # A muted connection must not hold memory of its next frame; any quota may mute it but after a Produce.
+            # A muted connection must not hold memory of its next frame. Without quotas, no Produce mutes it.
             if frame[0] == frame[1] == 0 and not self._dispatcher.quotas.is_active:
                 nursery.start_soon(self._receive_ahead)
             try:
@@ -394,8 +400,8 @@ class Connection:
     async def _stay_muted(self, until_ms: int) -> bool:
         """Read nothing until then, or until the server stops. False if the client has closed its connection.
 
-        If it has closed it after further requests, these still have to wait. So only one receive tells whether there
-        are some: what has arrived before the end of the stream is kept, and not looked at before the time is over.
+        If the client sends further requests and then closes the connection, these still wait. When the end of the
+        stream wakes this task, it receives once, keeps the bytes, and handles them after the time.
         """
         frames, context = self.frames, self._context
         while not context.stopping and (left_ms := until_ms - self._env.now_ms()) > 0:

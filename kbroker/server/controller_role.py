@@ -1,4 +1,4 @@
-"""The life of a node with process.roles=controller: it keeps the metadata log and serves other nodes, and is no broker.
+"""The life of a node with process.roles=controller: it keeps the metadata log and serves other nodes.
 
 It starts to accept connections when its log is loaded and its own registration is in the log. At its end it closes
 connections first, and writes the clean-shutdown marker last.

@@ -5,10 +5,11 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max.connections` connections, unless some of them have not authenticated although they
-had the time: these make room. If brokers have a listener of their own, it stops only while as many connections are
-brokers': clients must not keep replicas from connecting. Accepting pauses while clients connect faster than
-`max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes by itself.
+Accepting stops while there are `max.connections` connections; the server then closes the oldest of those that
+have not authenticated within a second. If brokers have a listener of their own, accepting stops there only while as
+many connections are brokers': clients must not keep replicas from connecting. Accepting pauses while clients connect
+faster than `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes
+by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
 connections. This takes at most the time that the caller allows.
@@ -47,6 +48,7 @@ _DIGITS = str.maketrans("", "", "0123456789")
 """Reasons are compared by their beginnings without numbers, which clients can choose."""
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
+_ACCEPTED_BETWEEN_YIELDS = 8
 _NEWCOMER_MS = 1_000
 """An honest client authenticates in this time."""
 _HAS_OWN_LIMIT = (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED, State.AUTHENTICATING)
@@ -140,6 +142,7 @@ class Server:
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str, security: ListenerSecurity) -> None:
+        since_yield = 0
         with scope:
             while True:
                 while self._is_full(name):
@@ -148,10 +151,12 @@ class Server:
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name, security)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
+                since_yield += 1
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
-                else:
+                elif since_yield == _ACCEPTED_BETWEEN_YIELDS:
                     await trio.lowlevel.checkpoint()
+                    since_yield = 0
 
     def _is_full(self, listener: str) -> bool:
         """Whether a listener must not accept another connection now."""
@@ -176,17 +181,17 @@ class Server:
         counted = counted_address(host) if allowed is None else host
         if allowed is None:
             allowed = self._settings.server.max_connections_per_ip
+        others = self._by_host.get(counted, 0)
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
-        if self._by_host.get(counted, 0) >= max(allowed, is_loopback(host)):
+        if others >= allowed and (others or not is_loopback(host)):
             self._refused.add()
             stream.close()
             self._warn("too many connections from one address", counted, peer=host)
             return
-        self._accepted.add()
-        quotas = self._dispatcher.quotas
-        limited = quotas.limits.limits_addresses
-        admission = quotas.admit(host, self._env.now_ms()) if limited else AT_ONCE
-        self._by_host[counted] = self._by_host.get(counted, 0) + 1
+        self._accepted.value += 1
+        quotas, now_ms = self._dispatcher.quotas, self._env.now_ms()
+        admission = quotas.admit(host, now_ms) if quotas.limits.limits_addresses else AT_ONCE
+        self._by_host[counted] = others + 1
         connection = Connection(
             stream,
             listener=listener,
@@ -200,22 +205,22 @@ class Server:
             security=security,
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
-        self.connections[connection] = Observed(connection, self._env.now_ms(), counted)
+        self.connections[connection] = Observed(connection, now_ms, counted)
         if not connection.is_authenticated:
-            self._bound_newcomers(connection)
+            newcomers = self._newcomers[self._is_of_brokers(listener)]
+            newcomers[connection] = now_ms
+            if len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
+                self._bound_newcomers(newcomers)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
-    def _bound_newcomers(self, connection: Connection) -> None:
+    def _bound_newcomers(self, newcomers: dict[Connection, int]) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
-        An honest client needs milliseconds, so those that wait longest are the ones that keep others out.
+        An honest client needs milliseconds, so the oldest ones are the most suspicious.
         """
-        newcomers = self._newcomers[self._is_of_brokers(connection.listener)]
-        newcomers[connection] = self._env.now_ms()
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
-        if len(newcomers) > limit:
-            _forget_authenticated(newcomers)
+        _forget_authenticated(newcomers)
         while len(newcomers) > limit:
             self._close_oldest(newcomers)
 
@@ -271,13 +276,18 @@ class Server:
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        if self._departures:  # an idle lot costs a twentieth of a close
+        if self._departures:  # unparking no task costs a twentieth of a close
             self._departures.unpark_all()
 
     async def _close_stuck_connections(self) -> None:
         while True:
             server, limits = self._settings.server, self._settings.limits
-            times_ms = (server.connections_max_idle_ms, limits.kbroker_frame_grace_ms, limits.kbroker_send_grace_ms)
+            times_ms = (
+                server.connections_max_idle_ms,
+                limits.kbroker_frame_grace_ms,
+                limits.kbroker_send_grace_ms,
+                limits.kbroker_authentication_timeout_ms,
+            )
             interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
@@ -286,7 +296,9 @@ class Server:
                 if observed.moved_ms == now_ms:
                     connection.note_progress()
                 connection.forget_long_client_id()
-                if reason is not None:
+                if connection.is_late(now_ms):
+                    connection.hang_up()  # it says why
+                elif reason is not None:
                     self._closed_for_delay.add()
                     logger.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
                     connection.hang_up()

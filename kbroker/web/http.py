@@ -198,7 +198,7 @@ class HttpServer:
         why: object = f"it takes longer than {self._limits.request_ms} ms"
         with trio.move_on_after(self._limits.request_ms / 1000):
             try:
-                connection.stream, _ = await tls.accept(connection.stream)
+                connection.stream = await tls.accept(connection.stream)
             except HandshakeFailed as error:
                 why = error
             else:

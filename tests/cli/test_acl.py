@@ -114,6 +114,26 @@ def test_errors_of_the_broker_are_printed(acl: Acl) -> None:
     assert (done.code, done.err) == (1, "kbroker acl: there is no operation 'Reed'; did you mean read?\n")
 
 
+def test_an_acl_that_would_have_no_effect_is_refused(acl: Acl) -> None:
+    who = ("--add", "--deny-principal", "User:alice", "--topic", "orders")
+    done = acl(*who, "--deny-host", "laptop.example")
+    assert (done.code, done.err) == (
+        1, "kbroker acl: 'laptop.example' is no IP address, and brokers look up no names\n"
+    )  # fmt: skip
+    done = acl(*who, "--operation", "ClusterAction")
+    assert done.code == 1
+    assert "there is no CLUSTER_ACTION on a resource of type TOPIC; it has ALL, READ" in done.err
+    assert listed(acl) == []
+
+
+def test_an_ipv6_address_is_written_as_brokers_compare_it(acl: Acl) -> None:
+    who = ("--deny-principal", "User:alice", "--topic", "orders", "--deny-host", "2001:DB8::1")
+    acl("--add", *who)
+    assert "host=2001:db8:0:0:0:0:0:1," in acl("--list").out
+    acl("--remove", *who)
+    assert listed(acl) == []
+
+
 def test_a_broker_without_an_authorizer_says_so(run: Run, broker: str) -> None:
     done = run("acl", "-b", broker, "--list")
     assert (done.code, done.err) == (1, "kbroker acl: No Authorizer is configured on the broker\n")

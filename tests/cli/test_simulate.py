@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -105,11 +106,24 @@ def test_a_story_is_the_same_in_every_run() -> None:
     assert simulate(NAME, "--format", "json") == first
 
 
+BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+
+
 def test_it_is_no_failure_if_the_reader_leaves() -> None:
     piped = f"set -o pipefail; {shlex.quote(sys.executable)} -m kbroker simulate {NAME} | head -2"
-    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False, env=BUFFERED)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == ALL[NAME].title
+
+
+@pytest.mark.parametrize("words", [("--list",), ("--help",)])
+def test_it_is_no_failure_if_the_reader_leaves_before_the_last_bytes(words: tuple[str, ...]) -> None:
+    receiving, sending = os.pipe()
+    os.close(receiving)
+    command = [sys.executable, "-m", "kbroker", "simulate", *words]
+    done = subprocess.run(command, stdout=sending, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED)
+    os.close(sending)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_wrong_words_are_usage_errors() -> None:

@@ -33,6 +33,7 @@ def test_scram_proves_the_password_as_in_the_rfc() -> None:
         (CHALLENGE, b"e=other-error", "its SCRAM signature is wrong"),
         (CHALLENGE.replace(b"r=rOpr", b"r=xxxx"), SIGNATURE, "challenge is invalid"),
         (CHALLENGE.replace(b"4096", b"99999999"), SIGNATURE, "challenge is invalid"),
+        (CHALLENGE.replace(b"4096", b"4095"), SIGNATURE, "challenge is invalid"),
         (b"nonsense", SIGNATURE, "challenge cannot be read"),
     ],
 )

@@ -35,6 +35,20 @@ def test_other_variables_are_ignored_and_unknown_settings_cause_warnings() -> No
     assert warnings == ["KAFKA_NUM_PARTITION is ignored: Unknown setting num.partition; did you mean num.partitions?"]
 
 
+@pytest.mark.parametrize(
+    ("options", "file"),
+    [
+        ("-Xmx1g -Djava.security.auth.login.config=/etc/kafka/jaas.conf -Da=b", "/etc/kafka/jaas.conf"),
+        ("'-Djava.security.auth.login.config=/etc/jaas.conf'", "/etc/jaas.conf"),
+        ('-Djava.security.auth.login.config="/etc/my jaas.conf"', "/etc/my jaas.conf"),
+        ("-Djava.security.krb5.conf=/etc/krb5.conf", None),
+    ],
+)
+def test_the_file_of_login_modules_comes_from_javas_options(options: str, file: str | None) -> None:
+    found = from_environment({"KAFKA_OPTS": options})
+    assert found == ({} if file is None else {"kbroker.jaas.file": file}, [])
+
+
 def test_the_environment_is_read_only_if_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "9")
     assert Settings.load().log.num_partitions == 1

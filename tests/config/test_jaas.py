@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.config.client_properties import translate
-from kbroker.config.jaas import parse_jaas
+from kbroker.config.jaas import parse_jaas, parse_jaas_file
 from kbroker.config.values import ConfigError
 
 
@@ -35,6 +35,47 @@ def test_a_broken_line_is_refused_without_its_secrets(text: str) -> None:
         parse_jaas(text, key="x.sasl.jaas.config")
     assert "swordfish" not in str(raised.value)
     assert "swordfish" not in repr(parse_jaas('M required a="swordfish";'))
+
+
+JAAS_FILE = """
+/* of all listeners */
+KafkaServer {
+  org.apache.kafka.common.security.plain.PlainLoginModule required
+  username="admin"
+  password="}a;\\"{"
+  user_al="x";
+
+  com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="/etc/broker.keytab";
+};
+sasl_ssl.KafkaServer{a.b.ScramLoginModule required;};
+Client {};
+"""
+
+
+def test_a_file_has_modules_by_part_and_name() -> None:
+    found = parse_jaas_file(JAAS_FILE, key="f")
+    assert {place: module.options for place, module in found.items()} == {
+        ("KafkaServer", "PlainLoginModule"): {"username": "admin", "password": '}a;"{', "user_al": "x"},
+        ("KafkaServer", "Krb5LoginModule"): {"useKeyTab": "true", "keyTab": "/etc/broker.keytab"},
+        ("sasl_ssl.KafkaServer", "ScramLoginModule"): {},
+    }
+    assert parse_jaas_file("", key="f") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KafkaServer", "KafkaServer { M required;", "KafkaServer { M required; }",
+        'KafkaServer { M required a="swordfish" };',
+        'KafkaServer { M; N required a="swordfish"; };', 'M required a="swordfish";',
+        'KafkaServer { M required a="swordfish; };',
+        "KafkaServer { M required swordfish; };",
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_refused_without_its_secrets(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^f: ") as raised:
+        parse_jaas_file(text, key="f")
+    assert "swordfish" not in str(raised.value)
 
 
 def test_clients_take_a_token_from_a_file() -> None:

@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from kbroker.config.catalogue import BROKER, TOPIC
+from kbroker.config.catalogue import BROKER, DYNAMIC_ONLY, TOPIC
 from kbroker.config.settings import Effect
 from requirements.settings_page import document
 from tests.config.oracle import recorded
 
 
-def test_the_page_has_every_key_that_is_not_internal() -> None:
+def test_the_page_has_every_key_with_an_effect_and_all_that_are_not_internal() -> None:
     page = document()
-    for one in (*BROKER.values(), *TOPIC.values()):
-        assert (f"| `{one.name}` |" in page) == (not one.internal)
+    for one in (*BROKER.values(), *TOPIC.values(), *DYNAMIC_ONLY.values()):
+        assert (f"| `{one.name}` |" in page) == (one.effect is Effect.ENFORCED or not one.internal)
 
 
 @pytest.mark.parametrize("scope", ["broker", "topic"])

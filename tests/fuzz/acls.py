@@ -1,8 +1,7 @@
-"""The authorizer: any ACLs that come and go, and any questions, answered as by a search through all ACLs
-(tests/security/acl_model.py). During a change, each answer is that of the old or of the new ACLs, or a refusal.
+"""The authorizer: its answers are compared with those of a search through all ACLs (tests/security/acl_model.py), while
+ACLs are added and removed. During a change, an answer may be that of the old or of the new ACLs, or a refusal.
 
-The other bytes that a client can bring into an authorizer are filters and new ACLs with any numbers, and the names in
-its certificate.
+Other targets read filters and new ACLs with any numbers, and the names in a client's certificate.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def as_bytes(
 
 
 class _Question(NamedTuple):
-    """What a client may do."""
+    """A question: whether a client may do something."""
 
     who: Principal
     host: str
@@ -101,7 +100,7 @@ class _World:
         return self.judge.allows(who, host, operation, kind, name), self.judge.allows_any(who, host, operation, kind)
 
     def expected(self, acls: Mapping[UUID, AccessControlEntryRecord], asked: _Question) -> tuple[bool, bool]:
-        """What they should be."""
+        """The right answers."""
         who, host, operation, kind, name = asked
         if str(who) in self.super_users:
             return True, True

@@ -1,7 +1,7 @@
 """Record batches as the broker validates them, compressed blocks, and control batches.
 
-Whatever validation accepts has to be readable by every consumer: the batch is read back record by record and in
-columns, and has the offsets, the timestamps and the checksum that it should have.
+Every consumer must be able to read an accepted batch: it is read back record by record and in columns, and must have
+the right offsets, timestamps and checksum.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def with_valid_head(data: bytearray, *, codec: int | None) -> bytearray:
 
 
 def validate(data: bytes) -> None:
-    """Byte 0: what the harness corrects; byte 1: the topic's settings; byte 2: the version of Produce."""
+    """Byte 0: the fields that the harness corrects; byte 1: the topic's settings; byte 2: the version of Produce."""
     if len(data) < 3:
         return
     records = bytearray(data[3:])

@@ -1,5 +1,5 @@
-"""What a peer sends to the ports of a node (node.py): requests of clients and of other nodes, logins, requests of a
-user with some rights, and requests for the pages.
+"""Bytes from peers at the ports of a node (node.py): requests of clients and of other nodes, logins, requests of a user
+with some rights, and requests for the pages.
 """
 
 from __future__ import annotations
@@ -81,9 +81,11 @@ def conduct(data: bytes) -> None:
 
 
 def log_in(data: bytes) -> int:
-    """Byte 0, bit 1: for the listener with TLS; bit 2: after a handshake. No request is served before a login, for
-    which the input needs the password or a signed token: the nonce of SCRAM differs each time. Returns the number of
-    requests that are served after a login.
+    """Byte 0, bit 1: for the listener with TLS; bit 2: after a handshake. Returns the number of requests that are
+    served after a login.
+
+    A login needs the password or a signed token in the input, because the nonce of SCRAM differs each time. Before it,
+    no request is served.
     """
     if not data:
         return 0

@@ -1,7 +1,7 @@
 """The files of a data directory and of the tier: indexes, snapshots of producers, checkpoints, identities, manifests.
 
-Text files are read as the broker reads them: bytes that are not UTF-8 are malformed. Numbers that no file of a broker
-can hold must not get through, because they would stop the broker later.
+Text files are read as the broker reads them: bytes that are not UTF-8 are malformed. Numbers that a broker
+cannot have written must be refused, because they would stop the broker later.
 """
 
 from __future__ import annotations

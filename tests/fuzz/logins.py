@@ -1,7 +1,7 @@
 """The states of SASL: every exchange, with messages in any order, and the tokens of OAUTHBEARER.
 
-An exchange ends with a user only if the input holds the right password, or a token that the rules accept. Nothing else
-may come out: neither a fault nor a user for whom nothing was proved.
+An exchange ends with a user only if the input holds the right password, or a token that the rules accept. Faults, and
+users without such a proof, are failures.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def log_in(data: bytes) -> None:
         try:
             step = exchange.respond(token)
         except AuthenticationFailed:
-            continue  # what comes then must fail too
+            continue  # later messages must fail too
         if step.user is not None:
             assert step.user.encode(), "a user without a name, or with half a character"
             assert kind != _WITHOUT_KEYS, "a login with a token that no key has signed"

@@ -1,7 +1,7 @@
 """Frames, and every request and response in every version.
 
-A frame is cut in the same places however its bytes arrive. A message that is decoded is encoded to bytes that decode to
-the same; these are never longer than the bytes it came from, and equal to them where there is one encoding only. The
+Frames are cut in the same places for every size of a receive. A decoded message is encoded again: the bytes decode to
+the same message, are never longer than the input, and are equal to it where there is only one encoding. The
 generated codecs accept what the constructs accept (checked for one input of sixteen).
 """
 
@@ -204,7 +204,7 @@ def requests() -> Iterator[bytes]:
 
 
 def read_response(data: bytes) -> None:
-    """A response after its api key and version: what our own clients and brokers read from others."""
+    """A response, as our own clients and brokers read it, after its api key and version."""
     if len(data) < 4:
         return
     api_key, version = _SHORTS.unpack_from(data)

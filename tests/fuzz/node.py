@@ -1,11 +1,11 @@
-"""A whole node in memory, for targets whose inputs are what a peer sends to one of its ports.
+"""A whole node in memory, for targets whose inputs are the bytes of a peer at one of its ports.
 
 The node runs in a thread of its own with virtual time, which stands still between two inputs. An input fails if a
-request meets a fault, if the node logs an error, or if it ends. The node keeps what earlier inputs did to it, so it is
+request meets a fault, if the node logs an error, or if it ends. The node keeps the effects of earlier inputs, so it is
 replaced after some hundreds of inputs; a failure names the inputs before it.
 
-It has six ports: a listener for clients and one of its controller, where everybody may do everything; listeners of both
-kinds with a login, whose user has no rights, and one of them with TLS; and pages with TLS and a token.
+It has six ports: a listener for clients and one of its controller, where every client may do everything; listeners
+of both kinds with a login, whose user has no rights, and one of them with TLS; and pages with TLS and a token.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Errors(logging.Handler):
 
 
 class State(NamedTuple):
-    """What clients can change, as far as it is stored: two equal states mean that nothing was."""
+    """The stored state that clients can change. If it is equal before and after an input, the input changed nothing."""
 
     metadata: tuple[Any, ...]
     end_offsets: dict[Any, int]
@@ -138,13 +138,13 @@ class Node:
 
     @property
     def broker(self) -> MemoryBroker:
-        """What runs."""
+        """The broker of the node."""
         assert self._broker is not None
         return self._broker
 
     @property
     def authorizer(self) -> AuditedAuthorizer:
-        """That of the broker."""
+        """The authorizer of the broker."""
         found = self.broker.node.broker.authorizer
         assert isinstance(found, AuditedAuthorizer)
         return found
@@ -156,7 +156,7 @@ class Node:
         return sum(counter.value for name, counter in counters if name in apis)
 
     def state(self) -> State:
-        """What is stored now."""
+        """The current state."""
         image = self.broker.node.broker.image
         stored = (
             {name: (topic.id, len(topic.partitions)) for name, topic in image.topics_by_name.items()},
@@ -271,7 +271,7 @@ def node() -> Node:
 
 
 def ask(address: tuple[str, int], data: bytes, *, replies: int, with_tls: bool = False) -> bytes:
-    """See `Node.send`; what has failed may be repeated on a new node."""
+    """See `Node.send`; after a failure a repetition uses a new node."""
     try:
         return node().send(address, data, replies=replies, with_tls=with_tls)
     except BaseException:

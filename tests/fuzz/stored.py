@@ -1,7 +1,7 @@
 """Records that brokers store for each other: the metadata log and its snapshots, the tier's metadata, groups,
 transactions, control records, and what consumers exchange through the coordinator.
 
-Their writer is a broker, but what reads them has to survive a damaged disk, a newer writer and a hostile member.
+A broker writes them, but their reader must survive a damaged disk, a newer writer and a hostile member.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a target is, its bounds, and the file of its inputs."""
+"""A target, its bounds, and the file of its inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Target:
     trace: Callable[[TraceFunction | None], None] = sys.settrace
 
     def check_lines(self, data: bytes) -> None:
-        """Run an input, and count what it executes. Errors: TooMuchWork."""
+        """Run an input, and count its executed lines. Errors: TooMuchWork."""
         lines, most = executed_lines(self, data), self.lines[0] + self.lines[1] * len(data)
         if lines > most:
             raise TooMuchWork(f"{self.name}: {lines} lines for {len(data)} bytes, of at most {most}: {data.hex()}")
@@ -69,8 +69,7 @@ class Watch:
     """Runs inputs of a target and bounds each.
 
     The executed lines of an input that takes some time are counted: this bound is the same on every machine, however
-    busy it is. The bound on its CPU time is for the time in C (decompression, patterns, JSON); it is that of the
-    fastest repetition.
+    busy it is. The bound on CPU time is for work in C (decompression, patterns, JSON); the fastest repetition counts.
     """
 
     GROWTH_MIB = 64

@@ -42,7 +42,7 @@ def test_work_and_memory_are_in_proportion_to_the_input(target: Target) -> None:
 
 
 def test_a_login_with_the_password_reaches_the_broker() -> None:
-    """Or else no input of the target could."""
+    """Otherwise the inputs of the target would never get past the login."""
     served = [log_in(data) for data in find("login").seeds()]
     assert served[:4] == [1, 0, 1, 1]  # the last one: a refused second login leaves the session as it was
     assert served[9:13] == [1, 0, 1, 1], "the same after a handshake of TLS"
@@ -56,7 +56,7 @@ async def anybody(session: SaslSession, _token: bytes) -> tuple[Step, int]:
 
 
 def readable(_table: AclTable, _principal: str, _host: str, kind: int, _name: str) -> tuple[int, int]:
-    """Lets everybody read every topic."""
+    """Lets every client read every topic."""
     return (kind == ResourceType.TOPIC) << Operation.READ, 0
 
 

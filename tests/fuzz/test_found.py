@@ -1,4 +1,4 @@
-"""What fuzzing found, each with its smallest input."""
+"""Defects that fuzzing found, each with its smallest input."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_m7_a_manifest_with_numbers_that_no_record_can_hold_is_refused(changed: 
     "changed", [{"exp": 10**400}, {"nbf": -(10**400)}, {"iat": float("nan")}, {"exp": float("inf")}, {"sub": "\ud800"}]
 )
 def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, Any]) -> None:
-    """Python compares such numbers only with some care, and half a character has no encoding."""
+    """NaN and huge numbers break comparisons, and half a character has no encoding."""
     settings = Settings.load(
         overrides=["kbroker.sasl.oauthbearer.unsecured=true"], defaults={"log.dirs": "/none"}
     ).for_listener(SaslSettings, "SASL")
@@ -132,7 +132,7 @@ def test_x8_claims_that_are_no_times_or_no_text_are_refused(changed: dict[str, A
 
 
 def test_x6_a_damaged_certificate_is_a_declared_error() -> None:
-    """It was an IndexError, for which the handshake is not prepared."""
+    """It was an IndexError, which the handshake does not catch."""
     der = Authority().sign(names=("a.example",)).der
     at = der.rindex(b"\x06\x03\x55\x04\x03")
     with pytest.raises(ValueError, match="empty object identifier"):
@@ -148,7 +148,7 @@ def test_x8_keys_that_are_nested_too_deeply_are_unreadable() -> None:
 
 
 def test_w4_a_null_whose_length_takes_two_bytes_is_null() -> None:
-    """Kafka's clients write one byte, and Kafka reads both; the codec refused the string, but not the array."""
+    """Kafka's clients write one byte, and Kafka reads both. The codec refused two for strings, but not for arrays."""
     asked = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
     body = encode(asked, 1)
     nulls = [at for at in range(8, len(body) - 1) if body[at] == 0]

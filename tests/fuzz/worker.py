@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _instrument(prefix: str) -> None:
-    """Instrument the functions and methods of imported modules. (atheris' hook of imports compiles every module anew,
+    """Instrument the functions and methods of imported modules. (atheris' hook of imports compiles every module again,
     which takes many times as long.)
     """
     for name, module in list(sys.modules.items()):

@@ -297,7 +297,7 @@ BROKER = (
 """The checks of a broker."""
 
 NO_RIGHTS = {
-    "ApiVersions": "clients need it before anything else; it tells only what the program can do",
+    "ApiVersions": "clients need it before anything else; the answer has only the APIs and features of the program",
     "DescribeCluster": "every client may know the brokers; the authorized operations need DESCRIBE on the cluster",
     "SaslHandshake": "part of the authentication",
     "SaslAuthenticate": "part of the authentication",

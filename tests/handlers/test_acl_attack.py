@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.testing.memory_node import Client, MemoryBroker
+from tests.coordinator.world import subscription
 from tests.handlers.asking import create_topic
 from tests.handlers.authorizations import BROKER, GROUP, ORDERS, TXN, OrdersId, Right, Row
-from tests.handlers.groups import commit, find
+from tests.handlers.groups import commit, find, joining, syncing
 from tests.handlers.test_authorization import Rights
 from tests.handlers.transactions import add_partitions, init
+from wire.codec import encode
+from wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from wire.messages.join_group import JoinGroupRequestProtocol
+from wire.stored.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 
 HIDDEN = "hidden-topic"
 ID = {"topic_id": OrdersId}
@@ -97,3 +104,55 @@ async def test_x7_no_api_names_a_topic_that_the_client_may_not_describe(
     rights.grant_all()
     told = {row.api for row in BROAD if HIDDEN in repr(await user.ask(row.request(topic_id), version=row.version))}
     assert told >= {"Metadata", "OffsetFetch", "ConsumerGroupDescribe", "DeleteTopics"}  # the requests can tell it
+
+
+async def learned(client: Client, topic: str, *, is_upgraded: bool) -> list[object]:
+    """What a client is told that subscribes to a topic as a classic member of a consumer group. With is_upgraded the
+    group is a classic one at first, whose leader assigns a partition of the topic to itself.
+    """
+    group = f"{topic}-{is_upgraded}"
+    await find(client, group)
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(topic))]
+    member, told = "", []
+
+    async def join() -> Any:
+        joined = await client.ask(joining(group, member, protocols=protocols), version=3)
+        told.append(joined.error_code)
+        return joined
+
+    async def describe() -> None:
+        asked = ConsumerGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
+        (described,) = (await client.ask(asked)).groups
+        told.append(described.error_code)
+        for one in described.members:
+            given = (one.assignment, one.target_assignment)
+            told.append([len(part.topic_partitions) for part in given])
+
+    if is_upgraded:
+        joined = await join()
+        member = joined.member_id
+        own = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic=topic, partitions=[0])])
+        await client.ask(syncing(joined, {member: b"\0\0" + encode(own, 0)}, group_id=group))
+    await heartbeat(client, group, "member", subscribed_topic_names=[ORDERS])
+    await describe()
+    await trio.sleep(2)  # group.consumer.assignment.interval.ms
+    joined = await join()
+    synced = await client.ask(syncing(joined, group_id=group))
+    told += [synced.error_code, len(synced.assignment)]
+    await describe()
+    return told
+
+
+@pytest.mark.parametrize("is_upgraded", [False, True])
+async def test_x7_a_classic_member_of_a_consumer_group_does_not_learn_whether_a_topic_exists(
+    broker: MemoryBroker, rights: Rights, is_upgraded: bool
+) -> None:
+    user = await broker.connect()
+    for name in (ORDERS, HIDDEN):
+        await create_topic(user, name)
+    absent = "n" * len(HIDDEN)
+    rights.grant((Operation.ALL, ResourceType.GROUP, "*"), (Operation.DESCRIBE, ResourceType.TOPIC, ORDERS))
+    told = await learned(user, absent, is_upgraded=is_upgraded)
+    assert await learned(user, HIDDEN, is_upgraded=is_upgraded) == told
+    rights.grant_all()
+    assert await learned(user, HIDDEN, is_upgraded=is_upgraded) != told

@@ -8,13 +8,16 @@ from uuid import UUID
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from kbroker import quorum
 from kbroker.handlers import discover
+from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.security.acls import StandardAuthorizer
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, Permission, ResourceType
 from kbroker.testing.memory_node import Client, MemoryBroker, memory_broker
 from tests.handlers.asking import (
+    alter_configs,
     batch,
     create_topic,
     fetching,
@@ -175,6 +178,37 @@ async def test_a_right_that_is_taken_away_counts_in_a_running_fetch_session(user
     rights.grant((Operation.READ, ResourceType.TOPIC, ORDERS))
     again = await user.ask(fetching(topic_id, session=(first.session_id, 2)))
     assert values(parts(again)[0]) == [b"x"]
+
+
+async def test_a_right_that_is_taken_away_counts_in_a_fetch_that_waits(
+    broker: MemoryBroker, user: Client, rights: Rights
+) -> None:
+    await create_topic(user, ORDERS)
+    rights.grant((Operation.READ, ResourceType.TOPIC, ORDERS))
+    producer = await broker.connect()
+    answers = []
+
+    async def fetch() -> None:
+        answers.append(await user.ask(fetching(ORDERS, wanted(), max_wait_ms=60_000), version=12))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        await wait_all_tasks_blocked()
+        rights.grant((Operation.WRITE, ResourceType.TOPIC, ORDERS))
+        assert (await produce(producer, ORDERS, batch(b"x"))).error_code == 0
+    assert [(part.error_code, bytes(part.records)) for part in parts(answers[0]).values()] == [(TOPIC_DENIED, b"")]
+    assert rights.denials == [("Fetch", Operation.READ, ResourceType.TOPIC, ORDERS)]
+
+
+async def test_a_denied_change_of_settings_does_not_tell_the_current_ones(user: Client, rights: Rights) -> None:
+    assert (await alter_configs(user, BROKER_RESOURCE, "", {"log.local.retention.ms": 5_000}))[0] == 0
+    change = {"log.retention.ms": 4_000}  # less than the other
+    code, text = await alter_configs(user, BROKER_RESOURCE, "", change)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert "5000" in str(text)
+    rights.grant()
+    code, text = await alter_configs(user, BROKER_RESOURCE, "", change)
+    assert (code, text) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
 
 
 async def test_a_replica_id_gives_a_consumer_no_right(user: Client, rights: Rights) -> None:

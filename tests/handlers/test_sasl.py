@@ -214,6 +214,36 @@ def test_a_node_logs_in_with_the_user_of_its_login_module() -> None:
         peer_login(settings, "EXTERNAL", is_controller=True)
 
 
+async def test_login_modules_come_from_a_file_of_java(tmp_path: Path) -> None:
+    file = tmp_path / "jaas.conf"
+    file.write_text(
+        'KafkaServer { PlainLoginModule required username="al" password="al-secret" user_al="al-secret"; };\n'
+        'inner.KafkaServer { PlainLoginModule required username="bo" password="bo-secret" user_bo="bo-secret"; };\n'
+    )
+    given = {key: text for key, text in SECURED.items() if "jaas" not in key} | {
+        "kbroker.jaas.file": str(file),
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    }
+    async with memory_broker(settings=given) as broker:
+        await logged_in(broker, "PLAIN", "al", "al-secret")
+        with pytest.raises(ConnectionError, match="refuses the login"):
+            await logged_in(broker, "PLAIN", "bo", "bo-secret")
+    settings = Settings.load(overrides=[f"{key}={text}" for key, text in given.items()])
+    for later in (settings, settings.with_dynamic({}, {})):
+        users = [
+            peer_login(later, name, is_controller=False).credentials["sasl_plain_username"] for name in ("A", "INNER")
+        ]
+        assert users == ["al", "bo"]
+    assert "al-secret" not in repr(settings)
+    async with memory_broker(settings=SECURED | given) as broker:  # the listener's own setting is stronger
+        await logged_in(broker, "PLAIN", "admin", "admin-secret")
+        with pytest.raises(ConnectionError, match="refuses the login"):
+            await logged_in(broker, "PLAIN", "al", "al-secret")
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"kbroker.jaas.file: cannot read .*jaas.conf: No such file"):
+        Settings.load(overrides=[f"{key}={text}" for key, text in given.items()])
+
+
 async def test_users_and_mechanisms_change_while_the_broker_runs() -> None:
     key = "listener.name.external.plain.sasl.jaas.config"
 

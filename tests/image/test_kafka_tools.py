@@ -209,7 +209,7 @@ def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Contain
             "SCRAM credential configs for user-principal 'bo' are SCRAM-SHA-512=iterations=4096",
         ]
         levels = run("kafka-features", *at, "describe").stdout
-        for feature, level in (("metadata.version", "3.8-IV0"), ("transaction.version", "2"), ("group.version", "1")):
+        for feature, level in (("metadata.version", "3.8-IV0"), ("transaction.version", "2"), ("group.version", "0")):
             assert re.search(rf"Feature: {feature}\t.*FinalizedVersionLevel: {level}\t", levels)
         assert running.stop() == 0
 

@@ -12,7 +12,7 @@ from kbroker.cli import CommandFailed
 from kbroker.controller.snapshots import BOOTSTRAP_FILE, read_snapshot
 from kbroker.runtime.disk import RealDisk
 from tests.image.tool_modules import tool_module
-from wire.stored.metadata import UserScramCredentialRecord
+from wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 
 FORMAT = ("format", "--cluster-id", "MkU3OEVBNTcwNTJENDM2Qg", "--config")
 AL = ("--add-scram", "SCRAM-SHA-256=[name=al,password=a]")
@@ -56,6 +56,9 @@ def file(tmp_path: Path, data: Path) -> Path:
         (["-f", "kraft.version=1"], "kraft.version 1 is not supported: kbroker serves no .* quorum of several voters"),
         (["-f", "share.version=1"], "share.version 1 is not supported: kbroker serves no share groups"),
         (["-f", "eligible.leader=1"], "Unsupported feature: eligible.leader. Supported features are: .*group.version"),
+        (["-r", "4.2"], "4.2-IV1 include .*, share.version 1, streams.version 1, .*: add .* --feature share.version=0"),
+        (["-r", "4.1", "-f", "share.version=1"], "share.version 1 is not supported"),
+        (["-f", "metadata.version=26"], "4.1-IV0 include eligible.leader.replicas.version 1, which kbroker does not"),
         (["-f", "group.version=x"], "unable to parse x as a short"),
         (["-f", "group.version"], "equals sign not found"),
         (["-f", "group.version=1", "-f", "group.version=0"], "named twice"),
@@ -76,6 +79,25 @@ def test_what_cannot_be_formatted_fails(storage: Any, file: Path, data: Path, fl
     with pytest.raises(CommandFailed, match=reason):
         storage([*FORMAT, str(file), *flags])
     assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["-r", "3.9"], {"metadata.version": 21}),
+        (["-r", "4.0-IV1"], {"metadata.version": 23, "group.version": 1}),
+        (["-r", "4.0"], {"metadata.version": 25, "group.version": 1, "transaction.version": 2}),
+        (["-r", "4.0", "-f", "group.version=0"], {"metadata.version": 25, "transaction.version": 2}),
+        (["-f", "transaction.version=1"], {"metadata.version": 21, "group.version": 1, "transaction.version": 1}),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, list) else "",
+)
+def test_a_release_sets_every_feature_to_its_default(
+    storage: Any, file: Path, data: Path, flags: list[str], expected: dict[str, int]
+) -> None:
+    storage([*FORMAT, str(file), *flags])
+    found = read_snapshot(RealDisk(), str(data / BOOTSTRAP_FILE))
+    assert {each.name: each.feature_level for each in found if isinstance(each, FeatureLevelRecord)} == expected
 
 
 def test_users_of_the_settings_file_are_added(storage: Any, file: Path, data: Path, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def ask(
 ) -> tuple[MetadataResponse, list[str]]:
     request = MetadataRequest(topics=topics, **fields)
     with_operations = version >= 8 and request.include_topic_authorized_operations
+    with_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     answer = answer_metadata(
         image,
         request,
@@ -131,6 +132,7 @@ def ask(
             VIEW.listener,
             operations=rights.on_topic(topic.name) if with_operations else UNASKED_OPERATIONS,
         ),
+        cluster_operations=rights.on_cluster() if with_cluster else UNASKED_OPERATIONS,
     )
     answer.response.topics += answer.topics
     encode(answer.response, version)  # every answer can be encoded in that version
@@ -232,6 +234,27 @@ def test_leaders_without_the_listener_have_code_72_from_version_6() -> None:
 def test_version_0_hides_offline_replicas_with_an_error_code() -> None:
     (alpha,) = ask(named("alpha"), 0)[0].topics
     assert [(one.error_code, one.replica_nodes) for one in alpha.partitions] == [(0, [1]), (9, [1])]
+
+
+class Unasked:
+    """Rights that nobody may ask for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    ("version", "topics"),
+    [(10, None), (10, named("alpha", "nope")), (12, [MetadataRequestTopic(name=None, topic_id=ALPHA)])],
+)
+def test_rights_are_asked_for_only_when_the_topics_are_taken(
+    version: int, topics: list[MetadataRequestTopic] | None
+) -> None:
+    request = MetadataRequest(
+        topics=topics, include_cluster_authorized_operations=True, include_topic_authorized_operations=True
+    )
+    rights: Any = Unasked()
+    answer_metadata(IMAGE, request, version=version, viewpoint=VIEW, rights=rights, creates=None, described=rights)
 
 
 @pytest.mark.parametrize("version", [8, 10, 12])

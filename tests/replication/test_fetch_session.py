@@ -37,8 +37,10 @@ def begin(
     forgotten: tuple[Hashable, ...] = (),
     uses_topic_ids: bool = False,
     now_ms: int = 0,
+    owner: str = "User:alice",
 ) -> FetchContext:
     return cache.begin(
+        owner=owner,
         session_id=session_id,
         session_epoch=epoch,
         asked=partitions,
@@ -71,6 +73,18 @@ def open_session(cache: FetchSessions, *names: str, follower: bool = False, now_
     context = begin(cache, [asked(name) for name in names], now_ms=now_ms)
     session_id, _ = answer(context, [partition_answer() for _ in names], follower=follower, now_ms=now_ms)
     return session_id
+
+
+def test_a_session_is_of_no_use_to_others() -> None:
+    cache = sessions()
+    session_id = open_session(cache, "a")
+    for epoch in (1, 2):
+        other = begin(cache, [], session_id=session_id, epoch=epoch, owner="User:mallory")
+        assert (other.error, other.partitions) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    for epoch in (0, -1):  # these end the session that they name
+        begin(cache, [asked("b")], session_id=session_id, epoch=epoch, owner="User:mallory")
+    context = begin(cache, [], session_id=session_id, epoch=1)
+    assert [partition.name for partition in context.partitions] == ["a"]
 
 
 def test_an_incremental_fetch_gets_only_changes() -> None:

@@ -16,11 +16,15 @@ from wire.types import uuid_to_text
 
 async def test_new_ids_are_random_and_never_look_like_an_option() -> None:
     env = RealEnv()
-    env.random.seed(1)
     made = [env.new_uuid() for _ in range(2_000)]
     assert len(set(made)) == 2_000
     assert {one.version for one in made} == {4}
     assert not any(uuid_to_text(one).startswith("-") for one in made)
+
+
+async def test_what_it_draws_does_not_tell_what_comes_next() -> None:
+    with pytest.raises(NotImplementedError):  # it has no state that could be computed from what clients get to see
+        RealEnv().random.getstate()
 
 
 async def test_the_monotonic_clock_is_not_the_wall_clock() -> None:

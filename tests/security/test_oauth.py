@@ -123,6 +123,12 @@ def test_x8_a_token_is_refused(text: str, reason: str) -> None:
     assert reason in refused(text)
 
 
+@pytest.mark.parametrize(("subject", "user"), [(" al\t", "al"), ("\xa0al", "\xa0al"), ("al\u2003", "al\u2003")])
+def test_x8_a_user_is_trimmed_as_by_java(subject: str, user: str) -> None:
+    """An issuer whose users choose names may allow spaces beyond ASCII: they must not make one into another."""
+    assert rules().check(token(sub=subject)).user == user
+
+
 def test_x8_a_key_of_the_set_is_no_secret_of_hmac() -> None:
     """An attacker signs with HS256, and with the public key as the secret."""
     public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

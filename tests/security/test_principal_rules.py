@@ -115,5 +115,14 @@ def test_a_reference_without_its_group_is_text(replacement: str, name: str) -> N
     assert PrincipalRules(f"RULE:CN=(.*),OU=(.*)/{replacement}/").name("CN=a,OU=b") == name
 
 
+@pytest.mark.parametrize("pattern", [r"CN=(\w+)", r"CN=([\w-]+)", r"(?i)cn=([a-z]+)"])
+@pytest.mark.parametrize("name", ["\u212aafka", "\u0430dmin", "i\u017f"])
+def test_letters_of_a_class_are_ascii_as_in_java(pattern: str, name: str) -> None:
+    """In lower case a Kelvin sign is the letter k, and a long s is nearly an s."""
+    rules = PrincipalRules(f"RULE:{pattern}/$1/L")
+    assert rules.name(f"CN={name}") is None
+    assert rules.name("CN=Kafka") == "kafka"
+
+
 def test_without_a_matching_rule_there_is_no_name() -> None:
     assert PrincipalRules("RULE:CN=a/b/").name("CN=c") is None

@@ -33,6 +33,15 @@ OTHER = Authority("other")
 USER = AUTHORITY.sign((NameOID.COUNTRY_NAME, "DE"), (NameOID.COMMON_NAME, "duke"), names=())
 
 
+class LaterEnv(RealEnv):
+    """Its wall clock is ahead of OpenSSL's."""
+
+    later_ms = 0
+
+    def timestamp_ms(self) -> int:
+        return super().timestamp_ms() + self.later_ms
+
+
 def settings(own: Signed | None = SERVER, *, trusts: Signed | None = AUTHORITY, **more: Any) -> TlsSettings:
     """Settings with certificates in PEM, without files."""
     given: dict[str, Any] = {"ssl_keystore_type": "PEM", "ssl_truststore_type": "PEM"}
@@ -67,10 +76,14 @@ async def connected(
             errors.append(error)
             stream.close()
 
+    async def accept() -> tuple[TlsStream, Principal]:
+        secured = await accepting.accept(far)
+        return secured, accepting.principal(secured)
+
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep, lambda: connecting.connect(near, host), near)
-            await keep(lambda: accepting.accept(far), far)
+            await keep(accept, far)
     if errors:
         raise ExceptionGroup("handshake", errors) if len(errors) > 1 else errors[0]
     accepted = next(one for one in found if isinstance(one, tuple))
@@ -227,6 +240,98 @@ async def test_a_cut_connection_ends_like_a_closed_one() -> None:
     server, client, _ = await connected(settings(), settings())
     client._inner.close()
     assert await server.receive(10) == b""
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("size", [1, 4, 5, 6, 23, 1_000])
+async def test_records_may_be_cut_anywhere(version: str, size: int) -> None:
+    """The handshake too: so its last piece may hold the beginning of a record with data."""
+    near, far = stream_pair()
+    cut, uncut = stream_pair()
+    accepting = side(settings(), accepts=True)
+    connecting = side(settings(ssl_enabled_protocols=(version,)), accepts=False)
+    data = bytes(range(256)) * 12
+
+    async def carry(source: MemoryStream, sink: MemoryStream) -> None:
+        while piece := await source.receive(size):
+            await sink.send([piece])
+            await trio.lowlevel.checkpoint()  # so that the pieces are received one by one
+
+    async def ask() -> None:
+        client = await connecting.connect(near, "localhost")
+        for at in range(0, len(data), 100):
+            await client.send([data[at : at + 100]])
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carry, far, cut)
+            nursery.start_soon(carry, cut, far)
+            nursery.start_soon(ask)
+            server, received = await accepting.accept(uncut), bytearray()
+            while len(received) < len(data):
+                received += await server.receive(1_000)
+            nursery.cancel_scope.cancel()
+    assert received == data
+
+
+async def test_w9_many_small_records_do_not_keep_other_tasks_waiting() -> None:
+    """The same holds for records without data, such as key updates, of which OpenSSL accepts any number."""
+    server, client, _ = await connected(settings(), settings())
+    count, turns = 1_000, 0
+    for _ in range(count):
+        await client.send([b"x"])
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        received = 0
+        while received < count:
+            received += len(await server.receive(count))
+        nursery.cancel_scope.cancel()
+    assert turns >= 10
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_x6_a_resumed_session_ends_with_its_certificate(version: str) -> None:
+    """OpenSSL resumes it again and again, and looks at no certificate."""
+    env = LaterEnv()
+    accepting = ServerTls(env, "SSL", settings(ssl_client_auth="required"), env.threads(2), accepts=True)
+    connecting = side(settings(USER, ssl_enabled_protocols=(version,)), accepts=False)
+    session: ssl.SSLSession | None = None
+
+    async def connect(stream: MemoryStream) -> None:
+        nonlocal session
+        client = TlsStream(stream, connecting._contexts.client, server_side=False, server_hostname="localhost")
+        if session is not None:
+            client.tls.session = session
+        await client.handshake()
+        await client.receive(1)
+        session = client.tls.session
+
+    async def accept() -> bool:
+        near, far = stream_pair()
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connect, near)
+                try:
+                    server = await accepting.accept(far)
+                    await server.send([b"."])
+                    assert accepting.principal(server) == Principal("User", "CN=duke,C=DE")
+                finally:
+                    far.close()
+        return server.tls.session_reused
+
+    assert not await accept()
+    assert await accept()
+    env.later_ms = 31 * 86_400_000
+    with pytest.raises(ExceptionGroup) as raised:
+        await accept()
+    assert "expired since the session began" in str(raised.value.exceptions)
 
 
 async def test_changed_bytes_break_the_connection() -> None:

@@ -4,6 +4,7 @@ difference.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.server.serving import Rig, framed, heart, serving
+from kbroker.config import Settings
+from kbroker.handlers import CloseConnection
+from kbroker.runtime.env import RealEnv
+from kbroker.runtime.metrics import Metrics
+from kbroker.runtime.turns import Turns
+from kbroker.server.connection import Connection
+from kbroker.server.dispatch import Dispatcher
+from kbroker.server.memory import Memory
+from kbroker.testing.net import stream_pair
+from tests.server.serving import HANDLERS, Broker, Rig, framed, heart, serving
 from wire.errors import ErrorCode
 from wire.messages.fetch import FetchRequest
 from wire.messages.heartbeat import HeartbeatResponse
@@ -375,3 +385,42 @@ async def test_consecutive_large_requests_do_not_delay_the_stop(rig: Rig) -> Non
                 await trio.lowlevel.checkpoint()
         assert len(rig.broker.appended) <= 3
         nursery.cancel_scope.cancel()
+
+
+async def test_a_large_frame_that_arrives_without_a_pause_does_not_keep_others_waiting() -> None:
+    """The stream never waits, as a socket whose client sends as fast as the broker receives."""
+    size, env, turns = 64 * MIB, RealEnv(), 0
+    near, stream = stream_pair()
+    await near.send([struct.pack(">ihhih", size, 0, 9, 1, -1) + bytes(30_000)])
+
+    async def receive_zeroes(buffer: memoryview | bytearray) -> int:
+        buffer[:] = bytes(len(buffer))
+        return len(buffer)
+
+    stream.receive_into = receive_zeroes  # type: ignore[method-assign]
+    limits = Settings.load().limits
+    dispatcher = Dispatcher(HANDLERS, Broker(), metrics=Metrics(), env=env, turns=Turns(env.now_ns), limits=limits)
+    memory = Memory(max_request_bytes=-1, max_answer_bytes=MIB, max_login_bytes=MIB)
+    connection = Connection(
+        stream,
+        listener="PLAINTEXT",
+        dispatcher=dispatcher,
+        env=env,
+        max_frame_bytes=2 * size,
+        max_request_bytes=size,
+        memory=memory,
+    )
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += connection.frames.pending_bytes > 0
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            with suppress(CloseConnection):  # zeroes are no records
+                await connection.serve()
+            nursery.cancel_scope.cancel()
+    assert turns > 1

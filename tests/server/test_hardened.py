@@ -63,9 +63,12 @@ async def test_w10_a_flood_is_accepted_at_200_connections_a_second(autojump_cloc
 class Knocking:
     """Authenticates a client that sends one byte."""
 
-    async def accept(self, stream: Stream) -> tuple[Stream, Principal]:
+    async def accept(self, stream: Stream) -> Stream:
         await stream.receive(1)
-        return stream, ANONYMOUS
+        return stream
+
+    def principal(self, _stream: Stream) -> Principal:
+        return ANONYMOUS
 
 
 def knocking(_env: Env, _settings: Settings) -> ListenerSecurity:

@@ -17,11 +17,24 @@ from trio.testing import MockClock
 from kbroker.config import Settings
 from kbroker.runtime.net_ports import Env
 from kbroker.security.listener import ListenerSecurity
+from kbroker.security.sasl.scram import CredentialStore
+from kbroker.security.sasl.server import SaslServer
 from kbroker.security.server_tls import ServerTls
 from tests.security.test_tls_stream import USER, side
 from tests.security.test_tls_stream import settings as tls_settings
 from tests.server.serving import Client, Rig, framed, heart, serving
-from tests.server.test_login import RIGHT, VERSIONS, WRONG, logged_in, login_server
+from tests.server.test_login import (
+    LOGIN_HANDLERS,
+    RIGHT,
+    SETTINGS,
+    VERSIONS,
+    WRONG,
+    authenticate,
+    beats,
+    choose,
+    logged_in,
+    login_server,
+)
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from wire.messages.sasl_handshake import SaslHandshakeRequest
 
@@ -229,6 +242,28 @@ async def test_x6_a_hostile_handshake_ends_the_connection(autojump_clock: MockCl
                     pass
         assert rig.count("requests.Heartbeat") == 0
         assert await is_served(rig)
+
+
+@pytest.mark.parametrize("has_sasl", [True, False], ids=["SASL_SSL", "SSL"])
+async def test_rules_for_certificates_name_only_clients_that_do_not_log_in(
+    autojump_clock: MockClock, has_sasl: bool
+) -> None:
+    given = tls_settings(ssl_client_auth="required", ssl_principal_mapping_rules="RULE:CN=nobody/nobody/")
+
+    def security(env: Env, settings: Settings) -> ListenerSecurity:
+        tls = ServerTls(env, "SSL", given, env.threads(2), accepts=True)
+        sasl = SaslServer(env, settings, "PLAINTEXT", CredentialStore()) if has_sasl else None
+        return ListenerSecurity("SASL_SSL" if has_sasl else "SSL", tls, sasl)
+
+    async with serving(*SETTINGS, in_memory=True, handlers=LOGIN_HANDLERS, security=security) as rig:
+        plain = (await rig.connect()).stream
+        client = Client(await side(tls_settings(USER), accepts=False).connect(plain, "localhost"))
+        if has_sasl:
+            assert (await choose(client)).error_code == 0
+            assert (await authenticate(client, RIGHT)).error_code == 0
+            assert await beats(client)
+        else:
+            assert await client.ends_without_reply()
 
 
 async def test_x6_clients_are_served_beside_many_half_open_handshakes(autojump_clock: MockClock) -> None:

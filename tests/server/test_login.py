@@ -194,13 +194,13 @@ async def test_x1_a_refused_bearer_token_counts_at_once_and_once(autojump_clock:
         session.handshake("OAUTHBEARER", 1)
         step, _ = await session.authenticate(b"n,,\x01auth=Bearer a.b.c\x01\x01")
         assert step.token == b'{"status":"invalid_token"}'
-        assert not session.has_failed
+        assert session.state is SessionState.TOKENS
     assert len(noted) == 30
     assert trio.current_time() - began > 1.5, "10 at once, 10 in each second"
     for _ in range(2):
         with pytest.raises(AuthenticationFailed, match="cannot be read"):
             await session.authenticate(b"\x01")
-        assert session.has_failed
+        assert session.state is SessionState.FAILED
         session.state = SessionState.TOKENS
     assert len(noted) == 30
     assert session.delay_ms >= 100
@@ -274,6 +274,24 @@ async def test_x4_other_requests_before_a_login_close_the_connection(autojump_cl
     async with login_server() as rig:
         client = await rig.connect()
         await client.stream.send([framed(first, 4, 1)])
+        assert await client.ends_without_reply()
+
+
+async def test_w9_a_client_asks_for_versions_only_a_few_times(autojump_clock: MockClock) -> None:
+    """Requests that change nothing must end: their client could keep the broker busy forever."""
+    unknown = struct.pack(">ihhih", 11, 18, 99, 7, -1) + b"\0"
+    async with login_server() as rig:
+        client = await rig.connect()
+        await client.stream.send([unknown * 2])
+        for _ in range(2):
+            assert (await client.receive(ApiVersionsResponse, 0))[1].error_code == ErrorCode.UNSUPPORTED_VERSION
+        await client.send((VERSIONS, 3, 7))
+        assert (await client.receive(ApiVersionsResponse, 3))[1].error_code == 0
+        assert (await choose(client)).error_code == 0
+        client = await rig.connect()
+        await client.stream.send([unknown * 10])
+        for _ in range(5):
+            await client.receive(ApiVersionsResponse, 0)
         assert await client.ends_without_reply()
 
 

@@ -1,5 +1,7 @@
 from wire.errors import ErrorCode
+from wire.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasRequestEntryData, OpData
 from wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from wire.messages.describe_client_quotas import EntityData
 from wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -54,6 +56,17 @@ def test_results_without_a_name_are_as_many_as_asked() -> None:
     assert refused(CreateAclsRequest(creations=[entry, entry]), CODE, "why") == CreateAclsResponse(
         results=[result, result]
     )
+
+
+def test_a_result_has_the_entity_of_its_request() -> None:
+    asked = [EntityData(entity_type="user", entity_name=name) for name in ("u", None)]
+    op = OpData(key="request_percentage", value=1.0, remove=False)
+    request = AlterClientQuotasRequest(
+        entries=[AlterClientQuotasRequestEntryData(entity=asked, ops=[op])], validate_only=False
+    )
+    (result,) = refused(request, CODE).entries
+    assert result.error_code == CODE
+    assert [(one.entity_type, one.entity_name) for one in result.entity] == [("user", "u"), ("user", None)]
 
 
 def test_a_response_with_a_code_at_the_top_mirrors_nothing() -> None:

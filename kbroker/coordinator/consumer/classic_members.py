@@ -4,6 +4,8 @@ The broker assigns their partitions too. A member learns from a Heartbeat that i
 target assignment, when it has to give partitions up, or when the partitions that it waits for are free. JoinGroup then
 moves it a step towards its target, and SyncGroup returns the partitions. A generation is the member's epoch.
 
+Topics that the member may not describe do not count: partitions of them would tell that they exist. Kafka assigns them.
+
 Source: classicGroupJoinToConsumerGroup and its companions in GroupMetadataManager of Apache Kafka 4.3.1.
 """
 
@@ -74,7 +76,7 @@ def join(context: Context, group: ConsumerGroup, request: JoinGroupRequest, call
         rebalance_timeout_ms=request.rebalance_timeout_ms
         if request.rebalance_timeout_ms != -1
         else old.rebalance_timeout_ms,
-        subscribed_topic_names=frozenset(subscription.topics),
+        subscribed_topic_names=caller.describable(subscription.topics),
         subscribed_topic_regex="",
         client_id=caller.client_id,
         client_host=caller.client_host,
@@ -118,6 +120,14 @@ def _start_phase(context: Context, group_id: str, member: ConsumerMember, sync_t
 def _supports(group: ConsumerGroup, protocol_type: str, protocols: Iterable[str]) -> bool:
     """Whether all classic members support one of the protocols."""
     return protocol_type == CONSUMER and any(group.classic_protocols[name] == group.classic_count for name in protocols)
+
+
+def subscribed_topics(request: JoinGroupRequest) -> list[str]:
+    """The topics that a joining member names; none if its metadata cannot be read."""
+    try:
+        return migrating.subscription_of(next(iter(protocols_of(request.protocols).values()), b"")).topics
+    except Malformed:
+        return []
 
 
 def _subscription(metadata: bytes) -> ConsumerProtocolSubscription:

@@ -47,7 +47,7 @@ def consumer_group_heartbeat(
     if request.member_epoch < 0:
         return _leave(context, request)
     is_joining = request.member_epoch == 0
-    group = migrating.consumer_group(context, request.group_id, creates=is_joining)
+    group = migrating.consumer_group(context, request.group_id, caller, creates=is_joining)
     require_room(context, group, request.member_id)
     member_id = request.member_id or new_member_id(context)
     if request.instance_id is None:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from kbroker.coordinator import rebalance
+from kbroker.coordinator.caller import Caller
 from kbroker.coordinator.consumer import timing
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.consumer.member import ConsumerMember, Partitions
@@ -59,7 +60,7 @@ def known_consumer_group(context: Context, group_id: str) -> ConsumerGroup:
     return group
 
 
-def consumer_group(context: Context, group_id: str, *, creates: bool) -> ConsumerGroup:
+def consumer_group(context: Context, group_id: str, caller: Caller, *, creates: bool) -> ConsumerGroup:
     """The consumer group of a heartbeat. With `creates` it may be new, or made from a classic group. It exists when its
     records are in the log.
 
@@ -77,7 +78,7 @@ def consumer_group(context: Context, group_id: str, *, creates: bool) -> Consume
     if group.state is EMPTY:
         context.records.append(group_tombstone(group_id))
         return ConsumerGroup(group_id)
-    return _from_classic(context, group)
+    return _from_classic(context, group, caller)
 
 
 def _not_found(text: str) -> KafkaError:
@@ -87,8 +88,10 @@ def _not_found(text: str) -> KafkaError:
 # From classic
 
 
-def _from_classic(context: Context, classic: Group) -> ConsumerGroup:
-    """Make a consumer group of the same members, and ask them to rejoin if they wait."""
+def _from_classic(context: Context, classic: Group, caller: Caller) -> ConsumerGroup:
+    """Make a consumer group of the same members, and ask them to rejoin if they wait. Until they do, topics count only
+    if the caller may describe them.
+    """
     cannot = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
     if context.settings.group_consumer_migration_policy.lower() not in _UPGRADES:
         raise _not_found(f"{cannot} online upgrade is disabled.")
@@ -100,7 +103,7 @@ def _from_classic(context: Context, classic: Group) -> ConsumerGroup:
     group = ConsumerGroup(classic.group_id, group_epoch=epoch, assignment_epoch=epoch)
     try:
         for one in classic.members.values():
-            member, target = _from_classic_member(classic, one, epoch, context.image)
+            member, target = _from_classic_member(classic, one, epoch, context.image, caller)
             group.update_member(member)
             group.target[member.member_id] = target
     except Malformed:
@@ -122,14 +125,18 @@ class _HasUserData(Exception):
     """The assignment has data of an assignor that the broker does not know."""
 
 
-def _from_classic_member(classic: Group, one: Member, epoch: int, image: Image) -> tuple[ConsumerMember, Partitions]:
+def _from_classic_member(
+    classic: Group, one: Member, epoch: int, image: Image, caller: Caller
+) -> tuple[ConsumerMember, Partitions]:
     assigned: dict[UUID, frozenset[int]] = {}
     if one.assignment != EMPTY_ASSIGNMENT:
         assignment = decoded(ConsumerProtocolAssignment, one.assignment)
         if assignment.user_data:
             raise _HasUserData
+        existing = (one.topic for one in assignment.assigned_partitions if one.topic in image.topics_by_name)
+        known = caller.describable(existing)
         for topic in assignment.assigned_partitions:
-            if topic.topic in image.topics_by_name and topic.partitions:
+            if topic.topic in known and topic.partitions:
                 assigned[image.topics_by_name[topic.topic].id] = frozenset(topic.partitions)
     name = classic.protocol_name
     subscription = subscription_of(one.protocols[name] if name in one.protocols else next(iter(one.protocols.values())))
@@ -142,7 +149,7 @@ def _from_classic_member(classic: Group, one: Member, epoch: int, image: Image) 
         rebalance_timeout_ms=one.rebalance_timeout_ms,
         client_id=one.client_id,
         client_host=one.client_host,
-        subscribed_topic_names=frozenset(subscription.topics),
+        subscribed_topic_names=caller.describable(subscription.topics),
         assigned={topic_id: dict.fromkeys(sorted(of_topic), epoch) for topic_id, of_topic in assigned.items()},
         classic=classic_metadata(one.session_timeout_ms, one.protocols),
     )

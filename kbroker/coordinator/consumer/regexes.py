@@ -16,7 +16,7 @@ Source: TopicRegexResolver and maybeUpdateRegularExpressions of Apache Kafka 4.3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -152,7 +152,7 @@ def _is_stale(context: Context, group: ConsumerGroup, count: int) -> bool:
 def _resolve(context: Context, group: ConsumerGroup, regexes: tuple[str, ...], caller: Caller) -> None:
     group_id = group.group_id
     context.resolving.add(group_id)
-    finish = partial(_finish, context, group_id, context.timestamp_ms, caller.may_describe)
+    finish = partial(_finish, context, group_id, context.timestamp_ms, caller)
     context.jobs.append((partial(_match, regexes, context.image), finish))
     context.writes.append(Write(nothing, lambda _: context.resolving.discard(group_id)))
 
@@ -170,9 +170,7 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
     return _Found(topics, image.offset)
 
 
-def _finish(
-    context: Context, group_id: str, started_ms: int, may_describe: Callable[[str], bool] | None, found: _Found
-) -> None:
+def _finish(context: Context, group_id: str, started_ms: int, caller: Caller, found: _Found) -> None:
     """Store the topics of the expressions; raise the group epoch if they are others than before."""
     context.resolving.discard(group_id)
     group = context.groups.get(group_id)
@@ -183,8 +181,7 @@ def _finish(
     for regex, matching in found.topics.items():
         if not subscriptions.regexes[regex]:
             continue
-        # Not in the thread, because ACLs change on the event loop.
-        topics = matching if may_describe is None else frozenset(filter(may_describe, matching))
+        topics = caller.describable(matching)
         before = group.resolved.get(regex, UNRESOLVED).topics
         if before != topics:
             raises_epoch = True

@@ -1,10 +1,10 @@
 """SASL mechanisms of a server, as state machines without I/O.
 
-An `Exchange` is one login: it takes the client's tokens in order, and gives the answers. Nothing here knows Kafka's
-requests; `authenticator.py` carries the tokens over a connection.
+An `Exchange` is one login: it takes the client's tokens in order, and gives the answers. `session.py` takes
+the tokens from Kafka's requests.
 
-A failed exchange says why only to the broker's log. The client gets the same text whatever the reason, so that it
-cannot find out which users exist.
+Only the broker's log has the reason of a failure. The client gets the same text for every reason, so that it cannot
+find out which users exist.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class AuthenticationFailed(Exception):
 class Step(NamedTuple):
     """The answer to one token.
 
-    Shape  user is the authenticated user, None as long as the exchange goes on; refusal says why the login fails after
-           the client's next token, whatever that is
+    Shape  user is the authenticated user, None as long as the exchange goes on; with a refusal, the login fails
+           for this reason after the client's next token
     Units  expires_ms is the wall time at which the credentials expire, None if they do not
     """
 
@@ -42,5 +42,5 @@ class Exchange(Protocol):
     is_slow: bool
 
     def respond(self, token: bytes) -> Step:
-        """Take the client's next token. Errors: AuthenticationFailed; the exchange is then of no use."""
+        """Take the client's next token. Errors: AuthenticationFailed; the exchange is over then."""
         ...

@@ -1,9 +1,9 @@
 """Slows down clients that guess passwords, by address, without slowing down others at the same address much.
 
-Two means: the answer to a failed login comes late, and later with each further failure; and an address may fail ten
-times in a second, after which its attempts wait before they are checked. A login that succeeds costs nothing, so that
-one client with a wrong password does not lock out the others on its host. Clients on the broker's machine only get
-the first delay: suites of tests make many failures on purpose.
+The answer to a failed login is delayed; after FREE_FAILURES each further failure doubles the delay. An address may fail
+ten times in a second; further attempts wait before they are checked. Successful logins do not count, so that one client
+with a wrong password does not lock out the others on its host. Clients on the broker's machine only get the first
+delay, because test suites make many failures on purpose.
 
 Source  row X1 of the fault list; connection.failed.authentication.delay.ms of Apache Kafka
 """
@@ -22,9 +22,9 @@ BURST_MS: Final = 1_000
 
 
 class FailedLogins:
-    """The recent failures of each address, of IPv6 each network (`counted_address`). Bound: MAX_ADDRESSES; beyond that
-    the oldest failure is forgotten.
+    """The recent failures of each address, or IPv6 network (`counted_address`).
 
+    Bound  MAX_ADDRESSES; beyond that the oldest failure is forgotten
     Units  all times in milliseconds of monotonic time
     """
 
@@ -32,6 +32,10 @@ class FailedLogins:
         self.delay_ms = delay_ms
         self.max_delay_ms = max_delay_ms
         self._of: dict[str, tuple[int, int, int]] = {}  # failures, time of the last one, time until they are paid
+
+    def __len__(self) -> int:
+        """How many addresses have failures."""
+        return len(self._of)
 
     def pause_ms(self, address: str, now_ms: int) -> int:
         """How long an attempt waits before it is checked."""

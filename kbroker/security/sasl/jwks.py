@@ -1,8 +1,9 @@
 """The public keys of an issuer of tokens, from a file or a URL that the operator has set.
 
-The keys are read at the first login, again after the refresh time, and at most once in the longest pause because a
-token names an unknown key, so that clients cannot make the broker ask the issuer often. If a read fails, the known keys
-stay in use, and the next read waits for a growing pause. Redirects are not followed, and an answer has a largest size.
+The keys are read at the first login, and again after the refresh time. A token with an unknown key id causes a read
+too, but at most once in the longest pause, so that clients cannot make the broker ask the issuer often. If a read
+fails, the known keys stay in use, and the next read waits for a growing pause. Redirects are not followed, and an
+answer has a largest size.
 
 Blocking: called in the one thread of the mechanism.
 
@@ -27,7 +28,7 @@ from kbroker.security.sasl import AuthenticationFailed
 MAX_BYTES: Final = 1 << 20
 MAX_KEYS: Final = 100
 MAX_CANDIDATES: Final = 8
-"""So many keys are tried for a token without a key's id."""
+"""The most keys that are tried for a token without a key id."""
 TIMEOUT_S: Final = 3.0
 MIN_RSA_BITS: Final = 2048
 _UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]")

@@ -26,6 +26,8 @@ _FIRST: Final = re.compile(
     rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a character, which has no encoding
+_JAVA_SPACES: Final = "".join(map(chr, range(0x21)))
+"""What String.trim() removes. Python's strip() takes more, and would so give a user the name of another one."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]*", re.ASCII)
 
 
@@ -38,7 +40,7 @@ class Keys(Protocol):
 
 
 class Identity(NamedTuple):
-    """What the claims of a token say. Units: expires_ms is wall time."""
+    """The user and the end in the claims of a token. Units: expires_ms is wall time."""
 
     user: str
     expires_ms: int
@@ -114,9 +116,9 @@ class TokenRules:
         if not isinstance(scope, str) and not (isinstance(scope, list) and all(isinstance(one, str) for one in scope)):
             raise AuthenticationFailed("the claim with the scope is neither a text nor a list of texts")
         user = claims.get(given.sasl_oauthbearer_sub_claim_name)
-        if not isinstance(user, str) or not user.strip() or _SURROGATE.search(user):
+        if not isinstance(user, str) or not (user := user.strip(_JAVA_SPACES)) or _SURROGATE.search(user):
             raise AuthenticationFailed("the token names no user")
-        return Identity(user.strip(), int(expires_s * 1000))
+        return Identity(user, int(expires_s * 1000))
 
 
 class OauthExchange:

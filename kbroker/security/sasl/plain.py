@@ -1,8 +1,8 @@
 """PLAIN: user and password in one message. Use it only over TLS, because the network sees the password.
 
 Passwords come from `user_NAME="password"` in the listener's sasl.jaas.config, as in Kafka. With
-kbroker.sasl.plain.scram.credentials=true the SCRAM credentials of the metadata log count too, so that no file has to
-hold passwords; a check then hashes the password as a SCRAM client does, as often for every user.
+kbroker.sasl.plain.scram.credentials=true the SCRAM credentials of the metadata log count too, so that passwords need
+no file; a check then hashes the password as a SCRAM client does, and equally often for every user.
 
 Source  RFC 4616; PlainSaslServer of Apache Kafka 4.3.1; CVE-2021-38153
 """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _HASHING_THREADS: Final = 2
 _LOG_INTERVAL_MS: Final = 10_000
+_NONCE_BITS: Final = 128
 _USER: Final = "user_"
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
@@ -43,7 +44,7 @@ logger = get_logger(__name__)
 
 
 class _Lane:
-    """Threads for slow steps of logins, and who is next."""
+    """Threads for slow steps of logins, and the turns of the logins that wait for one."""
 
     def __init__(self, env: Env, max_threads: int) -> None:
         self.threads = env.threads(max_threads)
@@ -51,7 +52,7 @@ class _Lane:
 
 
 class _Mechanisms(NamedTuple):
-    """What the settings of a listener give."""
+    """The mechanisms of a listener, made from its settings."""
 
     given: SaslSettings
     begin: dict[str, Callable[[], Exchange]]
@@ -124,7 +125,7 @@ class SaslServer:
     def _beginner(self, name: str, given: SaslSettings, module: LoginModule) -> Callable[[], Exchange]:
         users = self._users
         if name in SCRAM:
-            return lambda: ScramExchange(SCRAM[name], users, self.env.new_uuid().hex)
+            return lambda: ScramExchange(SCRAM[name], users, f"{self.env.random.getrandbits(_NONCE_BITS):032x}")
         passwords = {
             option.removeprefix(_USER): password
             for option, password in module.options.items()
@@ -134,7 +135,7 @@ class SaslServer:
         return lambda: PlainExchange(known)
 
     def _issuer_keys(self, given: SaslSettings) -> IssuerKeys | None:
-        """The keys that check tokens. If no setting of them has changed, those that are in use, which are loaded."""
+        """The keys that check tokens: those in use, which are loaded, unless a setting of them has changed."""
         from kbroker.security.sasl.jwks import IssuerKeys, checked_url  # noqa: PLC0415  (few brokers need it)
 
         url = checked_url(given)
@@ -156,15 +157,15 @@ class SaslServer:
         return self._begin[mechanism]()
 
     async def respond(self, exchange: Exchange, token: bytes, host: str) -> Step:
-        """Have a mechanism answer a token of the client at an address. Errors: AuthenticationFailed."""
-        lane = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
+        """The mechanism's answer to a token from this address. Errors: AuthenticationFailed."""
         while True:
-            while pause_ms := self.failures.pause_ms(host, self.env.now_ms()):
+            while self.failures and (pause_ms := self.failures.pause_ms(host, self.env.now_ms())):
                 await self.env.sleep_ms(pause_ms)
             if not exchange.is_slow:
                 return exchange.respond(token)
-            # While this attempt waits for a thread, others of the address may fail. So it is its turn only if there
-            # is no pause then; those that are checked at the same time, at most one for each thread, cannot count.
+            lane = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
+            # While this attempt waits for a thread, others of the address may fail, so look for a pause again. Attempts
+            # that are being checked at this moment, at most one in each thread, do not count yet.
             async with lane.turns:
                 if not self.failures.pause_ms(host, self.env.now_ms()):
                     return await lane.threads.run_blocking(exchange.respond, token)
@@ -192,12 +193,15 @@ def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModu
     key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     text = settings.layers.text(key)
     if text is None:
+        for part in (f"{listener.lower()}.KafkaServer", "KafkaServer"):
+            if (module := settings.layers.login_modules.get((part, _MODULES[mechanism]))) is not None:
+                return module
         own = settings.for_listener(SaslSettings, listener, mechanism=mechanism)
         if mechanism == "PLAIN" and not own.kbroker_sasl_plain_scram_credentials:
             raise ConfigError(
                 f"{key} is missing: it lists the users of PLAIN on the listener {listener}, as in "
                 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="password"; '
-                "(a file of java.security.auth.login.config is not read)"
+                "(kbroker.jaas.file names a file in the form of java.security.auth.login.config)"
             )
         return LoginModule(_MODULES[mechanism], {})
     found = parse_jaas(text, key=key)

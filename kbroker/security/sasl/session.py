@@ -2,7 +2,7 @@
 
     HANDSHAKE   the client may ask for versions, and then chooses a mechanism
     TOKENS      tokens of the mechanism; in SaslAuthenticate, or as they are after version 0 of SaslHandshake
-    COMPLETE    requests; if the session ends some time, a SaslHandshake starts a re-authentication
+    COMPLETE    requests; if the session has an end, a SaslHandshake starts a re-authentication
     FAILED      nothing more: the connection closes after its last answer
 
 A re-authentication keeps mechanism and principal. An expired session may still re-authenticate; any other request
@@ -30,7 +30,7 @@ _FAILURE_TEXTS: Final = {
 
 
 class State(Enum):
-    """What the session expects next."""
+    """The next input that the session expects."""
 
     HANDSHAKE = 0
     TOKENS = 1
@@ -60,14 +60,9 @@ class SaslSession:
         self._expires_ms: int | None = None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the client has logged in."""
-        return self.state is State.COMPLETE
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the connection has to be closed."""
-        return self.state is State.FAILED
+    def is_over(self) -> bool:
+        """Whether the client has logged in, or the connection has to be closed."""
+        return self.state is State.COMPLETE or self.state is State.FAILED
 
     @property
     def is_expired(self) -> bool:
@@ -84,10 +79,10 @@ class SaslSession:
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
         """The client chooses a mechanism."""
-        now_ms = self.server.env.now_ms()
         if self.state is State.COMPLETE:
             if self._expires_ms is None:
                 return ErrorCode.ILLEGAL_SASL_STATE
+            now_ms = self.server.env.now_ms()
             if self._began_ms is not None and now_ms - self._began_ms < MIN_REAUTHENTICATION_MS:
                 return ErrorCode.ILLEGAL_SASL_STATE
             self._began_ms = now_ms
