@@ -14,6 +14,7 @@ from kbroker.config.properties import parse_properties
 _HOLD_SECRETS: Final = (
     "ssl.keystore.location",
     "kbroker.bootstrap.users.file",
+    "kbroker.jaas.file",
     "kbroker.http.token.file",
     "rsm.config.credentials.file",
 )
