@@ -143,7 +143,9 @@ class Dispatcher:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
         context.is_large = False
-        measures = context.measures = self.quotas.is_active
+        # Before its login a client is nobody, and may give the client id of others.
+        is_known = context.sasl is None or context.sasl.is_complete
+        measures = context.measures = is_known and self.quotas.is_active
         if measures:
             context.started_ns, context.waited_ns, context.is_charged = started_ns, 0, False
         if route.looks_for_errors:
