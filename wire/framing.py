@@ -168,17 +168,16 @@ class FrameBuffer:
 
     def next_frame(self) -> memoryview | None:
         """The next complete frame without its length field, or None if more bytes are needed."""
-        if self._large is not None:
-            if self._filled < self._large_size:
+        chunk = self._chunk
+        start = self._position + 4
+        if start > len(chunk):
+            if self._large is None or self._filled < self._large_size:
+                if self._position:
+                    self._keep_the_rest()
                 return None
             frame, self._large = memoryview(self._large)[: self._large_size], None
             self._room.release()  # otherwise it keeps the buffer alive until the next large frame
             return frame
-        chunk = self._chunk
-        start = self._position + 4
-        if start > len(chunk):
-            self._keep_the_rest()
-            return None
         size: int = _length.unpack_from(chunk, self._position)[0]
         if not 0 < size <= self.max_frame_bytes:
             if size >> 16 == _TLS_HANDSHAKE:
@@ -302,6 +301,8 @@ def encode_response_frame(correlation_id: int, message: object, version: int) ->
     """The frame of a response, in pieces to be sent in order; Opaques stay in their places."""
     parts = encode_parts(message, version)
     tags = _response_tags(type(message), version)
+    if len(parts) == 1 and isinstance(part := parts[0], bytes):
+        return [_response_head.pack(4 + len(tags) + len(part), correlation_id) + tags + part]
     return _behind(_response_head.pack(4 + len(tags) + _size(parts), correlation_id) + tags, parts)
 
 

@@ -66,7 +66,8 @@ def add_parser(commands: Commands) -> None:
         ("idempotent", "with --producer, also idempotent writes without a right on a topic"),
     ):
         actions.add("add remove", f"--{flag}", to=whom, action="store_true", help=text)
-    actions.add("remove", "-y", "--yes", "--force", action="store_true", help="do not ask before removing several ACLs")
+    # Scripts give Kafka's tool --force with every action.
+    parser.add_argument("-y", "--yes", "--force", action="store_true", help="do not ask before removing several ACLs")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="output format (default text)")
     parser.set_defaults(run=partial(acl, actions))
 

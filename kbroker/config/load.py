@@ -57,7 +57,7 @@ class Layers(NamedTuple):
     cluster: Mapping[str, str] = MappingProxyType({})
     static: Mapping[str, str] = MappingProxyType({})
     login_modules: Mapping[tuple[str, str], LoginModule] = MappingProxyType({})
-    """Those of kbroker.jaas.file."""
+    """The login modules of kbroker.jaas.file."""
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
@@ -347,7 +347,7 @@ def _check_static(name: str, text: str) -> Iterator[Remark]:
 
 
 def _for_no_listener(server: ServerSettings, names: Iterable[str]) -> Iterator[Remark]:
-    """Warnings about settings for a listener that nobody knows, which protect nothing."""
+    """Warnings about settings for listeners that do not exist; they protect nothing."""
     entries = parse_list(server.listener_security_protocol_map.strip())
     listeners = [entry.partition(":")[0].strip() for entry in entries]
     listeners += [*server.controller_listener_names, PAGES]

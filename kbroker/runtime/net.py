@@ -68,6 +68,7 @@ class SocketStream:
         "_run_blocking",
         "_short_waits_wanted",
         "_socket",
+        "_waits",
         "peer_host",
         "peer_port",
         "received_bytes",
@@ -77,22 +78,20 @@ class SocketStream:
     def __init__(
         self,
         connected: socket.socket,
+        address: Any,
         *,
         run_blocking: RunBlocking,
         peers: ClosedPeers | None = None,
         busy_poll: BusyPoll | None = None,
     ) -> None:
         connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
+        self._waits = 0  # tasks that wait for the socket, and cancelled waits
         self._peers = peers
         self._run_blocking = run_blocking
-        try:
-            host, self.peer_port = connected.getpeername()[:2]
-            # A socket for every address sees a client over IPv4 as ::ffff:192.0.2.1.
-            self.peer_host = host.removeprefix("::ffff:") if "." in host else host
-        except OSError:  # reset before it was accepted: the first receive raises the error
-            self.peer_host, self.peer_port = "unknown", 0
+        host, self.peer_port = address[:2]
+        # A socket for every address sees a client over IPv4 as ::ffff:192.0.2.1.
+        self.peer_host: str = host.removeprefix("::ffff:") if "." in host else host
         self.received_bytes = 0
         self.sent_bytes = 0
         self._busy_poll = busy_poll
@@ -126,7 +125,9 @@ class SocketStream:
     async def _until_readable(self) -> None:
         poll = self._busy_poll
         if poll is None:
+            self._waits += 1
             await trio.lowlevel.wait_readable(self._socket)
+            self._waits -= 1
             return
         began = poll.now_ns()
         moved = self.sent_bytes + self.received_bytes
@@ -135,7 +136,9 @@ class SocketStream:
             if await poll.finds(self._socket, until_ns=began + poll.window_ns):
                 return
             self._short_waits_wanted = _SHORT_WAITS_WANTED
+        self._waits += 1
         await trio.lowlevel.wait_readable(self._socket)
+        self._waits -= 1
         if self._short_waits_wanted:
             is_short = poll.now_ns() - began < poll.window_ns
             self._short_waits_wanted = self._short_waits_wanted - 1 if is_short else _SHORT_WAITS_WANTED
@@ -176,7 +179,7 @@ class SocketStream:
             try:
                 sent = self._socket.send(rest, flags)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._until_writable()
                 continue
             except OSError as error:
                 raise _broken(error) from error
@@ -184,6 +187,11 @@ class SocketStream:
             if sent == len(rest):
                 return
             rest = memoryview(rest)[sent:]
+
+    async def _until_writable(self) -> None:
+        self._waits += 1
+        await trio.lowlevel.wait_writable(self._socket)
+        self._waits -= 1
 
     async def _read_if_small(self, part: FileBytes) -> Buffer | None:
         """The bytes of a range that is cheaper to copy than to send in its own call; None for larger ranges."""
@@ -213,7 +221,7 @@ class SocketStream:
                 # Get the descriptor each time: the cache of open files may have reopened the file.
                 sent = os.sendfile(out, part.file.fileno(), position, min(end - position, _SENDFILE_BYTES))
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._until_writable()
                 out = self._socket.fileno()
                 continue
             except OSError as error:
@@ -238,7 +246,8 @@ class SocketStream:
 
     def close(self) -> None:
         if self._socket.fileno() != -1:
-            trio.lowlevel.notify_closing(self._socket)
+            if self._waits:
+                trio.lowlevel.notify_closing(self._socket)
             if self._peers is not None:
                 self._peers.forget(self._socket.fileno())
             self._socket.close()
@@ -388,21 +397,22 @@ class SocketListener:
         self.host, self.port = bound.getsockname()[:2]
 
     def listen(self) -> None:
-        # Accepted sockets inherit this. Without it, their TIME_WAIT state prevents the next broker from binding.
+        # Accepted sockets inherit both. Without the first, their TIME_WAIT state prevents the next broker from binding.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.listen(self._backlog)
 
     async def accept(self) -> SocketStream:
         while True:
             try:
-                connected, _address = self._socket.accept()
+                connected, address = self._socket.accept()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._socket)
             except (ConnectionAbortedError, ConnectionResetError, InterruptedError):
                 continue  # the client gave up before the connection was accepted
             else:
                 return SocketStream(
-                    connected, run_blocking=self._run_blocking, peers=self._peers, busy_poll=self._busy_poll
+                    connected, address, run_blocking=self._run_blocking, peers=self._peers, busy_poll=self._busy_poll
                 )
 
     async def notice_closed_peers(self) -> None:
@@ -488,5 +498,7 @@ async def connect(host: str, port: int, *, run_blocking: RunBlocking) -> SocketS
             except OSError as error:
                 failure = error
             else:
-                return SocketStream(socket.socket(fileno=connecting.detach()), run_blocking=run_blocking)
+                connected = socket.socket(fileno=connecting.detach())
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return SocketStream(connected, address, run_blocking=run_blocking)
     raise failure or OSError(errno.EHOSTUNREACH, f"{host} has no address")

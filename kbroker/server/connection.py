@@ -24,7 +24,6 @@ attributes: the state, the number of requests, and the stream's byte counts.
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -53,6 +52,8 @@ _LARGE_BYTES: Final = 128 * 1024
 _REQUESTS_BETWEEN_YIELDS: Final = 64
 _MAX_UNFINISHED: Final = 64
 _SHOWN_CLIENT_ID: Final = 256
+_ANSWER_MS: Final = 1_000
+"""A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
 
 
 class State(IntEnum):
@@ -112,7 +113,7 @@ class Connection:
         self._dispatcher = dispatcher
         self._admission = admission
         self._security = security
-        self._authentication_timeout_ms = authentication_timeout_ms
+        self._authenticates_by_ms = env.now_ms() + authentication_timeout_ms
         self._suspended_ns = 0
         self._yielded_ms = 0
         self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
@@ -142,7 +143,7 @@ class Connection:
                 self._answers.release()
                 if self._claim is not None:
                     self._claim.release()
-        if not self.is_authenticated and trio.current_time() >= self._scope.deadline:
+        if not self.is_authenticated and self.is_late(self._env.now_ms()):
             raise CloseConnection("not authenticated within kbroker.authentication.timeout.ms")
 
     @property
@@ -160,6 +161,14 @@ class Connection:
         """Whether other connections wait for a budget of which the current frame holds bytes."""
         claim = self._claim
         return type(claim) is Claim and claim.held_bytes > 0 and len(claim.budget) > 0
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether the client should have authenticated by now."""
+        if self.is_authenticated or now_ms < self._authenticates_by_ms:
+            return False
+        # A client whose login has failed has been in time.
+        login = self._context.sasl
+        return login is None or not login.delay_ms or now_ms >= self._authenticates_by_ms + login.delay_ms + _ANSWER_MS
 
     def note_progress(self) -> None:
         """The sweeper calls this if bytes have moved since its last sweep."""
@@ -192,15 +201,14 @@ class Connection:
             return True
         if self._security is OPEN:
             return await self._stay_muted(self._env.now_ms() + delay_ms) and not is_refused
+        self._authenticates_by_ms += delay_ms
         with trio.CancelScope() as scope, self._context.waiting(scope):
             await self._env.sleep_ms(delay_ms)
         return not scope.cancelled_caught and not is_refused
 
     async def _authenticate(self) -> None:
         """Do the TLS handshake and the login that the listener requires. Errors: CloseConnection."""
-        tls, context, scope = self._security.tls, self._context, self._scope
-        # A scope of its own would cost a twentieth of a login.
-        scope.deadline = trio.current_time() + self._authentication_timeout_ms / 1000
+        tls, context = self._security.tls, self._context
         if tls is not None:
             try:
                 self.stream = await tls.accept(self.stream)
@@ -211,18 +219,19 @@ class Connection:
             context.stream = self.stream
         if self._security.sasl is not None:
             login = Login(self._dispatcher, SaslSession(self._security.sasl, self.stream.peer_host), context)
-            self._begin, login.deadline = login.begin, scope
-            await self._log_in(login.session)
-            login.deadline = None
-        scope.deadline = math.inf
+            self._begin = login.begin
+            await self._log_in(login)
         self.is_authenticated = True
         self.state = State.RECEIVING
 
-    async def _log_in(self, session: SaslSession) -> None:
+    async def _log_in(self, login: Login) -> None:
         """Answer the requests of a login until it is complete or has failed."""
-        frames = self.frames
+        frames, session = self.frames, login.session
         max_frame_bytes, frames.max_frame_bytes = frames.max_frame_bytes, session.server.max_receive_bytes
-        while not session.is_complete and not session.has_failed:
+        claim = self._claim = EvictableClaim(self._memory.logins, self._scope.cancel)
+        claim.is_evictable = True
+        is_over = False
+        while not is_over:
             try:
                 frame = frames.next_frame()
             except Malformed as error:
@@ -230,24 +239,19 @@ class Connection:
             if frame is None:
                 if not await self._receive():
                     raise trio.BrokenResourceError  # the client has gone
-                self.state = State.AUTHENTICATING
                 continue
             self.requests += 1
-            claim = self._claim = self._claim or self._login_claim()
-            assert type(claim) is EvictableClaim
             # The frame, and the token that is copied from it. The answer to a failure holds both until it is sent.
             claim.take(2 * len(frame) - claim.held_bytes)
-            parts = await self._begin(frame, self._context)
+            parts = await login.step(frame, self._context)
             del frame
-            await self.stream.send(cast("list[Part]", parts))
+            data = b"".join(cast("list[bytes]", parts))
+            if (sent := self.stream.send_nowait(data)) < len(data):
+                await self.stream.send([memoryview(data)[sent:]])
             claim.release()
-            self._claim = None
+            is_over = session.is_over
+        self._claim = None
         frames.max_frame_bytes = max_frame_bytes
-
-    def _login_claim(self) -> EvictableClaim:
-        claim = EvictableClaim(self._memory.logins, self._scope.cancel)
-        claim.is_evictable = True
-        return claim
 
     async def _serve(self) -> None:
         frames, now_ns, since_yield = self.frames, self._env.now_ns, 0
@@ -305,7 +309,7 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
-                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                # While a client sends a large frame quickly, other clients get their turns.
                 if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
                     self._yielded_ms = now_ms
                     await trio.lowlevel.checkpoint()
@@ -320,9 +324,7 @@ class Connection:
         if claim is None:
             if not (size := frames.frame_bytes):
                 return True
-            if not self.is_authenticated:
-                claim = self._login_claim()
-            elif size > RECEIVE_BYTES:
+            if size > RECEIVE_BYTES:
                 claim = self._memory.requests.claim(size)
             else:
                 claim = EvictableClaim(self._memory.cut, self._scope.cancel)

@@ -33,8 +33,9 @@ from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
 from kbroker.security.authorizing import Authorizer
+from kbroker.security.sasl.session import State
 from kbroker.server.responses import finder, weigher
-from wire.codec import decode
+from wire.codec import decode, decode_prefix
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements, code_of
 from wire.framing import RequestHeader, decode_request_header, encode_response_frame
 from wire.schema import response_class, schema_of
@@ -120,7 +121,7 @@ class Dispatcher:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """What decides the operations of clients; None allows everything."""
+        """The authorizer of clients; None allows everything."""
         return getattr(self._broker, "authorizer", None)
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:
@@ -138,13 +139,13 @@ class Dispatcher:
             header, body = decode_request_header(frame)
         except Malformed as error:
             raise CloseConnection(f"malformed request header: {error}") from error
-        route = self._routes.get(_route_number(header.api_key, header.api_version)) or self._new_route(header)
+        route = self._routes.get(header.api_key << 16 | header.api_version) or self._new_route(header)
         if route is None:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
         context.is_large = False
         # Before its login a client is nobody, and may give the client id of others.
-        is_known = context.sasl is None or context.sasl.is_complete
+        is_known = context.sasl is None or context.sasl.state is State.COMPLETE
         measures = context.measures = is_known and self.quotas.is_active
         if measures:
             context.started_ns, context.waited_ns, context.is_charged = started_ns, 0, False
@@ -154,7 +155,9 @@ class Dispatcher:
                 await self._turns.next()
         try:
             try:
-                request = decode(handler.request_class, header.api_version, body, max_elements=ELEMENTS_ON_THE_LOOP)
+                request, _ = decode_prefix(
+                    handler.request_class, header.api_version, body, 0, max_elements=ELEMENTS_ON_THE_LOOP
+                )
             except TooManyElements:
                 context.is_large = True
                 request = await self._large.run_blocking(self._decode_large, handler, header, body)
@@ -261,7 +264,7 @@ class Dispatcher:
         if handler is None or header.api_version not in handler.versions:
             return None
         counter, times_us = self._metrics_of(handler)
-        route = self._routes[_route_number(header.api_key, header.api_version)] = _Route(
+        route = self._routes[header.api_key << 16 | header.api_version] = _Route(
             handler, counter=counter, times_us=times_us
         )
         return route
@@ -287,7 +290,7 @@ class Dispatcher:
                 self._errors_by_code.add(route.handler.name, code_of(code).name)
         parts = _encode(header.correlation_id, response, header.api_version)
         limit = self._limits.kbroker_max_reply_bytes
-        if route.looks_for_errors and (size := sum(len(part) for part in parts if isinstance(part, bytes))) > limit:
+        if route.looks_for_errors and (size := sum([len(part) for part in parts if type(part) is bytes])) > limit:
             message = f"a reply to {route.handler.name} of {size} bytes exceeds {limit} (kbroker.max.reply.bytes)"
             raise CloseConnection(message)
         return parts
@@ -326,7 +329,3 @@ def _encode(correlation_id: int, response: object, version: int) -> list[Part]:
     if len(parts) == 1:
         return cast("list[Part]", parts)
     return [each for part in parts for each in (part.buffers if type(part) is Pieces else (cast("Part", part),))]
-
-
-def _route_number(api_key: int, version: int) -> int:
-    return api_key << 16 | version

@@ -24,9 +24,7 @@ _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
 _MAX_QUESTIONS: Final = 5
-"""So often a client may ask for versions. It asks twice if it knows newer versions than this broker."""
-_ANSWER_S: Final = 1.0
-"""A client has this time to take the answer to a failed login, so that it cannot keep its connection by not reading."""
+"""The most requests for versions. A client asks twice if it knows newer versions than this broker."""
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hh")
 
@@ -34,15 +32,11 @@ Begun = list[Part] | Unfinished | None
 
 
 class Login:
-    """The gate in front of the dispatcher of one connection.
-
-    deadline  ends the first login; None after it
-    """
+    """The gate in front of the dispatcher of one connection."""
 
     def __init__(self, dispatcher: Dispatcher, session: SaslSession, context: Context) -> None:
         self.session = session
         self._dispatcher = dispatcher
-        self.deadline: trio.CancelScope | None = None
         self._questions = 0
         self._has_versions = False
         context.sasl = session
@@ -51,38 +45,39 @@ class Login:
         """As `Dispatcher.begin`, for a client that has logged in or does so."""
         session = self.session
         is_handshake = len(frame) > 1 and frame[0] == 0 and frame[1] == _HANDSHAKE
-        if session.is_complete and not is_handshake:
+        if session.state is State.COMPLETE and not is_handshake:
             if session.is_expired:
                 raise CloseConnection("the session has expired and the client has not logged in again")
             return self._dispatcher.begin(frame, context)
-        return self._log_in(frame, context)
-
-    async def _log_in(self, frame: memoryview, context: Context) -> Begun:
-        session = self.session
-        if self.session.has_failed:
+        if session.state is State.FAILED:
             raise CloseConnection("a request after a failed login")
-        if session.state is State.TOKENS and session.takes_raw_tokens:
+        return self.step(frame, context)
+
+    async def step(self, frame: memoryview, context: Context) -> Begun:
+        """The same for a request of a login, which must not have failed."""
+        session = self.session
+        state = session.state
+        if state is State.TOKENS and session.takes_raw_tokens:
             answer: Begun = await self._take_raw_token(frame)
         else:
             api_key, version = _HEAD.unpack_from(frame) if len(frame) >= _HEAD.size else (-1, -1)
-            if session.state is State.TOKENS and api_key != _AUTHENTICATE:
+            if state is State.TOKENS and api_key != _AUTHENTICATE:
                 answer = self._dispatcher.refuse(frame, ErrorCode.ILLEGAL_SASL_STATE)
                 session.fail(ErrorCode.ILLEGAL_SASL_STATE)
-            elif session.state is State.HANDSHAKE and not self._is_expected(api_key, version):
+            elif state is State.HANDSHAKE and not self._is_expected(api_key, version):
                 raise CloseConnection(f"a request with api key {api_key} before the login")
             else:
                 answer = await self._dispatcher.begin(frame, context)
-        if session.has_failed:
+        state = session.state
+        if state is State.COMPLETE:
+            context.principal = session.principal
+        elif state is State.FAILED:
             if session.delay_ms:
-                if self.deadline is not None:
-                    self.deadline.deadline += session.delay_ms / 1000 + _ANSWER_S  # only the client must be in time
                 with trio.CancelScope() as scope, context.waiting(scope):
                     await session.server.env.sleep_ms(session.delay_ms)
             if answer is None:
                 raise CloseConnection("the login failed")
             context.stopping = True  # the connection sends the answer, and closes
-        elif session.is_complete:
-            context.principal = session.principal
         return answer
 
     def _is_expected(self, api_key: int, version: int) -> bool:

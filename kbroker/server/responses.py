@@ -7,13 +7,13 @@ the response class, once for each API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
 
 from wire.schema import Schema, is_struct, response_class, schema_of
 
-Find: TypeAlias = Callable[[Any], Iterator[int]]
+Find: TypeAlias = Callable[[Any], Iterable[int]]
 Weigh: TypeAlias = Callable[[Any, int], bool]
 
 _NAME = "error_code"
@@ -30,8 +30,12 @@ def finder(api_key: int) -> Find:
     return _finder(schema_of(response), levels=2 if response.__name__ in _WITHOUT_PARTITIONS else None) or _nothing
 
 
-def _nothing(_message: Any) -> Iterator[int]:
-    return iter(())
+def _nothing(_message: Any) -> Iterable[int]:
+    return ()
+
+
+def _own(message: Any) -> Iterable[int]:
+    return (message.error_code,) if message.error_code else ()
 
 
 def _finder(schema: Schema, *, levels: int | None) -> Find | None:
@@ -46,6 +50,8 @@ def _finder(schema: Schema, *, levels: int | None) -> Find | None:
                     below.append((field.name, field.is_array, inner))
     if not has_own and not below:
         return None
+    if not below:
+        return _own
 
     def find(message: Any) -> Iterator[int]:
         if has_own and message.error_code:

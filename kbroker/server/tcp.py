@@ -48,6 +48,7 @@ _DIGITS = str.maketrans("", "", "0123456789")
 """Reasons are compared by their beginnings without numbers, which clients can choose."""
 _SWEEP_INTERVAL_MS = 1_000
 _SWEPT_BETWEEN_YIELDS = 100
+_ACCEPTED_BETWEEN_YIELDS = 8
 _NEWCOMER_MS = 1_000
 """An honest client authenticates in this time."""
 _HAS_OWN_LIMIT = (State.ANSWERING, State.WAITING_FOR_MEMORY, State.MUTED, State.AUTHENTICATING)
@@ -69,8 +70,9 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
-        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept.
-        self._newcomers: dict[Connection, int] = {}
+        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept:
+        # on the listeners of clients, and on that of brokers.
+        self._newcomers: tuple[dict[Connection, int], dict[Connection, int]] = ({}, {})
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
@@ -140,27 +142,34 @@ class Server:
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self, listener: Listener, scope: trio.CancelScope, name: str, security: ListenerSecurity) -> None:
+        since_yield = 0
         with scope:
             while True:
                 while self._is_full(name):
-                    with trio.move_on_after(self._make_room() / 1000):
+                    with trio.move_on_after(self._make_room(name) / 1000):
                         await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name, security)
                 pause_ms = self._creations.take(1, now_ms=self._env.now_ms())
+                since_yield += 1
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
-                else:
+                elif since_yield == _ACCEPTED_BETWEEN_YIELDS:
                     await trio.lowlevel.checkpoint()
+                    since_yield = 0
 
     def _is_full(self, listener: str) -> bool:
         """Whether a listener must not accept another connection now."""
         limit = self._settings.server.max_connections
         if len(self.connections) < limit:
             return False
-        connected = self.connections_by_listener()
-        is_of_brokers = listener == self._settings.listeners.inter_broker_name and len(connected) > 1
-        return not is_of_brokers or connected[listener] >= limit
+        return not self._is_of_brokers(listener) or self.connections_by_listener()[listener] >= limit
+
+    def _is_of_brokers(self, listener: str) -> bool:
+        """Whether brokers have this listener for themselves."""
+        if listener != self._settings.listeners.inter_broker_name:
+            return False
+        return any(name != listener for name, _, _ in self._listeners)
 
     def _cannot_accept(self, error: OSError) -> None:
         self._accept_errors.add()
@@ -172,17 +181,17 @@ class Server:
         counted = counted_address(host) if allowed is None else host
         if allowed is None:
             allowed = self._settings.server.max_connections_per_ip
+        others = self._by_host.get(counted, 0)
         # Any client can lower these limits: always allow one connection from this machine, so that it can raise them.
-        if self._by_host.get(counted, 0) >= max(allowed, is_loopback(host)):
+        if others >= allowed and (others or not is_loopback(host)):
             self._refused.add()
             stream.close()
             self._warn("too many connections from one address", counted, peer=host)
             return
-        self._accepted.add()
-        quotas = self._dispatcher.quotas
-        limited = quotas.limits.limits_addresses
-        admission = quotas.admit(host, self._env.now_ms()) if limited else AT_ONCE
-        self._by_host[counted] = self._by_host.get(counted, 0) + 1
+        self._accepted.value += 1
+        quotas, now_ms = self._dispatcher.quotas, self._env.now_ms()
+        admission = quotas.admit(host, now_ms) if quotas.limits.limits_addresses else AT_ONCE
+        self._by_host[counted] = others + 1
         connection = Connection(
             stream,
             listener=listener,
@@ -196,45 +205,44 @@ class Server:
             security=security,
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
         )
-        self.connections[connection] = Observed(connection, self._env.now_ms(), counted)
+        self.connections[connection] = Observed(connection, now_ms, counted)
         if not connection.is_authenticated:
-            self._bound_newcomers(connection)
+            newcomers = self._newcomers[self._is_of_brokers(listener)]
+            newcomers[connection] = now_ms
+            if len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
+                self._bound_newcomers(newcomers)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
-    def _bound_newcomers(self, connection: Connection) -> None:
+    def _bound_newcomers(self, newcomers: dict[Connection, int]) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
         An honest client needs milliseconds, so the oldest ones are the most suspicious.
         """
-        self._newcomers[connection] = self._env.now_ms()
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
-        if len(self._newcomers) > limit:
-            self._forget_authenticated()
-        while len(self._newcomers) > limit:
-            self._close_oldest_newcomer()
+        _forget_authenticated(newcomers)
+        while len(newcomers) > limit:
+            self._close_oldest(newcomers)
 
-    def _make_room(self) -> float:
+    def _make_room(self, listener: str) -> float:
         """If no connection is left, close the oldest one that should have authenticated; return when to look again.
 
         Without this, clients that never log in could take all connections that max.connections leaves, for as long as
         kbroker.authentication.timeout.ms. Units: milliseconds.
         """
-        self._forget_authenticated()
-        if not self._newcomers:
+        newcomers = self._newcomers[self._is_of_brokers(listener)]
+        _forget_authenticated(newcomers)
+        if not newcomers:
             return math.inf
-        waits_ms = next(iter(self._newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
+        waits_ms = next(iter(newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
         if waits_ms > 0:
             return waits_ms
-        self._close_oldest_newcomer()
+        self._close_oldest(newcomers)
         return _NEWCOMER_MS
 
-    def _forget_authenticated(self) -> None:
-        self._newcomers = {one: since for one, since in self._newcomers.items() if not one.is_authenticated}
-
-    def _close_oldest_newcomer(self) -> None:
-        oldest = next(iter(self._newcomers))
-        del self._newcomers[oldest]
+    def _close_oldest(self, newcomers: dict[Connection, int]) -> None:
+        oldest = next(iter(newcomers))
+        del newcomers[oldest]
         oldest.hang_up()
         self._closed_for_room.add()
         self._warn(
@@ -263,7 +271,8 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         host = self.connections.pop(connection).counted
-        self._newcomers.pop(connection, None)
+        for newcomers in self._newcomers:
+            newcomers.pop(connection, None)
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -273,7 +282,12 @@ class Server:
     async def _close_stuck_connections(self) -> None:
         while True:
             server, limits = self._settings.server, self._settings.limits
-            times_ms = (server.connections_max_idle_ms, limits.kbroker_frame_grace_ms, limits.kbroker_send_grace_ms)
+            times_ms = (
+                server.connections_max_idle_ms,
+                limits.kbroker_frame_grace_ms,
+                limits.kbroker_send_grace_ms,
+                limits.kbroker_authentication_timeout_ms,
+            )
             interval_ms = min(_SWEEP_INTERVAL_MS, *(max(1, time_ms // 4) for time_ms in times_ms if time_ms >= 0))
             await self._env.sleep_ms(interval_ms)
             now_ms = self._env.now_ms()
@@ -282,7 +296,9 @@ class Server:
                 if observed.moved_ms == now_ms:
                     connection.note_progress()
                 connection.forget_long_client_id()
-                if reason is not None:
+                if connection.is_late(now_ms):
+                    connection.hang_up()  # it says why
+                elif reason is not None:
                     self._closed_for_delay.add()
                     logger.debug("connection closed", peer=connection.stream.peer_host, reason=reason)
                     connection.hang_up()
@@ -294,6 +310,11 @@ class Server:
         left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
         if left_out is not None:
             logger.warning(event, **fields, left_out=left_out)
+
+
+def _forget_authenticated(newcomers: dict[Connection, int]) -> None:
+    for one in [one for one in newcomers if one.is_authenticated]:
+        del newcomers[one]
 
 
 class Observed:

@@ -56,8 +56,9 @@ def listed(acl: Acl, *words: str) -> list[tuple[Any, ...]]:
 
 def test_an_added_acl_is_listed_until_it_is_removed(acl: Acl, run: Run, guarded: str) -> None:
     entry = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", "orders")
-    done = acl("--add", *entry)
+    done = acl("--add", "--force", *entry)  # as with kafka-acls, every action takes --force
     assert done.code == 0, done.err
+    assert acl("--list", "--force").code == 0
     resource = "`ResourcePattern(resourceType=TOPIC, name=orders, patternType=LITERAL)`"
     line = "\t(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)"
     assert done.lines == [f"Adding ACLs for resource {resource}: ", line, ""]

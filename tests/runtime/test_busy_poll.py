@@ -38,8 +38,8 @@ class Pair:
     def __init__(self, poll: BusyPoll) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.peer = socket.create_connection(listening.getsockname())
-            ours, _ = listening.accept()
-        self.stream = SocketStream(ours, run_blocking=RealEnv().run_blocking, busy_poll=poll)
+            ours, address = listening.accept()
+        self.stream = SocketStream(ours, address, run_blocking=RealEnv().run_blocking, busy_poll=poll)
 
     def close(self) -> None:
         self.peer.close()

@@ -194,13 +194,13 @@ async def test_x1_a_refused_bearer_token_counts_at_once_and_once(autojump_clock:
         session.handshake("OAUTHBEARER", 1)
         step, _ = await session.authenticate(b"n,,\x01auth=Bearer a.b.c\x01\x01")
         assert step.token == b'{"status":"invalid_token"}'
-        assert not session.has_failed
+        assert session.state is SessionState.TOKENS
     assert len(noted) == 30
     assert trio.current_time() - began > 1.5, "10 at once, 10 in each second"
     for _ in range(2):
         with pytest.raises(AuthenticationFailed, match="cannot be read"):
             await session.authenticate(b"\x01")
-        assert session.has_failed
+        assert session.state is SessionState.FAILED
         session.state = SessionState.TOKENS
     assert len(noted) == 30
     assert session.delay_ms >= 100

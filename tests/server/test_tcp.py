@@ -250,12 +250,12 @@ async def test_d13_accepting_backs_off_without_descriptors_and_resumes_later() -
 
 async def without_descriptors(rig: Rig) -> None:
     """Let accepting fail, and check that the server does not retry in a busy loop."""
-    client = await rig.connect()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 1, limits[1]))
     try:
+        client = await rig.connect()  # takes the last one
         await rig.until("connections.accept_errors", 1)
         for _ in range(1_000):
             await trio.lowlevel.checkpoint()

@@ -33,6 +33,10 @@ class FailedLogins:
         self.max_delay_ms = max_delay_ms
         self._of: dict[str, tuple[int, int, int]] = {}  # failures, time of the last one, time until they are paid
 
+    def __len__(self) -> int:
+        """How many addresses have failures."""
+        return len(self._of)
+
     def pause_ms(self, address: str, now_ms: int) -> int:
         """How long an attempt waits before it is checked."""
         found = self._of.get(counted_address(address))

@@ -28,7 +28,7 @@ _FIRST: Final = re.compile(
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a character, which has no encoding
 _JAVA_SPACES: Final = "".join(map(chr, range(0x21)))
-"""What String.trim() removes. Python's strip() takes more, and would so give a user the name of another one."""
+"""The characters that String.trim() removes. Python's strip() removes more, which could make one user into another."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]*", re.ASCII)
 
 

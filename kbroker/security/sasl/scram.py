@@ -69,7 +69,8 @@ class ScramMechanism(NamedTuple):
 
     def digest(self, data: bytes) -> bytes:
         """The hash of some bytes."""
-        return hashlib.new(self.hash, data).digest()
+        # hashlib.new looks for the function each time.
+        return (hashlib.sha256 if self.size == 32 else hashlib.sha512)(data).digest()
 
 
 SCRAM_SHA_256: Final = ScramMechanism("SCRAM-SHA-256", 1, "sha256", 32)
@@ -135,7 +136,8 @@ class _Form(NamedTuple):
     is_text: bool
 
 
-_DEFAULT_FORM: Final = _Form(26, MIN_ITERATIONS, is_text=True)
+_DEFAULT_FORMS: Final = [_Form(26, MIN_ITERATIONS, is_text=True)]
+_CHOOSING_BYTES: Final = 32
 
 
 class ScramUsers:
@@ -183,15 +185,17 @@ class ScramUsers:
         """The name and the secret choose one of the existing forms, so each form also has users that do not exist."""
         stored = None if image is None else image.broker_configs(None).get(SCRAM_SECRET)
         secret = self._store.own_secret if stored is None else stored.encode()
-        seed = hmac.digest(secret, f"{mechanism.name}\0{user}".encode(), "sha512")
-        forms = self._forms_in(records).get(mechanism.number, [_DEFAULT_FORM])
+        # SHAKE needs no HMAC: a secret before the data is a key.
+        seed = hashlib.shake_256(b"%b\0%b\0%b" % (secret, mechanism.name.encode(), user.encode()))
+        forms = self._forms_in(records).get(mechanism.number, _DEFAULT_FORMS)
         form = forms[0]
         if len(forms) > 1:
-            form = max(forms, key=lambda each: hashlib.sha256(seed + repr(each).encode()).digest())
-        salt = hashlib.shake_256(seed).digest(form.salt_size)
+            chosen_by = seed.digest(_CHOOSING_BYTES)
+            form = max(forms, key=lambda each: hashlib.sha256(chosen_by + repr(each).encode()).digest())
+        salt = seed.digest(_CHOOSING_BYTES + form.salt_size)[_CHOOSING_BYTES:]
         if form.is_text:
             salt = salt.translate(_AS_TEXT)
-        key = seed[: mechanism.size]
+        key = bytes(mechanism.size)  # no client sees what it signs: `find` says that the credential does not exist
         return Credential(salt, key, key, form.iterations)
 
     def _forms_in(self, records: Mapping[tuple[str, int], Any]) -> dict[int, list[_Form]]:
@@ -230,7 +234,7 @@ class ScramExchange:
         self._users = users
         self._server_nonce = nonce
         self._next: Callable[[str], Step] = self._on_first
-        self._user = self._header = self._client_nonce = self._nonce = self._signed = ""
+        self._user = self._header = self._client_nonce = self._nonce = self._exchanged = ""
         self._credential = Credential(b"", b"", b"", 0)
         self._is_known = False
 
@@ -249,19 +253,18 @@ class ScramExchange:
         match = _FIRST.fullmatch(text)
         if match is None:
             raise AuthenticationFailed("the first message cannot be read, or asks for channel binding")
-        self._user = match["name"].replace("=2C", ",").replace("=3D", "=")
-        acts_as = (match["acts_as"] or "").replace("=2C", ",").replace("=3D", "=")
-        if acts_as not in ("", self._user):
+        header, acts_as, bare, name, self._client_nonce, extensions = match.groups()
+        self._user = _unescaped(name)
+        if acts_as and _unescaped(acts_as) != self._user:
             raise AuthenticationFailed("the client asks to act as another user")
-        if ",tokenauth=" in match["extensions"]:
+        if ",tokenauth=" in extensions:
             raise AuthenticationFailed("delegation tokens are not supported")
         self._credential, self._is_known = self._users.find(self._user, self._mechanism)
-        self._header = base64.b64encode(match["header"].encode()).decode()
-        self._client_nonce = match["nonce"]
+        self._header = base64.b64encode(header.encode()).decode()
         self._nonce = self._client_nonce + self._server_nonce
         salt = base64.b64encode(self._credential.salt).decode()
         first = f"r={self._nonce},s={salt},i={self._credential.iterations}"
-        self._signed = f"{match['bare']},{first}"
+        self._exchanged = f"{bare},{first}"
         self._next = self._on_final
         return Step(first.encode())
 
@@ -269,19 +272,20 @@ class ScramExchange:
         match = _FINAL.fullmatch(text)
         if match is None:
             raise AuthenticationFailed("the final message cannot be read")
+        unproven, header, nonce, proof_text = match.groups()
         # Apache Kafka 4 compares the whole nonce too (CVE-2024-56128).
-        if match["nonce"] == self._client_nonce + self._nonce:
+        if nonce == self._client_nonce + self._nonce:
             raise AuthenticationFailed(
                 "the client repeats its nonce, probably because it uses a librdkafka before 2.6.1; it needs a newer one"
             )
-        if match["header"] != self._header or not hmac.compare_digest(match["nonce"], self._nonce):
+        if header != self._header or not hmac.compare_digest(nonce, self._nonce):
             raise AuthenticationFailed("the final message does not belong to the first one")
         try:
-            proof = base64.b64decode(match["proof"], validate=True)
+            proof = base64.b64decode(proof_text, validate=True)
         except NotBase64 as error:
             raise AuthenticationFailed("the proof is not base64") from error
         mechanism, credential = self._mechanism, self._credential
-        signed = f"{self._signed},{match['unproven']}".encode()
+        signed = f"{self._exchanged},{unproven}".encode()
         signature = mechanism.sign(credential.stored_key, signed)
         if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has a wrong size")
@@ -291,6 +295,10 @@ class ScramExchange:
         if not is_right or not self._is_known:
             raise AuthenticationFailed("a wrong password" if self._is_known else "an unknown user")
         return Step(b"v=" + base64.b64encode(answer), self._user)
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=") if "=" in name else name
 
 
 def _is_over(_text: str) -> Step:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _HASHING_THREADS: Final = 2
 _LOG_INTERVAL_MS: Final = 10_000
+_NONCE_BITS: Final = 128
 _USER: Final = "user_"
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
@@ -124,7 +125,7 @@ class SaslServer:
     def _beginner(self, name: str, given: SaslSettings, module: LoginModule) -> Callable[[], Exchange]:
         users = self._users
         if name in SCRAM:
-            return lambda: ScramExchange(SCRAM[name], users, self.env.new_uuid().hex)
+            return lambda: ScramExchange(SCRAM[name], users, f"{self.env.random.getrandbits(_NONCE_BITS):032x}")
         passwords = {
             option.removeprefix(_USER): password
             for option, password in module.options.items()
@@ -157,12 +158,12 @@ class SaslServer:
 
     async def respond(self, exchange: Exchange, token: bytes, host: str) -> Step:
         """The mechanism's answer to a token from this address. Errors: AuthenticationFailed."""
-        lane = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
         while True:
-            while pause_ms := self.failures.pause_ms(host, self.env.now_ms()):
+            while self.failures and (pause_ms := self.failures.pause_ms(host, self.env.now_ms())):
                 await self.env.sleep_ms(pause_ms)
             if not exchange.is_slow:
                 return exchange.respond(token)
+            lane = self._hashing if isinstance(exchange, PlainExchange) else self._tokens
             # While this attempt waits for a thread, others of the address may fail, so look for a pause again. Attempts
             # that are being checked at this moment, at most one in each thread, do not count yet.
             async with lane.turns:

@@ -26,7 +26,7 @@ _FAILURE_TEXTS: Final = {
     "PLAIN": "Authentication failed: Invalid username or password",
     "OAUTHBEARER": '{"status":"invalid_token"}',
 }
-"""What Apache Kafka tells a client that logs in with wrong credentials."""
+"""Apache Kafka's texts for clients that log in with wrong credentials."""
 
 
 class State(Enum):
@@ -60,14 +60,9 @@ class SaslSession:
         self._expires_ms: int | None = None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the client has logged in."""
-        return self.state is State.COMPLETE
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the connection has to be closed."""
-        return self.state is State.FAILED
+    def is_over(self) -> bool:
+        """Whether the client has logged in, or the connection has to be closed."""
+        return self.state is State.COMPLETE or self.state is State.FAILED
 
     @property
     def is_expired(self) -> bool:
@@ -84,10 +79,10 @@ class SaslSession:
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
         """The client chooses a mechanism."""
-        now_ms = self.server.env.now_ms()
         if self.state is State.COMPLETE:
             if self._expires_ms is None:
                 return ErrorCode.ILLEGAL_SASL_STATE
+            now_ms = self.server.env.now_ms()
             if self._began_ms is not None and now_ms - self._began_ms < MIN_REAUTHENTICATION_MS:
                 return ErrorCode.ILLEGAL_SASL_STATE
             self._began_ms = now_ms
