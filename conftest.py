@@ -1,9 +1,22 @@
 """Setup of every test run."""
 
+import os
 import signal
+
+import pytest
+
+_LONG = pytest.mark.skip(reason="takes seconds of CPU time: CI runs it, and KBROKER_LONG=1 does")
 
 
 def pytest_configure() -> None:
     """Enable Ctrl-C: a parent that runs tests in the background may ignore SIGINT, and child processes inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `long` outside CI, so that `make test` of a newcomer takes minutes."""
+    if not any(os.environ.get(name, "").lower() in {"1", "true", "yes"} for name in ("CI", "KBROKER_LONG")):
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(_LONG)

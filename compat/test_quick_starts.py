@@ -102,3 +102,33 @@ def test_every_command_of_a_quick_start_succeeds(page: str, tmp_path: Path) -> N
             assert process.returncode == 0, f"{block}\n{said}"
             ran += 1
     assert ran
+
+
+def test_the_quick_start_of_security_succeeds(tmp_path: Path) -> None:
+    """Its certificates also satisfy strict checks, which Python 3.13 makes by default."""
+    if shutil.which("kcat") is None:
+        assert not in_ci(), "kcat is not installed"
+        pytest.skip("kcat is not installed")
+    page = (CHECKOUT / "docs" / "security.md").read_text()
+    section = page.partition("## Quick start")[2].partition("\n## ")[0].replace("\n   ", "\n")  # blocks in a list
+    files = iter(("server.properties", "admin.properties"))
+    said = ""
+    with terminal(tmp_path) as start:
+
+        def run(script: str) -> str:
+            process = start(script)
+            said, _ = process.communicate(timeout=BLOCK_S)
+            assert process.returncode == 0, f"{script}\n{said}"
+            return said
+
+        for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+            if kind == "properties":
+                (tmp_path / next(files)).write_text(text)
+            elif SERVER.match(text):
+                wait_until_ready(start(f"exec {text}"))
+            else:
+                said = run(text.replace("kbroker user create", "echo shop-password | kbroker user create"))
+        assert "hello" in said.splitlines()
+        refused = run("(echo x | kcat -F kcat.conf -b localhost:9092 -t other -P 2>&1) || true")
+        assert "Topic authorization failed" in refused
+        run("openssl verify -x509_strict -CAfile ca.pem server.crt")

@@ -172,7 +172,8 @@ class FrameBuffer:
         start = self._position + 4
         if start > len(chunk):
             if self._large is None or self._filled < self._large_size:
-                self._keep_the_rest()
+                if self._position:
+                    self._keep_the_rest()
                 return None
             frame, self._large = memoryview(self._large)[: self._large_size], None
             self._room.release()  # otherwise it keeps the buffer alive until the next large frame

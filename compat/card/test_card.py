@@ -106,6 +106,7 @@ def test_kbroker_answers_as_kafka_beside_other_data(full: str) -> None:
     own.disconnect()
 
 
+@pytest.mark.long
 def test_a_cluster_answers_as_one_broker() -> None:
     with kbroker.testing.brokers(2) as cluster:
         card = carded(cluster.bootstrap_servers, "a stable group refuses", "OffsetFetch", "old protocol, state Ongoing")

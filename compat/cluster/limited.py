@@ -108,7 +108,7 @@ def _produces_at_its_rate(cluster: SecuredCluster, client_id: str) -> None:
         return size, answer
 
     with cluster.connect_as(FREE_USER, LEADER) as free:
-        # Also the reader needs a record; another user with the same client id has no quota.
+        # Another user with the same client id has no quota.
         assert [produce_as(free, 10 * size, client_id)["ThrottleTimeMs"] for _ in range(4)] == [0] * 4
         _at_most(cluster, client_id, produce)
         assert produce_as(free, size, client_id)["ThrottleTimeMs"] == 0

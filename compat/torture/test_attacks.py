@@ -13,6 +13,7 @@ import pytest
 from compat.torture import attack_arrays, attack_connections, attack_logins, attack_retention, bystander
 
 
+@pytest.mark.long
 def test_full_arrays_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_arrays, "REQUEST_BYTES", 40_000)
     monkeypatch.setattr(attack_arrays, "MAX_ELEMENTS", 3_000)
@@ -30,6 +31,7 @@ def test_w9_w10_half_open_connections_take_little_memory(monkeypatch: pytest.Mon
     assert report.broken(with_timing=False) == []
 
 
+@pytest.mark.long
 def test_x1_x4_x6_strangers_at_a_secured_listener_get_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in {"HALF_OPEN": 200, "SLOW": 10, "LARGE": 4, "ROUNDS": 1, "LOGINS": 3}.items():
         monkeypatch.setattr(attack_logins, name, count)

@@ -13,6 +13,7 @@ from compat.torture.kill9 import torture
 from compat.torture.load import Plan, Recorder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 1 << 20], ids=["one-segment", "many-segments"])
 def test_d1_d13_k1_k2_k3_k4_hold_after_kill_9_under_load(
     start_broker: Callable[..., KbrokerProcess | KafkaNode], segment_bytes: int

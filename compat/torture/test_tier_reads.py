@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from compat.tiered.site import Site
 from compat.torture.tier_reads import BROKER, CODECS, Contents, Soak
 
@@ -26,6 +28,7 @@ def test_every_record_in_the_tier_is_correct_or_refused(kafka_libraries: Path, t
     assert soak.reads == 40 + 9 + len(CODECS)
 
 
+@pytest.mark.long
 def test_record_contents_follow_from_their_place() -> None:
     """The verifier distinguishes places, and runs."""
     one, other = Contents(1), Contents(2)

@@ -2,7 +2,7 @@
 
 The lines come from a request and its answer, so they name only what has really happened. Values of secret settings are
 hidden. Each principal has LINES lines in INTERVAL_MS, because a client could fill the disk with them, or hide what
-another one does; after that one line says how many are missing.
+another one does; a line says when they are used up, and a later one how many are missing.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class ChangeLog:
         """Write one change."""
         left_out = self._limit.admit(principal, now_ms=self._now_ms())
         if left_out is None:
+            if self._limit.begins_to_leave_out(principal):  # a line that nothing may follow
+                text, seconds = "further changes are not logged now", INTERVAL_MS // 1000
+                logger.warning(text, seconds=seconds, principal=principal, client_id=client_id, peer=peer)
             return
         if left_out:
             text = "changes were not logged, because there were too many"

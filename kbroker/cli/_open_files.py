@@ -14,6 +14,7 @@ from kbroker.config.properties import parse_properties
 _HOLD_SECRETS: Final = (
     "ssl.keystore.location",
     "kbroker.bootstrap.users.file",
+    "kbroker.jaas.file",
     "kbroker.http.token.file",
     "rsm.config.credentials.file",
 )
@@ -32,7 +33,7 @@ def file_warnings(settings: Settings, config: Path | None) -> Iterator[str]:
 
 
 def _others_may(path: Path, wanted: int) -> bool:
-    """Whether users who are neither the owner nor in the group have a right; False if nobody can tell."""
+    """Whether users who are neither the owner nor in the group have a right; False if this process cannot tell."""
     try:
         real = path.resolve(strict=True)
         return bool(real.stat().st_mode & wanted) and all(above.stat().st_mode & stat.S_IXOTH for above in real.parents)

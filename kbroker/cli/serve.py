@@ -139,7 +139,7 @@ def serve(options: argparse.Namespace) -> int:
             profile=options.profile,
             defaults=CONTAINER_DEFAULTS if in_container else None,
         )
-        if not in_container:  # which nobody else shares
+        if not in_container:  # a container has no other users
             settings = replace(settings, warnings=(*settings.warnings, *file_warnings(settings, options.config)))
         return run_node(
             settings,

@@ -46,6 +46,10 @@ class Container(NamedTuple):
     log_level: str
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """Without the variables, which may be secrets."""
+        return f"Container({self.cluster_id}, {self.log_level})"
+
 
 def read_container(environment: Mapping[str, str]) -> Container:
     """Interpret a container's environment.

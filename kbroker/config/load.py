@@ -38,7 +38,7 @@ from kbroker.config.properties import parse_properties
 from kbroker.config.quorum import quorum_of
 from kbroker.config.quotas import QuotaSettings
 from kbroker.config.replication import ReplicationSettings
-from kbroker.config.sasl import SaslSettings
+from kbroker.config.sasl import MECHANISMS, SaslSettings
 from kbroker.config.server import EVERYBODY_OUT, ServerSettings
 from kbroker.config.settings import Dynamic, Effect, Setting, declarations
 from kbroker.config.tier_rules import check_tier
@@ -57,7 +57,7 @@ class Layers(NamedTuple):
     cluster: Mapping[str, str] = MappingProxyType({})
     static: Mapping[str, str] = MappingProxyType({})
     login_modules: Mapping[tuple[str, str], LoginModule] = MappingProxyType({})
-    """Those of kbroker.jaas.file."""
+    """The login modules of kbroker.jaas.file."""
 
     def text(self, name: str) -> str | None:
         """The text from the strongest layer that has the key; None if the default applies."""
@@ -347,16 +347,22 @@ def _check_static(name: str, text: str) -> Iterator[Remark]:
 
 
 def _for_no_listener(server: ServerSettings, names: Iterable[str]) -> Iterator[Remark]:
-    """Warnings about settings for a listener that nobody knows, which protect nothing."""
+    """Warnings about settings for listeners that do not exist; they protect nothing."""
     entries = parse_list(server.listener_security_protocol_map.strip())
     listeners = [entry.partition(":")[0].strip() for entry in entries]
     listeners += [*server.controller_listener_names, PAGES]
     known = tuple(f"{LISTENER_PREFIX}{one.lower()}." for one in listeners)
+    mechanisms = {one.lower() for one in MECHANISMS}
     for name in names:
-        if name.startswith(LISTENER_PREFIX) and not name.startswith(known):
+        if not name.startswith(LISTENER_PREFIX):
+            continue
+        keys = [name.removeprefix(one) for one in known if name.startswith(one)]
+        if not keys:
             yield Remark(
                 name, "has no effect: listener.security.protocol.map has no such listener, in lower case as in Kafka"
             )
+        elif not any(key in BROKER or key.partition(".")[0] in mechanisms for key in keys):
+            yield Remark(name, "has no effect: no mechanism of SASL has this name, in lower case as in Kafka")
 
 
 class Remark(NamedTuple):

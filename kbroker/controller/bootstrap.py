@@ -66,7 +66,7 @@ def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list
     records: list[Record] = []
     for user, password in passwords.items():
         why = None
-        if not password:  # then what seems to be the name may be the password
+        if not password:  # do not show the name: it may be a password
             why = "a user has no password: each line is of the form name=password"
         elif not is_portable(user) or not is_portable(password):
             why = f"the name or the password of {user!r} is empty, or changed by SASLprep"

@@ -12,7 +12,7 @@ class Caller(NamedTuple):
     """The sender of a request.
 
     Shape   client_id is "" if the client sent none; client_host is a slash and the address, as Kafka formats it
-    Note    may_describe tells which topics it may know of; None if it may know of all
+    Note    may_describe tells whether it may describe a topic; None if it may describe all
     """
 
     client_id: str = ""
@@ -22,5 +22,5 @@ class Caller(NamedTuple):
     may_describe: Callable[[str], bool] | None = None
 
     def describable(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of the topics that the sender may know of. Call it on the event loop, where ACLs change."""
+        """The topics that the sender may describe. Call it on the event loop, where ACLs change."""
         return frozenset(topics if self.may_describe is None else filter(self.may_describe, topics))

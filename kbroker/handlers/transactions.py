@@ -181,7 +181,7 @@ async def list_transactions(
         while portion := list(islice(transactions, LISTED_AT_ONCE)):
             if broker.turns.due(len(portion)):
                 await broker.turns.next()
-            # First, so that no time to match an id tells of one that the client may not describe.
+            # Ask first: the time to match an id must not reveal one that the client may not describe.
             selected: Iterable[Any] = listed(
                 [one for one in portion if _may_describe(context, one.transactional_id, is_logged=False)],
                 states=states,

@@ -18,7 +18,7 @@ class RealClocks:
     """The part of `RealEnv` that waits for nothing."""
 
     def __init__(self) -> None:
-        # What is drawn goes to clients: from the ids of the other generator they could compute those of the future.
+        # Clients see ids from this generator, and must not be able to compute the next ones.
         self.random = random.SystemRandom()
         self.ahead_ms = 0
 

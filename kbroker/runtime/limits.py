@@ -67,6 +67,11 @@ class RateLimitedLog:
         self._subjects[subject] = _Subject(now_ms)
         return known.left_out if known is not None else 0
 
+    def begins_to_leave_out(self, subject: Hashable) -> bool:
+        """Whether the line that `admit` has just refused is the first one in its interval."""
+        known = self._subjects.get(subject)
+        return known is not None and known.left_out == 1
+
 
 class _Subject:
     __slots__ = ("began_ms", "left_out", "written")

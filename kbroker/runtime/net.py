@@ -154,9 +154,6 @@ class SocketStream:
         return sent
 
     async def send(self, parts: Sequence[Part]) -> None:
-        if len(parts) == 1 and isinstance(part := parts[0], bytes | bytearray | memoryview):
-            await self._send_bytes(part, 0)
-            return
         small: list[Buffer] = []
         small_size = 0
         last = len(parts) - 1

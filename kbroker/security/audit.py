@@ -1,7 +1,7 @@
 """The authorizer of a node: it follows the metadata, counts refused requests, and writes the audit log.
 
 Each refused request is one line. Each principal has _LINES of them in _INTERVAL_MS, because a client that is refused
-often asks again; the next line says how many were left out.
+often asks again. A line says when they are used up, and the next one how many were left out.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class AuditedAuthorizer(StandardAuthorizer):
                 api=api,
                 left_out=left_out,
             )
+        elif self._log_limit.begins_to_leave_out(principal):
+            logger.info("further denials are not logged now", principal=principal, seconds=_INTERVAL_MS // 1000)
 
 
 def authorizer_of(

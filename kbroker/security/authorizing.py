@@ -1,4 +1,4 @@
-"""What an authorizer decides: may a principal perform an operation on a resource?
+"""The question to an authorizer: may a principal perform an operation on a resource?
 
 Source  AclOperation, ResourceType and Authorizer of Apache Kafka 4.3.1
 """
@@ -57,7 +57,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an ACL does to the operation, with its number in the protocol and in the metadata log."""
+    """Whether an ACL allows or denies the operation, with its number in the protocol and in the metadata log."""
 
     UNKNOWN = 0
     ANY = 1

@@ -2,6 +2,8 @@
 
 The name is written as Java writes it (`X500Principal.getName()`, RFC 2253), because access control lists contain it:
 the last part of the subject first, and types without a short name in RFC 2253 as a number with a hexadecimal value.
+Versions of Java differ about text that is neither ASCII nor a UTF8String: BMPString, and Latin-1 in the types of bytes,
+are read as by Java 25; UTF-8 in the types of bytes, as by Java 17.
 Python's `ssl` gives names in another form, which loses the type of a value; so this module reads the DER encoding.
 
 Source  RFC 5280, RFC 2253; sun.security.x509.AVA of OpenJDK 17
@@ -23,8 +25,9 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-_ENCODINGS: Final = {12: "utf-8", 19: "utf-8", 20: "utf-8", 22: "utf-8", 27: "utf-8", 28: "utf-32-be", 30: "utf-16-be"}
-"""Tags of text: UTF8String, PrintableString, T61String, IA5String, GeneralString, UniversalString, BMPString."""
+_ENCODINGS: Final = {12: "utf-8", 19: "utf-8", 20: "utf-8", 22: "utf-8", 27: "utf-8", 30: "utf-16-be"}
+"""Tags of text: UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString."""
+_OF_BYTES: Final = (19, 20, 22, 27)
 _ESCAPED: Final = ',=+<>#;"\\'
 _VERSION, _EXTENSIONS = 0xA0, 0xA3
 _SUBJECT_ALTERNATIVE_NAME: Final = bytes.fromhex("0603551d11")
@@ -101,7 +104,12 @@ def _attribute(pair: _Element) -> str:
     encoding = _ENCODINGS.get(value.tag)
     if keyword is None or encoding is None:
         return f"{keyword or number}=#{value.whole.hex()}"
-    return f"{keyword}={_escaped(value.content.decode(encoding, errors='replace'))}"
+    try:
+        text = value.content.decode(encoding)
+    except UnicodeDecodeError:
+        # Java 17 makes the same character of all such bytes, so that names of old authorities could be confused.
+        text = value.content.decode(*(("latin-1",) if value.tag in _OF_BYTES else (encoding, "replace")))
+    return f"{keyword}={_escaped(text)}"
 
 
 def _number(encoded: bytes) -> str:

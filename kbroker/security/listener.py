@@ -31,7 +31,7 @@ class Acceptor(Protocol):
         ...
 
     def principal(self, stream: Stream) -> Principal:
-        """Who the certificate of a client says it is; `accept` returned the stream. Errors: HandshakeFailed."""
+        """The principal in the certificate of a client; `accept` returned the stream. Errors: HandshakeFailed."""
         ...
 
 

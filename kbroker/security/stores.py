@@ -12,7 +12,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from kbroker.config.tls import TlsSettings
-from kbroker.config.values import ConfigError, Secret
+from kbroker.config.values import HIDDEN, ConfigError, Secret
 from kbroker.runtime.ports import ReadableDisk
 
 _JKS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
@@ -29,7 +29,7 @@ class KeyStore(NamedTuple):
     password: str
 
     def __repr__(self) -> str:
-        return "KeyStore([hidden])"
+        return f"KeyStore({HIDDEN})"
 
 
 def key_store(tls: TlsSettings, disk: ReadableDisk) -> KeyStore | None:

@@ -76,8 +76,8 @@ class TlsStream:
         )
         self._unsent: Buffer = b""  # ciphertext that the inner stream has not taken yet
         self._encrypted_ahead = 0  # bytes of the caller that `_unsent` holds, and that it will send again
-        self._received = b""  # what OpenSSL has not got yet
-        self._record_left = 0  # bytes that the record needs of which OpenSSL has got the beginning
+        self._received = b""  # ciphertext for OpenSSL
+        self._record_left = 0  # missing bytes of a record whose beginning OpenSSL has
         self._is_sending = False
         self._is_closed = False
 

@@ -129,6 +129,8 @@ class Connection:
         """
         with self._scope:
             try:
+                if not await self._is_admitted():
+                    return
                 if self._security is not OPEN:
                     await self._authenticate()
                     if self._context.stopping:
@@ -189,6 +191,20 @@ class Connection:
         if self.state in _INTERRUPTIBLE and not self._collected:
             self._scope.cancel()
 
+    async def _is_admitted(self) -> bool:
+        """Wait if there are too many connections from the address; False if the connection must end then.
+
+        It comes before the handshake and the login, whose cost the quota is to limit.
+        """
+        delay_ms, is_refused = self._admission
+        if not delay_ms:
+            return True
+        if self._security is OPEN:
+            return await self._stay_muted(self._env.now_ms() + delay_ms) and not is_refused
+        with trio.CancelScope() as scope, self._context.waiting(scope):
+            await self._env.sleep_ms(delay_ms)
+        return not scope.cancelled_caught and not is_refused
+
     async def _authenticate(self) -> None:
         """Do the TLS handshake and the login that the listener requires. Errors: CloseConnection."""
         tls, context = self._security.tls, self._context
@@ -228,7 +244,9 @@ class Connection:
             claim.take(2 * len(frame) - claim.held_bytes)
             parts = await login.step(frame, self._context)
             del frame
-            await self.stream.send(cast("list[Part]", parts))
+            data = b"".join(cast("list[bytes]", parts))
+            if (sent := self.stream.send_nowait(data)) < len(data):
+                await self.stream.send([memoryview(data)[sent:]])
             claim.release()
             is_over = session.is_over
         self._claim = None
@@ -237,9 +255,6 @@ class Connection:
     async def _serve(self) -> None:
         frames, now_ns, since_yield = self.frames, self._env.now_ns, 0
         self._yielded_ms = now_ns() // 1_000_000
-        delay_ms, is_refused = self._admission
-        if delay_ms and (not await self._stay_muted(self._env.now_ms() + delay_ms) or is_refused):
-            return
         while True:
             try:
                 frame, self.ahead = self.ahead or frames.next_frame(), None
@@ -293,7 +308,7 @@ class Connection:
             del room
             if received:
                 frames.filled(received)
-                # Otherwise a client that sends a large frame as fast as this receives it would keep others waiting.
+                # While a client sends a large frame quickly, other clients get their turns.
                 if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
                     self._yielded_ms = now_ms
                     await trio.lowlevel.checkpoint()

@@ -120,7 +120,7 @@ class Dispatcher:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """What decides the operations of clients; None allows everything."""
+        """The authorizer of clients; None allows everything."""
         return getattr(self._broker, "authorizer", None)
 
     async def answer(self, frame: memoryview, context: Context) -> list[Part] | None:

@@ -24,7 +24,7 @@ _API_VERSIONS: Final = 18
 _HANDSHAKE: Final = 17
 _AUTHENTICATE: Final = 36
 _MAX_QUESTIONS: Final = 5
-"""So often a client may ask for versions. It asks twice if it knows newer versions than this broker."""
+"""The most requests for versions. A client asks twice if it knows newer versions than this broker."""
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hh")
 

@@ -70,8 +70,9 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
-        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept.
-        self._newcomers: dict[Connection, int] = {}
+        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept:
+        # on the listeners of clients, and on that of brokers.
+        self._newcomers: tuple[dict[Connection, int], dict[Connection, int]] = ({}, {})
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
@@ -145,7 +146,7 @@ class Server:
         with scope:
             while True:
                 while self._is_full(name):
-                    with trio.move_on_after(self._make_room() / 1000):
+                    with trio.move_on_after(self._make_room(name) / 1000):
                         await self._departures.park()
                 stream = await accept(listener, self._env, self._cannot_accept)
                 self._admit(stream, name, security)
@@ -162,9 +163,13 @@ class Server:
         limit = self._settings.server.max_connections
         if len(self.connections) < limit:
             return False
-        connected = self.connections_by_listener()
-        is_of_brokers = listener == self._settings.listeners.inter_broker_name and len(connected) > 1
-        return not is_of_brokers or connected[listener] >= limit
+        return not self._is_of_brokers(listener) or self.connections_by_listener()[listener] >= limit
+
+    def _is_of_brokers(self, listener: str) -> bool:
+        """Whether brokers have this listener for themselves."""
+        if listener != self._settings.listeners.inter_broker_name:
+            return False
+        return any(name != listener for name, _, _ in self._listeners)
 
     def _cannot_accept(self, error: OSError) -> None:
         self._accept_errors.add()
@@ -202,43 +207,42 @@ class Server:
         )
         self.connections[connection] = Observed(connection, now_ms, counted)
         if not connection.is_authenticated:
-            self._newcomers[connection] = now_ms
-            if len(self._newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
-                self._bound_newcomers()
+            newcomers = self._newcomers[self._is_of_brokers(listener)]
+            newcomers[connection] = now_ms
+            if len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
+                self._bound_newcomers(newcomers)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
-    def _bound_newcomers(self) -> None:
+    def _bound_newcomers(self, newcomers: dict[Connection, int]) -> None:
         """Close the oldest connections that are not authenticated yet, if there are too many of them.
 
         An honest client needs milliseconds, so the oldest ones are the most suspicious.
         """
         limit = self._settings.limits.kbroker_max_unauthenticated_connections
-        self._forget_authenticated()
-        while len(self._newcomers) > limit:
-            self._close_oldest_newcomer()
+        _forget_authenticated(newcomers)
+        while len(newcomers) > limit:
+            self._close_oldest(newcomers)
 
-    def _make_room(self) -> float:
+    def _make_room(self, listener: str) -> float:
         """If no connection is left, close the oldest one that should have authenticated; return when to look again.
 
         Without this, clients that never log in could take all connections that max.connections leaves, for as long as
         kbroker.authentication.timeout.ms. Units: milliseconds.
         """
-        self._forget_authenticated()
-        if not self._newcomers:
+        newcomers = self._newcomers[self._is_of_brokers(listener)]
+        _forget_authenticated(newcomers)
+        if not newcomers:
             return math.inf
-        waits_ms = next(iter(self._newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
+        waits_ms = next(iter(newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
         if waits_ms > 0:
             return waits_ms
-        self._close_oldest_newcomer()
+        self._close_oldest(newcomers)
         return _NEWCOMER_MS
 
-    def _forget_authenticated(self) -> None:
-        self._newcomers = {one: since for one, since in self._newcomers.items() if not one.is_authenticated}
-
-    def _close_oldest_newcomer(self) -> None:
-        oldest = next(iter(self._newcomers))
-        del self._newcomers[oldest]
+    def _close_oldest(self, newcomers: dict[Connection, int]) -> None:
+        oldest = next(iter(newcomers))
+        del newcomers[oldest]
         oldest.hang_up()
         self._closed_for_room.add()
         self._warn(
@@ -267,7 +271,8 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         host = self.connections.pop(connection).counted
-        self._newcomers.pop(connection, None)
+        for newcomers in self._newcomers:
+            newcomers.pop(connection, None)
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -305,6 +310,11 @@ class Server:
         left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
         if left_out is not None:
             logger.warning(event, **fields, left_out=left_out)
+
+
+def _forget_authenticated(newcomers: dict[Connection, int]) -> None:
+    for one in [one for one in newcomers if one.is_authenticated]:
+        del newcomers[one]
 
 
 class Observed:

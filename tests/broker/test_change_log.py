@@ -193,6 +193,7 @@ def test_a_flood_of_changes_cannot_fill_the_log_or_hide_other_users(caplog: pyte
     for number in range(LINES + 5):
         log.note("topic created", principal=ANONYMOUS, client_id="test", peer="::1", topic=str(number))
     assert len(lines(caplog, "topic created")) == LINES
+    assert lines(caplog, "further changes are not logged now") == [{"seconds": 10}]
     log.note("ACL created", principal=Principal("User", "al"), client_id="test", peer="::1")
     assert len(lines(caplog, "ACL created")) == 1
     now_ms += 60_000

@@ -116,6 +116,7 @@ async def live(disk: SimulatedDisk) -> None:
         await trio.sleep(4)
 
 
+@pytest.mark.long
 async def test_d9_no_write_on_a_full_disk_ends_the_node() -> None:
     async with memory_broker(stops_cleanly=False) as broker:
         client = await broker.connect()

@@ -184,6 +184,7 @@ async def test_r13_a_new_leader_answers_offset_not_available_at_first() -> None:
             assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 async def test_r1_random_deaths_and_cuts_lose_nothing_acknowledged(seed: int) -> None:
     """K1 and K2: each acknowledged record is in the log once the cluster is whole, in order; replicas are equal."""

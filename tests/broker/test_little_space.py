@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from kbroker.testing.memory_node import MemoryBroker, memory_broker
@@ -47,6 +48,7 @@ async def test_d9_groups_leave_space_for_the_tier_and_deletions() -> None:
         assert await commit(client, {("t", 0): 1}) != {("t", 0): 0}
 
 
+@pytest.mark.long
 async def test_endless_commits_use_bounded_space_on_a_nearly_full_disk() -> None:
     async with memory_broker(settings=FLOORS) as broker:
         client = await broker.connect()

@@ -187,6 +187,7 @@ async def compacted(
         yield Compacted(cluster)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_reader_gets_the_last_values_whatever_dies(seed: int) -> None:
     draws = Draws("a replicated cleaner", seed)

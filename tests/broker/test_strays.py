@@ -308,6 +308,7 @@ async def tiered_broker(broker: MemoryBroker, *topics: str) -> None:
         await until(lambda topic=topic: segments(broker, topic) == 3)  # type: ignore[misc]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cleanly", [True, False], ids=["stopped", "killed"])
 async def test_d14_older_metadata_deletes_no_object_of_newer_topics(
     cleanly: bool, caplog: pytest.LogCaptureFixture

@@ -135,6 +135,7 @@ async def test_a_leader_that_dies_early_leaves_the_attachment_to_the_next() -> N
         await read_all(cluster, 9)
 
 
+@pytest.mark.long
 async def test_an_attachment_without_its_segments_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """`kbroker tier attach` was killed after it had created the topic."""
     disk = await source()

@@ -95,6 +95,7 @@ async def give_back(cluster: MemoryCluster, leader: int, how: str) -> None:
         await cluster.heartbeat(cluster.brokers[leader])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["killed", "fenced"])
 @pytest.mark.parametrize("seed", range(3))
 async def test_m9_leader_changes_in_the_middle_of_copies(how: str, seed: int) -> None:
@@ -123,6 +124,7 @@ async def test_m9_leader_changes_in_the_middle_of_copies(how: str, seed: int) ->
         await settle(cluster, disk, count)
 
 
+@pytest.mark.long
 async def test_m8_a_dead_brokers_partial_copy_is_deleted_by_the_next_leader() -> None:
     seldom = {"remote.log.manager.task.interval.ms": 5_000, "log.retention.check.interval.ms": 5_000}
     async with tiered_cluster(settings=seldom) as (cluster, disk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 import trio
 
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
@@ -81,6 +82,7 @@ async def test_m1_a_failed_copy_of_an_expired_segment_is_deleted() -> None:
         await until(lambda: local_start(broker, "t") == 5)
 
 
+@pytest.mark.long
 async def test_d9_copies_leave_the_floor_free_on_a_shared_disk() -> None:
     async with memory_broker(settings={**QUICK, "kbroker.min.free.bytes": MEGABYTE}) as broker:
         client = await broker.connect()

@@ -149,6 +149,7 @@ async def read_between(client: Client, name: str, least_start: int, end: int) ->
     raise AssertionError(f"{name} cannot be read to its end: {offset=} of {end}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 async def test_random_lives_of_tiered_topics_lose_no_records(seed: int) -> None:
     draw = Random(seed)

@@ -45,6 +45,7 @@ def test_the_list_has_every_scenario_with_a_sentence() -> None:
     assert all(one["summary"].endswith(".") for one in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ALL.values(), ids=lambda each: each.name)
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_story_fits_the_terminal_and_has_no_colours_in_a_pipe(
@@ -100,6 +101,7 @@ def test_json_has_a_line_for_the_beginning_each_step_and_the_end() -> None:
     assert "lesson" in lines[-1]
 
 
+@pytest.mark.long
 def test_a_story_is_the_same_in_every_run() -> None:
     first = simulate(NAME, "--format", "json")
     simulate.cache_clear()

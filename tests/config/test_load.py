@@ -188,6 +188,19 @@ def test_keys_without_effect_share_one_warning() -> None:
     assert settings.warnings[0].startswith("num.io.threads=16, num.network.threads=5 has no effect: One event loop")
 
 
+def test_a_prefix_of_no_mechanism_is_a_warning() -> None:
+    given = [
+        "listeners=EXTERNAL://:9093,CONTROLLER://:9094",
+        "listener.security.protocol.map=EXTERNAL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "listener.name.external.plain.connections.max.reauth.ms=1",
+        "listener.name.external.sasl.enabled.mechanisms=PLAIN",
+    ]
+    assert not Settings.load(overrides=given).warnings
+    lost = "listener.name.external.PLAIN.connections.max.reauth.ms", "listener.name.external.plane.sasl.jaas.config"
+    *_, warning = Settings.load(overrides=[*given, *(f"{name}=1" for name in lost)]).warnings
+    assert warning.startswith(f"{', '.join(lost)} has no effect: no mechanism")
+
+
 def test_a_small_segment_works_with_a_warning() -> None:
     settings = Settings.load(b"log.segment.bytes=107370")
     assert settings.log.log_segment_bytes == 107370

@@ -7,10 +7,17 @@ import traceback
 import pytest
 
 from kbroker.config.catalogue import BROKER, is_secret
+from kbroker.config.container import read_container
 from kbroker.config.describe import describe_broker, describe_cluster_defaults
+from kbroker.config.jaas import LoginModule
 from kbroker.config.load import Settings
+from kbroker.config.sasl import SaslSettings
 from kbroker.config.settings import Setting, setting, settings
+from kbroker.config.tls import TlsSettings
 from kbroker.config.values import ConfigError, Kind, Secret, parse, to_text
+from kbroker.security.sasl.peer import PeerLogin
+from kbroker.security.sasl.scram import Credential
+from kbroker.security.stores import KeyStore
 
 CANARY = "canary-4711-0815-4242"
 PASSWORDS = [name for name, one in BROKER.items() if one.kind is Kind.PASSWORD]
@@ -33,6 +40,23 @@ def test_only_reveal_shows_a_secret() -> None:
     assert secret == Secret(CANARY) != Secret("another")
     assert secret.reveal() == CANARY
     assert f"{secret} {secret!r} {to_text(secret)} {(secret,)}" == "[hidden] [hidden] [hidden] ([hidden],)"
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        KeyStore(CANARY.encode(), CANARY),
+        LoginModule("PlainLoginModule", {"password": CANARY}),
+        PeerLogin("PLAIN", {"sasl_plain_password": CANARY}),
+        Credential(CANARY.encode(), CANARY.encode(), CANARY.encode(), 4096),
+        SaslSettings(sasl_jaas_config=Secret(CANARY)),
+        TlsSettings(ssl_key_password=Secret(CANARY)),
+        read_container({"KAFKA_SSL_KEY_PASSWORD": CANARY, "KBROKER_HTTP_TOKEN": CANARY}),
+    ],
+    ids=lambda holder: type(holder).__name__,
+)
+def test_what_holds_a_secret_does_not_show_it(holder: object) -> None:
+    assert CANARY not in f"{holder} {holder!r} {[holder]} {ValueError(holder)!r}"
 
 
 def test_the_error_for_a_secret_does_not_show_it() -> None:

@@ -164,6 +164,7 @@ def judge(run: Run) -> None:
     assert done == {Function.OWN, Function.COMMIT, Function.COMMITTED}, "the history lacks operations"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_k10_r11_r14_hold_in_random_group_histories(seed: int) -> None:
     """K10, with R11 (the coordinator crashes in joins, syncs and commits) and R14 (paused members, static twins)."""

@@ -103,6 +103,7 @@ async def survive(crash: Crash, joined: JoinGroupResponse) -> str | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("losses", [[Loss.PROCESS_DEATH], POWER], ids=["process", "power"])
 async def test_d6_d7_k10_a_crash_at_any_operation_loses_no_commit(
     losses: Sequence[Loss], autojump_clock: MockClock

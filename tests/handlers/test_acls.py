@@ -194,6 +194,7 @@ async def test_the_audit_log_has_a_bounded_number_of_lines_for_each_principal(
         for _ in range(50):
             await create(client, entry())
     assert len(denials(caplog)) == 10
+    assert lines(caplog, "further denials are not logged now") == [{"principal": ANONYMOUS, "seconds": 10}]
 
 
 async def test_a_broker_that_nobody_may_use_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

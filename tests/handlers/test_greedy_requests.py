@@ -105,6 +105,7 @@ async def reply_bytes(client: Client, frame: bytes) -> int | None:
         client.close()
 
 
+@pytest.mark.long
 async def test_no_array_of_any_request_blocks_the_event_loop() -> None:
     async with world() as (broker, _, exists):
         slow: list[str] = []

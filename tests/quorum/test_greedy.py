@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kbroker import quorum
 from tests.greedy import World, greedy_requests
 from tests.handlers.test_greedy_requests import CALLS_AT_ONCE, ELEMENTS, reply_bytes, watched
 from tests.quorum.site import CLUSTER_ID, controller_site, creation
 
 
+@pytest.mark.long
 async def test_no_array_of_any_request_blocks_the_controller() -> None:
     async with controller_site(kbroker_max_request_elements=ELEMENTS) as site:
         client = await site.connect()

@@ -51,6 +51,22 @@ def test_a_subject_is_written_as_by_java(attributes: list[tuple[x509.ObjectIdent
     assert subject(AUTHORITY.sign(*attributes).der) == name
 
 
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (b"\x14\x04M\xfcle", "CN=Müle"),  # a T61String as old authorities made it
+        (b"\x14\x04M\xe4le", "CN=Mäle"),
+        (b"\x14\x04M\xc3\xbcl", "CN=Mül"),
+        (b"\x1e\x04\x6f\x22\x5b\x57", "CN=\u6f22\u5b57"),
+        (b"\x1c\x04\0\0\0a", "CN=#1c0400000061"),
+        (b"\x0c\x04M\xfcle", "CN=M\ufffdle"),
+    ],
+)
+def test_names_in_old_encodings_are_not_confused(value: bytes, name: str) -> None:
+    der = AUTHORITY.sign((NameOID.COMMON_NAME, "four")).der
+    assert subject(der.replace(b"\x0c\x04four", value)) == name
+
+
 def test_alternative_names_are_found() -> None:
     assert len(alternative_names(AUTHORITY.sign(names=("a.example", "b.example", "::1")).der)) == 3
     assert alternative_names(AUTHORITY.sign(names=()).der) == frozenset()

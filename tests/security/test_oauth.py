@@ -183,11 +183,15 @@ def test_the_exchange_of_rfc_7628() -> None:
             exchange.respond(message)
 
 
+MANY_PAIRS = b"".join(b"%c%c=\x01" % (one, other) for one in b"abcdefghij" for other in b"abcdefghij")
+
+
 @pytest.mark.parametrize(
     "message",
     [b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Bearer a.b.c\x01", b"y,,\x01auth=Bearer a.b.c\x01\x01",
      b"n,,\x01auth=Basic a.b.c\x01\x01", b"n,,\x01auth=Bearer a.b.c\x01auth=Bearer a.b.c\x01\x01",
-     b"n,,\x01auth=Bearer \xff\x01\x01", b"n,,\x01auth=Bearer " + b"a" * 200_000 + b"\x01\x01"],
+     b"n,,\x01auth=Bearer \xff\x01\x01", b"n,,\x01auth=Bearer a.b.c\x01" + MANY_PAIRS + b"\x01",
+     b"n,,\x01auth=Bearer " + b"a" * 200_000 + b"\x01\x01"],
 )  # fmt: skip
 def test_a_message_of_another_form_is_refused(message: bytes) -> None:
     with pytest.raises(AuthenticationFailed):

@@ -106,6 +106,27 @@ async def test_w10_the_oldest_unauthenticated_connections_make_room(autojump_clo
         assert trio.current_time() == 0, "no wait was needed"
 
 
+async def test_w10_unauthenticated_clients_do_not_end_the_handshakes_of_brokers(autojump_clock: MockClock) -> None:
+    settings = [
+        *HARDENED, "kbroker.max.unauthenticated.connections=50", "max.connections=60",
+        "listeners=PLAINTEXT://127.0.0.1:1,CLIENTS://127.0.0.1:2",
+        "listener.security.protocol.map=PLAINTEXT:SSL,CLIENTS:SSL",
+    ]  # fmt: skip
+    async with serving(*settings, in_memory=True, security=knocking) as rig:
+        for_clients = await rig.env.listen("127.0.0.1", 0)
+        rig.server.add(for_clients, name="CLIENTS", security=ListenerSecurity("SSL", Knocking()))
+        broker = await rig.connect()
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            _flood = [await rig.env.connect(for_clients.host, for_clients.port) for _ in range(100)]
+            await wait_all_tasks_blocked()
+            assert rig.server.connections_by_listener() == {"PLAINTEXT": 1, "CLIENTS": 50}
+            await trio.sleep(2)
+        await broker.stream.send([b"k"])
+        await broker.send((heart(), 0, 1))
+        assert await broker.receive_heartbeat() == (1, 0)
+
+
 def test_the_profile_bounds_what_kafka_leaves_unbounded() -> None:
     settings = Settings.load(profile="hardened")
     assert settings.server.queued_max_request_bytes == 256 << 20

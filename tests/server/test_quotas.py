@@ -14,9 +14,11 @@ from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.image import Image
 from kbroker.runtime.turns import Turns
 from tests.server.serving import HANDLERS, Rig, heart, serving
+from tests.server.test_login import LOGIN_HANDLERS, RIGHT, SETTINGS, authenticate, logged_in, secured
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 @handles(HeartbeatRequest, versions="0-4")
@@ -137,3 +139,27 @@ async def test_the_addresses_of_an_ipv6_network_share_the_default_rate() -> None
     assert quotas.admit("2400:cb00::2", 0).delay_ms > 0
     for other in ("2400:cb00::9", "2400:cb00:0:1::1"):
         assert quotas.admit(other, 0) == (0, False)
+
+
+async def test_a_connection_above_the_rate_waits_before_its_login(autojump_clock: MockClock) -> None:
+    """The quota is to limit the cost of handshakes and logins. The wait is not part of the time for the login."""
+    quotas = ClientQuotas(QuotaSettings())
+    await quotas.follow(
+        Image()._replace(client_quotas={(("ip", None),): {"connection_creation_rate": 1.0}}), Turns(lambda: 0)
+    )
+    timeout = "kbroker.authentication.timeout.ms=1000"
+    async with serving(
+        *SETTINGS, timeout, in_memory=True, handlers=LOGIN_HANDLERS, quotas=quotas, security=secured
+    ) as rig:
+        for _ in range(11):
+            await logged_in(rig)
+        assert trio.current_time() < 0.1
+        waiting, gone = await rig.connect(), await rig.connect()
+        await waiting.send((SaslHandshakeRequest(mechanism="PLAIN"), 1, 1))
+        gone.stream.close()
+        await trio.sleep(0.9)
+        assert rig.count("requests.SaslHandshake") == 11
+        assert len(rig.server.connections) == 12
+        assert (await waiting.receive(SaslHandshakeResponse, 1))[1].error_code == 0
+        assert (await authenticate(waiting, RIGHT)).error_code == 0
+        assert 1 <= trio.current_time() < 2

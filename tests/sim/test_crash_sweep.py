@@ -19,6 +19,7 @@ def failures(report: Report) -> str:
     return "\n".join(f"{complaint}\n    again: {crash.command()}" for crash, complaint in report.failures[:10])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(WORKLOADS))
 def test_d1_d7_d13_k1_a_log_recovers_from_crashes_at_every_operation(seed: int) -> None:
     """Process death keeps every completed append; a power loss leaves a prefix with everything synced."""

@@ -178,6 +178,7 @@ def test_d8_a_sync_that_fails_again_keeps_the_marker() -> None:
     assert offsets_in(started(fourth, LogConfig()), fourth) == [0, 1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 0.5], ids=["nothing-written", "half-written"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_d9_a_full_disk_refuses_and_loses_nothing_acknowledged(seed: int, share: float) -> None:

@@ -15,6 +15,7 @@ def _same_runs_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["truncate-by-hw", "offsets-lost-on-load", "two-owners", "aborted-transactions-not-listed"]
 )
@@ -23,6 +24,7 @@ def test_a_planted_defect_is_found(name: str) -> None:
     assert found is not None, f"none of the first {len(FEW_SEEDS)} seeds finds it"
 
 
+@pytest.mark.long
 def test_an_unexpected_finding_does_not_count() -> None:
     mutant = MUTANTS["always-fails"]
     assert hunt(mutant, range(1, 2)) is not None

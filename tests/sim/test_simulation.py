@@ -47,18 +47,21 @@ def test_k1_promises_hold_while_each_replica_cleans_its_log() -> None:
     assert outcome.counts["final-info"] > 100, "few records were removed"
 
 
+@pytest.mark.long
 def test_k11_promises_hold_in_calm_times() -> None:
     outcome = in_child(calm_plan(4, duration_ms=900_000))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
     assert outcome.counts["poll-ok"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_pinned_plan_breaks_no_promise(path: Path) -> None:
     outcome = in_child(plan_of(path.read_text()))
     assert not outcome.findings, "\n".join(map(str, outcome.findings))
 
 
+@pytest.mark.long
 def test_k16_a_plan_repeats_event_by_event(tmp_path: Path) -> None:
     traces = [tmp_path / "first", tmp_path / "again"]
     seed = next(str(seed) for seed in range(100) if len(small_plan(seed).acts) > 4)
@@ -70,6 +73,7 @@ def test_k16_a_plan_repeats_event_by_event(tmp_path: Path) -> None:
     assert first == again
 
 
+@pytest.mark.long
 def test_a_finding_fails_the_program_and_its_plan_becomes_smaller(tmp_path: Path) -> None:
     """With the canary of the mutants, which breaks a promise in every run."""
     saved = tmp_path / "least.json"
@@ -106,6 +110,7 @@ def test_an_argument_that_would_have_no_effect_is_refused(arguments: str, compla
     assert complaint in ran.stderr
 
 
+@pytest.mark.long
 def test_a_search_reports_its_findings() -> None:
     ran = simulate("--seeds", "0..3", "--small", "--jobs", "2")
     assert ran.returncode == 0, ran.stdout

@@ -141,6 +141,7 @@ def test_the_sweep_detects_a_recovery_that_reads_too_little(start: Callable[...,
     assert caught(Options(steps=30, losses=3, deep=0.0, start=start))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage",
     [
@@ -153,6 +154,7 @@ def test_the_sweep_detects_a_recovery_with_a_wrong_result(damage: Callable[[Log]
     assert caught(Options(steps=30, losses=1, deep=0.0, start=damaged(damage)))
 
 
+@pytest.mark.long
 def test_the_sweep_accepts_a_correct_log() -> None:
     """The same workloads, crashes and losses as above: the sweep caught the canaries by their own fault."""
     assert not caught(Options(steps=30, losses=1, deep=0.0))

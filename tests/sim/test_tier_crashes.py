@@ -252,6 +252,7 @@ def run(story: Story, seed: int) -> Sweep:
     return sweep
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("story", "points"),
     [

@@ -17,6 +17,7 @@ Source: TopicRegexResolver and maybeUpdateRegularExpressions of Apache Kafka 4.3
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -37,6 +38,7 @@ COMPILED_BYTES: Final = 1 << 20
 """The most memory for one compiled expression. RE2 refuses larger ones."""
 
 COMPILED_AT_ONCE: Final = 16
+ASKED_AT_ONCE: Final = 200
 
 MOST_CHARACTERS: Final = 1024
 MOST_INSTRUCTIONS: Final = 4000
@@ -54,11 +56,18 @@ class Status(Enum):
     """Changed, and its topics are known."""
 
 
-class _Found(NamedTuple):
-    """The result of a thread: the topics of each expression, as of one image."""
+@dataclass(slots=True)
+class _Found:
+    """The result of a thread: the topics of each expression, as of one image.
+
+    unasked  those of the topics of which nobody has asked yet whether the member may describe them
+    hidden   those that it may not
+    """
 
     topics: dict[str, frozenset[str]]
     version: int
+    unasked: list[str]
+    hidden: set[str] = field(default_factory=set)
 
 
 @cache
@@ -152,7 +161,7 @@ def _is_stale(context: Context, group: ConsumerGroup, count: int) -> bool:
 def _resolve(context: Context, group: ConsumerGroup, regexes: tuple[str, ...], caller: Caller) -> None:
     group_id = group.group_id
     context.resolving.add(group_id)
-    finish = partial(_finish, context, group_id, context.timestamp_ms, caller)
+    finish = partial(_ask, context, group_id, context.timestamp_ms, caller)
     context.jobs.append((partial(_match, regexes, context.image), finish))
     context.writes.append(Write(nothing, lambda _: context.resolving.discard(group_id)))
 
@@ -167,10 +176,23 @@ def _match(regexes: Iterable[str], image: Image) -> _Found:
             topics[regex] = frozenset[str]()
             continue
         topics[regex] = frozenset(name for name in image.topics_by_name if matches(name.encode()) is not None)
-    return _Found(topics, image.offset)
+    return _Found(topics, image.offset, list(frozenset().union(*topics.values())))
 
 
-def _finish(context: Context, group_id: str, started_ms: int, caller: Caller, found: _Found) -> None:
+def _ask(context: Context, group_id: str, started_ms: int, caller: Caller, found: _Found) -> None:
+    """Ask which topics the member may describe, some in each decision: not in the thread, because ACLs change on the
+    event loop, and not all at once, because each may take ten microseconds.
+    """
+    if caller.may_describe is not None and found.unasked:
+        some = found.unasked[-ASKED_AT_ONCE:]
+        del found.unasked[-ASKED_AT_ONCE:]
+        found.hidden.update(set(some) - caller.describable(some))
+        context.jobs.append((lambda: found, partial(_ask, context, group_id, started_ms, caller)))
+    else:
+        _finish(context, group_id, started_ms, found)
+
+
+def _finish(context: Context, group_id: str, started_ms: int, found: _Found) -> None:
     """Store the topics of the expressions; raise the group epoch if they are others than before."""
     context.resolving.discard(group_id)
     group = context.groups.get(group_id)
@@ -181,7 +203,7 @@ def _finish(context: Context, group_id: str, started_ms: int, caller: Caller, fo
     for regex, matching in found.topics.items():
         if not subscriptions.regexes[regex]:
             continue
-        topics = caller.describable(matching)
+        topics = matching - found.hidden
         before = group.resolved.get(regex, UNRESOLVED).topics
         if before != topics:
             raises_epoch = True

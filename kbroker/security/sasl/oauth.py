@@ -23,11 +23,12 @@ from kbroker.security.sasl import AuthenticationFailed, Step
 MAX_TOKEN_BYTES: Final = 64 * 1024
 _INVALID: Final = b'{"status":"invalid_token"}'
 _FIRST: Final = re.compile(
-    rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)+)\x01"
+    rb"n,(?:a=(?P<acts_as>(?:[^=,\0\x01]++|=2C|=3D)++))?,\x01"
+    rb"(?P<pairs>(?:[A-Za-z]++=[\x21-\x7e \t\r\n]*+\x01){1,100})\x01"
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a character, which has no encoding
 _JAVA_SPACES: Final = "".join(map(chr, range(0x21)))
-"""What String.trim() removes. Python's strip() takes more, and would so give a user the name of another one."""
+"""The characters that String.trim() removes. Python's strip() removes more, which could make one user into another."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]*", re.ASCII)
 
 

@@ -40,7 +40,7 @@ SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _AS_TEXT: Final = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in range(256))
 _SAMPLE: Final = 1_000
 _MAX_FORMS: Final = 8
-_NAME: Final = r"(?:[^=,\0]|=2C|=3D)+"
+_NAME: Final = r"(?:[^=,\0]++|=2C|=3D)++"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = r"(?:,[A-Za-z]+=[^,\0]+)*"
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"

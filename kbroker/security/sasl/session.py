@@ -26,7 +26,7 @@ _FAILURE_TEXTS: Final = {
     "PLAIN": "Authentication failed: Invalid username or password",
     "OAUTHBEARER": '{"status":"invalid_token"}',
 }
-"""What Apache Kafka tells a client that logs in with wrong credentials."""
+"""Apache Kafka's texts for clients that log in with wrong credentials."""
 
 
 class State(Enum):

@@ -7,7 +7,7 @@ from time import thread_time
 
 import pytest
 
-from kbroker.coordinator.consumer.regexes import require_valid
+from kbroker.coordinator.consumer.regexes import ASKED_AT_ONCE, require_valid
 from tests.coordinator.consumer.world import ConsumerWorld, Member, settle
 from wire.errors import ErrorCode, KafkaError
 
@@ -51,6 +51,27 @@ def test_a_topic_that_the_member_may_not_describe_does_not_match() -> None:
     world.reload()
     settle(one)
     assert {name for name, _ in one.partitions} == {"orders"}
+
+
+def test_no_decision_asks_about_the_rights_on_many_topics() -> None:
+    world = ConsumerWorld()
+    for number in range(ASKED_AT_ONCE):
+        world.create(f"orders-{number}", 1)
+    asked: list[str] = []
+    world.may_describe = lambda topic: asked.append(topic) or topic != "orders-7"  # type: ignore[func-returns-value]
+    world.holds_jobs = True
+    one = by_regex(world, "one", "orders.*")
+    one.beat()
+    most = 0
+    while world.jobs:
+        before = len(asked)
+        world.do_job()
+        most = max(most, len(asked) - before)
+    assert len(asked) == len(set(asked)) == ASKED_AT_ONCE + 1
+    assert most == ASKED_AT_ONCE
+    settle(one)
+    names = {name for name, _ in one.partitions}
+    assert (len(names), "orders-7" in names) == (ASKED_AT_ONCE, False)
 
 
 def test_new_topics_are_found_after_ten_seconds() -> None:
