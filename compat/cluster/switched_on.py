@@ -43,8 +43,9 @@ class Everything(SecuredCluster):
             **logins,
             "listener.name.external.sasl.enabled.mechanisms": f"{SCRAM},PLAIN,OAUTHBEARER",
             "listener.name.external.kbroker.sasl.plain.scram.credentials": "true",
-            # Sessions of clients and nodes end several times in a test.
+            # Sessions of nodes end several times in a test, and those of clients that stay for the whole test.
             "connections.max.reauth.ms": "10000",
+            "listener.name.external.connections.max.reauth.ms": "20000",
             "kbroker.ssl.crl.location": str(place / "crl.pem"),
             "kbroker.http.security.protocol": "SSL",
             "kbroker.http.token.file": str(place / "pages.token"),
