@@ -113,7 +113,7 @@ class Connection:
         self._dispatcher = dispatcher
         self._admission = admission
         self._security = security
-        self._authenticates_by_ms = env.now_ms() + authentication_timeout_ms
+        self._authenticates_by_ms = env.now_ms() + admission.delay_ms + authentication_timeout_ms
         self._suspended_ns = 0
         self._yielded_ms = 0
         self._begin: Callable[[memoryview, Context], Awaitable[Begun]] = dispatcher.begin
