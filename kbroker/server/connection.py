@@ -201,7 +201,6 @@ class Connection:
             return True
         if self._security is OPEN:
             return await self._stay_muted(self._env.now_ms() + delay_ms) and not is_refused
-        self._authenticates_by_ms += delay_ms
         with trio.CancelScope() as scope, self._context.waiting(scope):
             await self._env.sleep_ms(delay_ms)
         return not scope.cancelled_caught and not is_refused
