@@ -201,7 +201,6 @@ class Connection:
             return True
         if self._security is OPEN:
             return await self._stay_muted(self._env.now_ms() + delay_ms) and not is_refused
-        self._authenticates_by_ms += delay_ms
         with trio.CancelScope() as scope, self._context.waiting(scope):
             await self._env.sleep_ms(delay_ms)
         return not scope.cancelled_caught and not is_refused
@@ -296,25 +295,27 @@ class Connection:
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
         frames = self.frames
-        if frames.pending_bytes and not self._has_memory():
+        is_cut = frames.pending_bytes > 0
+        if is_cut and not self._has_memory():
             await self._wait_for_memory()
         room = frames.room()
         if room is None:
             data = await self.stream.receive(RECEIVE_BYTES)
+            received = len(data)
             if data:
                 frames.feed(data)
-                return True
         else:
             received = await self.stream.receive_into(room)
             del room
             if received:
                 frames.filled(received)
-                # While a client sends a large frame quickly, other clients get their turns.
-                if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
-                    self._yielded_ms = now_ms
-                    await trio.lowlevel.checkpoint()
-                return True
-        if frames.pending_bytes:
+        if received:
+            # While a client sends the pieces of a frame as fast as they are received, other clients get their turns.
+            if is_cut and (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
+                self._yielded_ms = now_ms
+                await trio.lowlevel.checkpoint()
+            return True
+        if is_cut:
             raise CloseConnection("the client closed the connection inside a frame")
         return False
 
