@@ -18,8 +18,8 @@ is counted only if its client does not accept it at once.
 A task that always finds a next frame would block the event loop forever, so it yields after _REQUESTS_BETWEEN_YIELDS
 requests, and whenever the millisecond clock has advanced.
 
-The sweeper of `server.tcp` decides whether a connection is idle, or a frame or reply is stuck. For this it reads plain
-attributes: the state, the number of requests, and the stream's byte counts.
+The sweeper of `server.tcp` decides whether a connection is idle, a login late, or a frame or reply stuck. For this it
+reads plain attributes: the state, the number of requests, and the stream's byte counts.
 """
 
 from __future__ import annotations
