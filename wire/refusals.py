@@ -45,7 +45,7 @@ def _failed(answer: Any, asked: Any, code: int, message: str | None) -> Any:
         is_required = field.default is MISSING
         if name == _CODE:
             values[name] = code
-        elif name == _MESSAGE and (is_required or message is not None):
+        elif name == _MESSAGE and (is_required or message is not None or field.default == ""):
             values[name] = message
         elif field.is_array:
             source = name if name in arrays else arrays[0] if len(arrays) == 1 else None

@@ -3,6 +3,7 @@
 The tests come from each program's sdist, which pip downloads and checks against the hash in requirements/foreign.txt;
 nothing of them is in this repository. The plug-in starts the broker, and `compat.foreign.plugin` puts its address into
 the variables that these tests read. With KBROKER_BOOTSTRAP_SERVERS they run on another broker, such as Apache Kafka.
+The tests of kafka-python start brokers with SASL themselves.
 
 Exit codes: 0 all tests passed, 1 a test failed or a source could not be had.
 """
@@ -17,6 +18,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from compat.foreign import kafka_python
 
 CHECKOUT = Path(__file__).parents[2]
 REQUIREMENTS = CHECKOUT / "requirements" / "foreign.txt"
@@ -53,6 +56,7 @@ PROGRAMS = (
         (("tests/assertions.py", ARROYO_ASSERTIONS), ("tests/__init__.py", "")),
     ),
     Program("taskiq-aio-kafka", ("tests",)),
+    Program("kafka-python", ("test/integration/test_sasl_integration.py",), kafka_python.ADDED),
 )
 
 
@@ -81,14 +85,17 @@ def source(program: Program, directory: Path) -> Path:
         files.extractall(directory, filter="data")
     folder = directory / archive.name.removesuffix(".tar.gz")
     for name, text in program.added:
-        (folder / name).write_text(text)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
     return folder
 
 
 def run(program: Program, folder: Path) -> int:
     """Run the tests in their folder; return pytest's exit code."""
     words = ["-q", "-p", "compat.foreign.plugin", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore"]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "KAFKA_VERSION": kafka_python.VERSION}
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words, *program.tests], cwd=folder, env=environment, check=False
     ).returncode

@@ -138,7 +138,9 @@ class Settings:
         if "controller" not in static.get("process.roles", "controller"):
             for name in ONLY_FOR_ONE_BROKER:
                 weak.pop(name, None)
-        loaded = cls._build(Layers(static={**weak, **static}, login_modules=_login_modules(static)), warnings)
+        loaded = cls._build(Layers(static={**weak, **static}), warnings)
+        if any(protocol.startswith("SASL_") for protocol in loaded.listeners.protocols.values()):
+            loaded = replace(loaded, layers=loaded.layers._replace(login_modules=_login_modules(static)))
         _check_together(loaded)
         warnings = [*loaded.warnings, *as_lines(_for_no_listener(loaded.server, static))]
         if (fault := groups_fault(loaded.groups)) is not None:

@@ -108,3 +108,8 @@ class TlsSettings:
     ssl_allow_san_changes: bool = setting(
         default=False, doc="Whether a reloaded certificate may lack subject alternative names of the previous one."
     )
+
+    @property
+    def has_trust_store(self) -> bool:
+        """Whether a setting names the trusted certificates; otherwise they are those of the operating system."""
+        return bool(self.ssl_truststore_location or self.ssl_truststore_certificates)

@@ -30,6 +30,7 @@ from wire.messages.elect_leaders import ElectLeadersRequest
 from wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from wire.messages.unregister_broker import UnregisterBrokerRequest
 from wire.messages.update_features import UpdateFeaturesRequest
+from wire.refusals import refused
 from wire.schema import response_class, schema_of
 
 Permits = Callable[[Any, Broker, Context], Awaitable[tuple[Any, list[Any]]]]
@@ -76,15 +77,20 @@ def forwards(
             context.demand(needs, ResourceType.CLUSTER)
         if permits is None or context.authorizer is None:
             return await decided(request, response, broker, context)
-        permitted, refused = await permits(request, broker, context)
+        permitted, denied = await permits(request, broker, context)
         answer = await decided(permitted, response, broker, context)
-        getattr(answer, results).extend(refused)
+        getattr(answer, results).extend(denied)
         return answer
 
     return ask
 
 
-alter_partition_reassignments = forwards(AlterPartitionReassignmentsRequest, versions="0-1", needs=Operation.ALTER)
+alter_partition_reassignments = forwards(
+    AlterPartitionReassignmentsRequest,
+    versions="0-1",
+    needs=Operation.ALTER,
+    on_error=refused,  # Java's clients look at the results before the code at the top
+)
 alter_user_scram_credentials = forwards(
     AlterUserScramCredentialsRequest, versions="0", needs=Operation.ALTER, on_error=_refused_users
 )

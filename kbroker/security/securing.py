@@ -139,8 +139,14 @@ class NodeSecurity:
     def _server_tls(self, name: str, *, accepts: bool) -> ServerTls:
         from kbroker.security.server_tls import ServerTls  # noqa: PLC0415  (imports ssl)
 
+        given = tls_of(self._settings, name)
+        if accepts and given.ssl_client_auth != "none" and not given.has_trust_store:
+            logger.warning(
+                "every public authority can admit clients, because the listener has no ssl.truststore.location",
+                listener=name,
+            )
         try:
-            return ServerTls(self._env, name, tls_of(self._settings, name), self._handshakes, accepts=accepts)
+            return ServerTls(self._env, name, given, self._handshakes, accepts=accepts)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"listener {name}: {error}") from error
 

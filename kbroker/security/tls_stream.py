@@ -129,7 +129,7 @@ class TlsStream:
 
     async def receive_into(self, buffer: memoryview | bytearray) -> int:
         view = memoryview(buffer)
-        filled, size = 0, len(view)
+        filled, size, is_first = 0, len(view), True
         while True:
             try:
                 while filled < size:
@@ -149,6 +149,9 @@ class TlsStream:
                     raise trio.ClosedResourceError("we closed the connection") from error
                 self._send_answers()
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
+            if not is_first:  # a peer that sends records without data must not keep this task running
+                await trio.lowlevel.checkpoint()
+            is_first = False
             if not await self._more(_RECEIVE_BYTES):
                 self._incoming.write_eof()
 

@@ -18,8 +18,8 @@ is counted only if its client does not accept it at once.
 A task that always finds a next frame would block the event loop forever, so it yields after _REQUESTS_BETWEEN_YIELDS
 requests, and whenever the millisecond clock has advanced.
 
-The sweeper of `server.tcp` decides whether a connection is idle, or a frame or reply is stuck. For this it reads plain
-attributes: the state, the number of requests, and the stream's byte counts.
+The sweeper of `server.tcp` decides whether a connection is idle, a login late, or a frame or reply stuck. For this it
+reads plain attributes: the state, the number of requests, and the stream's byte counts.
 """
 
 from __future__ import annotations
@@ -295,25 +295,27 @@ class Connection:
     async def _receive(self) -> bool:
         """Receive some bytes of frames; False if the client sends no more."""
         frames = self.frames
-        if frames.pending_bytes and not self._has_memory():
+        is_cut = frames.pending_bytes > 0
+        if is_cut and not self._has_memory():
             await self._wait_for_memory()
         room = frames.room()
         if room is None:
             data = await self.stream.receive(RECEIVE_BYTES)
+            received = len(data)
             if data:
                 frames.feed(data)
-                return True
         else:
             received = await self.stream.receive_into(room)
             del room
             if received:
                 frames.filled(received)
-                # While a client sends a large frame quickly, other clients get their turns.
-                if (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
-                    self._yielded_ms = now_ms
-                    await trio.lowlevel.checkpoint()
-                return True
-        if frames.pending_bytes:
+        if received:
+            # While a client sends the pieces of a frame as fast as they are received, other clients get their turns.
+            if is_cut and (now_ms := self._env.now_ns() // 1_000_000) != self._yielded_ms:
+                self._yielded_ms = now_ms
+                await trio.lowlevel.checkpoint()
+            return True
+        if is_cut:
             raise CloseConnection("the client closed the connection inside a frame")
         return False
 

@@ -33,6 +33,7 @@ from kbroker.runtime.metrics import Counter, Histogram, Metrics
 from kbroker.runtime.net_ports import Env, Part, Pieces
 from kbroker.runtime.turns import Turns
 from kbroker.security.authorizing import Authorizer
+from kbroker.security.sasl.session import State
 from kbroker.server.responses import finder, weigher
 from wire.codec import decode, decode_prefix
 from wire.errors import ErrorCode, KafkaError, Malformed, TooManyElements, code_of
@@ -143,7 +144,9 @@ class Dispatcher:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
         context.is_large = False
-        measures = context.measures = self.quotas.is_active
+        # Before its login a client is nobody, and may give the client id of others.
+        is_known = context.sasl is None or context.sasl.state is State.COMPLETE
+        measures = context.measures = is_known and self.quotas.is_active
         if measures:
             context.started_ns, context.waited_ns, context.is_charged = started_ns, 0, False
         if route.looks_for_errors:

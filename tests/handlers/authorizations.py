@@ -270,7 +270,8 @@ BROKER = (
                              "validate_only": True}, (f"ALTER TOPIC {ORDERS}",), TOPIC_DENIED),
     Row("DeleteGroups", {"groups_names": ["nobody"]}, ("DELETE GROUP nobody",), GROUP_DENIED),
     cluster("ElectLeaders", "ALTER", {"topic_partitions": [{"topic": ORDERS, "partitions": [0]}], "timeout_ms": 1_000}),
-    cluster("AlterPartitionReassignments", "ALTER"),
+    cluster("AlterPartitionReassignments", "ALTER", {"topics": [
+        {"name": ORDERS, "partitions": [{"partition_index": 0, "replicas": None}]}], "timeout_ms": 1_000}),
     cluster("ListPartitionReassignments", "DESCRIBE"),
     Row("OffsetDelete", {"group_id": GROUP, "topics": _partitions(partition_index=0)},
         (_DELETE_GROUP, _READ_TOPIC), None, codes=(GROUP_DENIED, TOPIC_DENIED)),

@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker import quorum
-from kbroker.handlers import discover
+from kbroker.handlers import DENIED, discover
 from kbroker.metadata.image import BROKER_RESOURCE
 from kbroker.security.acls import StandardAuthorizer
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, Permission, ResourceType
@@ -337,6 +337,14 @@ async def test_a_creation_keeps_the_settings_from_those_who_must_not_describe_th
     assert (new.name, new.error_code, new.num_partitions, new.configs) == ("new", 0, -1, [])
     assert new.topic_config_error_code == TOPIC_DENIED
     assert (other.name, other.error_code) == ("other", TOPIC_DENIED)
+
+
+async def test_a_denied_reassignment_has_a_result_for_each_partition(user: Client, rights: Rights) -> None:
+    topic_id = await create_topic(user, ORDERS)
+    rights.grant()
+    (row,) = (row for row in BROKER if row.api == "AlterPartitionReassignments")
+    (topic,) = (await user.ask(row.request(topic_id))).responses
+    assert (topic.name, [part.error_code for part in topic.partitions]) == (ORDERS, [DENIED[ResourceType.CLUSTER]])
 
 
 async def test_authorized_operations_are_those_of_the_client(user: Client, rights: Rights) -> None:

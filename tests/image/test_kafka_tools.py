@@ -187,7 +187,8 @@ def test_partitions_stay_where_a_plan_leaves_them(run: Run, at: list[str], conta
 
 def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Container) -> None:
     data = container.path / "formatted"
-    file = controller_settings(container.path / "server.properties", f"log.dirs={data}\n")
+    settings = f"log.dirs={data}\nsasl.enabled.mechanisms=SCRAM-SHA-256,PLAIN\n"
+    file = controller_settings(container.path / "server.properties", settings)
     own_id = run("kafka-storage.sh", "random-uuid").stdout.strip()
     words = ["format", "-t", own_id, "-c", str(file)]
     users = ["--add-scram", "SCRAM-SHA-256=[name=al,password=secret]", "-S", "SCRAM-SHA-512=[name=bo,password=x]"]
@@ -199,10 +200,19 @@ def test_a_broker_starts_from_a_formatted_directory(run: Run, container: Contain
     client = container.path / "al.properties"
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required username=al password=secret;"
     client.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config={login}\n")
-    with container.running(container.scripts / "kafka-server-start.sh", file) as running:
+    modules, plain = container.path / "jaas.conf", container.path / "cy.properties"
+    modules.write_text('KafkaServer { a.b.PlainLoginModule required user_cy="tea"; };')
+    plain.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=PlainLoginModule required username=cy password=tea;\n"
+    )
+    java = f"-Djava.security.auth.login.config={modules}"
+    with container.running(container.scripts / "kafka-server-start.sh", file, KAFKA_OPTS=java) as running:
         log = running.wait_for(READY)
         at = ["--bootstrap-server", log.partition(READY)[2].split()[0], "--command-config", str(client)]
-        assert run("kafka-cluster", "cluster-id", *at).stdout == f"Cluster ID: {own_id}\n"
+        for file in (client, plain):
+            said = run("kafka-cluster", "cluster-id", *at[:2], "--command-config", str(file)).stdout
+            assert said == f"Cluster ID: {own_id}\n"
         described = run("kafka-configs", *at, "--describe", "--entity-type", "users").stdout
         assert described.splitlines() == [
             "SCRAM credential configs for user-principal 'al' are SCRAM-SHA-256=iterations=4096",

@@ -97,6 +97,6 @@ def is_allowed_on_any(
         return everywhere not in denied
     return any(
         (pattern, name) not in denied
-        and not any((PatternType.PREFIXED, name[:length]) in denied for length in range(1, len(name) + 1))
+        and not any((PatternType.PREFIXED, name[:length]) in denied for length in range(len(name) + 1))
         for pattern, name in allowed
     )

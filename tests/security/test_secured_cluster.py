@@ -84,6 +84,23 @@ def test_all_listeners_share_the_threads_for_handshakes() -> None:
     assert pools == [7]
 
 
+def test_clients_that_every_public_authority_can_admit_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        **settings(),
+        "listeners": "A://localhost:0,B://localhost:0,C://localhost:0",
+        "listener.security.protocol.map": "A:SSL,B:SSL,C:SSL,CONTROLLER:SSL",
+        "inter.broker.listener.name": "A",
+        "listener.name.a.ssl.client.auth": "required",
+        "listener.name.b.ssl.client.auth": "required",
+        "listener.name.b.ssl.truststore.certificates": "",
+        "listener.name.c.ssl.client.auth": "none",
+        "listener.name.c.ssl.truststore.certificates": "",
+    }
+    NodeSecurity(RealEnv(), Settings.load(overrides=[f"{key}={value}" for key, value in given.items()]))
+    (line,) = (vars(record) for record in caplog.records if "public authority" in record.message)
+    assert line["kbroker_fields"] == {"listener": "B"}
+
+
 async def test_three_brokers_replicate_over_tls(autojump_clock: MockClock) -> None:
     async with memory_cluster(brokers=3, settings=settings(), has_tier=False) as cluster:
         plain = await cluster.connect(1)

@@ -387,17 +387,26 @@ async def test_consecutive_large_requests_do_not_delay_the_stop(rig: Rig) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def test_a_large_frame_that_arrives_without_a_pause_does_not_keep_others_waiting() -> None:
+@pytest.mark.parametrize(("size", "first_bytes"), [(64 * MIB, 30_000), (30_000, 0)], ids=["large pieces", "bytes"])
+async def test_a_frame_that_arrives_without_a_pause_does_not_keep_others_waiting(size: int, first_bytes: int) -> None:
     """The stream never waits, as a socket whose client sends as fast as the broker receives."""
-    size, env, turns = 64 * MIB, RealEnv(), 0
-    near, stream = stream_pair()
-    await near.send([struct.pack(">ihhih", size, 0, 9, 1, -1) + bytes(30_000)])
+    env, turns = RealEnv(), 0
+    _, stream = stream_pair()
+    first = struct.pack(">ihhih", size, 0, 9, 1, -1) + bytes(first_bytes)
 
     async def receive_zeroes(buffer: memoryview | bytearray) -> int:
         buffer[:] = bytes(len(buffer))
         return len(buffer)
 
+    async def receive_one(_max_bytes: int) -> bytes:
+        nonlocal first
+        if connection.requests:
+            return b""
+        data, first = first or b"\0", b""
+        return data
+
     stream.receive_into = receive_zeroes  # type: ignore[method-assign]
+    stream.receive = receive_one  # type: ignore[method-assign]
     limits = Settings.load().limits
     dispatcher = Dispatcher(HANDLERS, Broker(), metrics=Metrics(), env=env, turns=Turns(env.now_ns), limits=limits)
     memory = Memory(max_request_bytes=-1, max_answer_bytes=MIB, max_login_bytes=MIB)

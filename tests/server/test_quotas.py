@@ -14,8 +14,19 @@ from kbroker.handlers import Context, Later, handles
 from kbroker.metadata.image import Image
 from kbroker.runtime.turns import Turns
 from tests.server.serving import HANDLERS, Rig, heart, serving
-from tests.server.test_login import LOGIN_HANDLERS, RIGHT, SETTINGS, authenticate, logged_in, secured
+from tests.server.test_login import (
+    LOGIN_HANDLERS,
+    RIGHT,
+    SETTINGS,
+    VERSIONS,
+    authenticate,
+    beats,
+    choose,
+    logged_in,
+    secured,
+)
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.api_versions import ApiVersionsResponse
 from wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -163,3 +174,23 @@ async def test_a_connection_above_the_rate_waits_before_its_login(autojump_clock
         assert (await waiting.receive(SaslHandshakeResponse, 1))[1].error_code == 0
         assert (await authenticate(waiting, RIGHT)).error_code == 0
         assert 1 <= trio.current_time() < 2
+
+
+async def test_requests_before_a_login_are_charged_to_nobody(autojump_clock: MockClock) -> None:
+    """A stranger can give any client id, and so would use up the quota of the clients with this id."""
+    quotas, charged = await limited(50), list[str]()
+    charge = quotas.charge_request
+
+    def note(client: Context, loop_ns: int, now_ms: int) -> int:
+        charged.append(client.principal.name)
+        return charge(client, loop_ns, now_ms)
+
+    quotas.charge_request = note  # type: ignore[method-assign,assignment]
+    async with serving(*SETTINGS, in_memory=True, handlers=LOGIN_HANDLERS, quotas=quotas, security=secured) as rig:
+        client = await rig.connect()
+        await client.send((VERSIONS, 3, 7))
+        await client.receive(ApiVersionsResponse, 3)
+        await choose(client)
+        await authenticate(client, RIGHT)
+        assert await beats(client)
+    assert charged == ["al"]

@@ -2,6 +2,7 @@ from wire.errors import ErrorCode
 from wire.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasRequestEntryData, OpData
 from wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from wire.messages.describe_client_quotas import EntityData
+from wire.messages.describe_quorum import DescribeQuorumRequest
 from wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -67,6 +68,11 @@ def test_a_result_has_the_entity_of_its_request() -> None:
     (result,) = refused(request, CODE).entries
     assert result.error_code == CODE
     assert [(one.entity_type, one.entity_name) for one in result.entity] == [("user", "u"), ("user", None)]
+
+
+def test_a_response_without_a_text_has_no_empty_one() -> None:
+    # Java's clients show an empty text as it is, and their own one without any.
+    assert refused(DescribeQuorumRequest(topics=[]), CODE).error_message is None
 
 
 def test_a_response_with_a_code_at_the_top_mirrors_nothing() -> None:
