@@ -183,8 +183,6 @@ class SecuredCluster(ProcessCluster):
             "sasl_mechanism": SCRAM,
             "sasl_plain_username": user,
             "sasl_plain_password": password(user),
-            # It may join a group before it knows the partitions, gets none then, and looks again only after this time.
-            "metadata_max_age_ms": 500,
         }
 
     def franz(self, user: str, broker: int) -> dict[str, Any]:

@@ -109,13 +109,15 @@ def check_that_other_clients_read(cluster: SecuredCluster, sent: list[bytes]) ->
     found: list[bytes] = []
     with closing(
         KafkaConsumer(
-            TOPIC,
             **cluster.kafka_python(USER),
             group_id=f"{GROUP}-python",
             auto_offset_reset="earliest",
             isolation_level="read_committed",
         )
     ) as consumer:
+        # If it joins the group before it knows the partitions, it assigns none to itself, for ever.
+        until(lambda: bool(consumer.partitions_for_topic(TOPIC)), patience_s=PATIENCE_S)
+        consumer.subscribe([TOPIC])
 
         def is_complete() -> bool:
             found.extend(record.value for records in consumer.poll(timeout_ms=200).values() for record in records)
