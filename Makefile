@@ -27,7 +27,7 @@ HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
 HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links secured,compat/cluster/test_$(name).py)
 # What CI repeats with compiled modules: the tests of packages that are compiled for the most part, those of the broker's
 # process, and elsewhere each file that imports a compiled module.
-COMPILED_PACKAGES := tests/replication tests/runtime tests/security/test_scram.py tests/server tests/storage tests/wire
+COMPILED_PACKAGES := tests/replication tests/runtime tests/server tests/storage tests/wire
 COMPILED_PROCESSES := $(foreach name,compiled node recovery_processes cleaning_process copy_process tiered_node,tests/test_$(name).py)
 space := $(subst ,, )
 IMPORTS_OF_COMPILED := from ($(subst $(space),|,$(subst /,.,$(HOT:.py=)))) import
