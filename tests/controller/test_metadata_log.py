@@ -169,7 +169,7 @@ def test_k12_a_log_with_unsupported_features_fails_the_start_unchanged(start: Ca
     before = path.read_bytes()
     wrong = (
         r"has eligible\.leader\.replicas\.version=1 \(supported: 0 to 0\), metadata\.version=31 \(supported: 7 to 30\),"
-        r" which a controller .*: format .* 4\.3`, and start Apache Kafka .* downgrade --feature eligible\."
+        r" which a controller .*: format .* 3\.9`, and start Apache Kafka .* downgrade --feature eligible\."
     )
     with pytest.raises(UnusableMetadata, match=wrong):
         start()
