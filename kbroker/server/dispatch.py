@@ -144,7 +144,7 @@ class Dispatcher:
             return self._answer_unknown(header)
         handler, started_ns = route.handler, self._now_ns()
         context.is_large = False
-        # Before its login a client is nobody, and may give the client id of others.
+        # A client that has not logged in may send the client id of another client, so it is charged no quota.
         is_known = context.sasl is None or context.sasl.state is State.COMPLETE
         measures = context.measures = is_known and self.quotas.is_active
         if measures:

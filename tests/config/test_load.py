@@ -158,7 +158,7 @@ def test_an_unsupported_setting_is_refused_with_a_reason(line: str, message: str
     assert message in str(caught.value)
 
 
-def test_settings_for_a_listener_that_nobody_has_cause_a_warning() -> None:
+def test_settings_for_an_unknown_listener_cause_a_warning() -> None:
     shared = [
         "listeners=EXTERNAL://:9092",
         "listener.security.protocol.map=EXTERNAL:SSL,OF.OTHERS:SSL",

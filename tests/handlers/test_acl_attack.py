@@ -107,8 +107,8 @@ async def test_x7_no_api_names_a_topic_that_the_client_may_not_describe(
 
 
 async def learned(client: Client, topic: str, *, is_upgraded: bool) -> list[object]:
-    """What a client is told that subscribes to a topic as a classic member of a consumer group. With is_upgraded the
-    group is a classic one at first, whose leader assigns a partition of the topic to itself.
+    """The answers to a client that subscribes to a topic as a classic member of a consumer group. With is_upgraded the
+    group starts as a classic group, whose leader assigns a partition of the topic to itself.
     """
     group = f"{topic}-{is_upgraded}"
     await find(client, group)

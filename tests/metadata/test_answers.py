@@ -237,7 +237,7 @@ def test_version_0_hides_offline_replicas_with_an_error_code() -> None:
 
 
 class Unasked:
-    """Rights that nobody may ask for."""
+    """Fails the test if a right is checked."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)

@@ -176,7 +176,7 @@ async def test_a_connection_above_the_rate_waits_before_its_login(autojump_clock
         assert 1 <= trio.current_time() < 2
 
 
-async def test_requests_before_a_login_are_charged_to_nobody(autojump_clock: MockClock) -> None:
+async def test_requests_before_a_login_use_no_quota(autojump_clock: MockClock) -> None:
     """A stranger can give any client id, and so would use up the quota of the clients with this id."""
     quotas, charged = await limited(50), list[str]()
     charge = quotas.charge_request

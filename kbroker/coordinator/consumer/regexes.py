@@ -60,8 +60,8 @@ class Status(Enum):
 class _Found:
     """The result of a thread: the topics of each expression, as of one image.
 
-    unasked  those of the topics of which nobody has asked yet whether the member may describe them
-    hidden   those that it may not
+    unasked  topics whose rights are still to be checked
+    hidden   topics that the member may not describe
     """
 
     topics: dict[str, frozenset[str]]
