@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 from kbroker import __version__, build
@@ -99,6 +100,8 @@ class CommandFailed(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if sys.stdout is None:  # the parent has closed the descriptor
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     code = 0
     try:
         try:

@@ -136,19 +136,22 @@ def _entries(
         (Permission.ALLOW, options.allow_principal, options.allow_host),
         (Permission.DENY, options.deny_principal, options.deny_host),
     ):
-        written = [_host(host, must_be_address=options.action == "add") for host in hosts]
+        written = [each for host in hosts for each in _spellings(host, is_new=options.action == "add")]
         for principal, host, operation in product(principals, written or [ANY_HOST], operations):
             yield principal, host, operation, permission
 
 
-def _host(text: str, *, must_be_address: bool) -> str:
-    """A host as brokers compare it: an ACL for another text would have no effect, and a denial would be none."""
+def _spellings(host: str, *, is_new: bool) -> list[str]:
+    """The host of a new ACL as brokers compare it, because another text would have no effect. Of an ACL that is to be
+    removed also the given text, because Kafka's tools store any.
+    """
     try:
-        return text if text == ANY_HOST else java_address(str(ip_address(text)))
+        compared = host if host == ANY_HOST else java_address(str(ip_address(host)))
     except ValueError:
-        if must_be_address:
-            raise CommandFailed(f"{text!r} is no IP address, and brokers look up no names") from None
-        return text
+        if is_new:
+            raise CommandFailed(f"{host!r} is no IP address, and brokers look up no names") from None
+        return [host]
+    return [compared] if is_new else list(dict.fromkeys((compared, host)))
 
 
 def _filters(options: argparse.Namespace) -> Iterator[AclFilter]:

@@ -77,7 +77,7 @@ class PrincipalRules:
         elif parsed[2] is not None:
             try:
                 self.rules.append(Rule(re.compile(parsed[2], re.ASCII), parsed[3], parsed[4]))
-            except re.error as error:
+            except (re.error, ValueError) as error:  # ValueError: the flag (?u)
                 raise ConfigError(f"Invalid rule: {text}: {error}") from error
 
     def name(self, distinguished_name: str) -> str | None:

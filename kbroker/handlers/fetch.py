@@ -1,8 +1,8 @@
 """Fetch: read batches. See kbroker.replication.fetching for reading, kbroker.replication.fetch_session for sessions.
 
 Each Fetch asks again whether the client may read the topics of its session, and once more after it has waited. So a
-right that is taken away counts at once, while Kafka still answers a Fetch that waits. A client with a replica id must
-be a broker.
+right that is taken away counts at once, except for a read from the tier that has begun. Kafka still answers a Fetch
+that waits. A client with a replica id must be a broker.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the last sweep, and closes those that have been idle, or stuck in a frame or a r
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
 Accepting stops while there are `max.connections` connections; the server then closes the oldest of those that
-have not authenticated within a second. If brokers have a listener of their own, accepting stops there only while as
-many connections are brokers': clients must not keep replicas from connecting. Accepting pauses while clients connect
+have not authenticated within a second. If brokers have a listener of their own, its connections are counted apart from
+those of all other listeners: clients must not keep replicas from connecting. Accepting pauses while clients connect
 faster than `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes
 by itself.
 
@@ -154,16 +154,19 @@ class Server:
                 since_yield += 1
                 if pause_ms:
                     await self._env.sleep_ms(pause_ms)
-                elif since_yield == _ACCEPTED_BETWEEN_YIELDS:
+                elif since_yield >= _ACCEPTED_BETWEEN_YIELDS:
                     await trio.lowlevel.checkpoint()
-                    since_yield = 0
+                else:
+                    continue
+                since_yield = 0
 
     def _is_full(self, listener: str) -> bool:
         """Whether a listener must not accept another connection now."""
         limit = self._settings.server.max_connections
         if len(self.connections) < limit:
             return False
-        return not self._is_of_brokers(listener) or self.connections_by_listener()[listener] >= limit
+        is_of_brokers, counts = self._is_of_brokers(listener), self.connections_by_listener()
+        return sum(counts[name] for name in counts if self._is_of_brokers(name) == is_of_brokers) >= limit
 
     def _is_of_brokers(self, listener: str) -> bool:
         """Whether brokers have this listener for themselves."""

@@ -128,6 +128,12 @@ def test_it_is_no_failure_if_the_reader_leaves_before_the_last_bytes(words: tupl
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_command_needs_no_standard_output() -> None:
+    command = [f"{shlex.quote(sys.executable)} -m kbroker simulate --list >&-"]
+    done = subprocess.run(["bash", "-c", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_wrong_words_are_usage_errors() -> None:
     assert "choose from kip-101-record-lost" in simulate("kip-102", code=2)
     assert "a list has neither" in simulate("--list", NAME, code=2)

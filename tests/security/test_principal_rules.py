@@ -39,6 +39,7 @@ def test_valid_rules_are_accepted(text: str) -> None:
         r"RULE:^CN=(.*?),OU=ServiceUsers.*$/U",
         r"RULE:^CN=(.*?),OU=ServiceUsers.*$/LU",
         r"RULE:CN=(/$1/",
+        r"RULE:(?u)CN=(.*)/$1/",
     ],
 )
 def test_invalid_rules_are_refused(text: str) -> None:

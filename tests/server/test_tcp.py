@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
 import struct
+from itertools import pairwise
 
 import pytest
 import trio
@@ -210,6 +212,43 @@ async def test_w10_clients_take_no_connections_from_brokers(autojump_clock: Mock
         brokers[0].stream.close()
         await brokers[2].send((heart(), 0, 1))
         assert await brokers[2].receive_heartbeat() == (1, 0)
+
+
+async def test_w10_connections_of_brokers_keep_no_client_out(autojump_clock: MockClock) -> None:
+    settings = (
+        "max.connections=2",
+        "listeners=PLAINTEXT://127.0.0.1:1,CLIENTS://127.0.0.1:2",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
+    )
+    async with serving(*settings, in_memory=True) as rig:
+        for_clients = await rig.env.listen("127.0.0.1", 0)
+        rig.server.add(for_clients, name="CLIENTS")
+        _brokers = [await rig.connect() for _ in range(3)]
+        _clients = [await rig.env.connect(for_clients.host, for_clients.port) for _ in range(3)]
+        await wait_all_tasks_blocked()
+        assert rig.server.connections_by_listener() == {"PLAINTEXT": 2, "CLIENTS": 2}
+
+
+async def test_accepting_gives_turns_after_a_pause_too() -> None:
+    with trio.fail_after(10), contextlib.ExitStack() as clients:
+        async with serving("max.connection.creation.rate=7", in_memory=False) as rig:
+
+            def connect(count: int) -> None:
+                for _ in range(count):
+                    clients.enter_context(socket.create_connection((rig.listener.host, rig.listener.port)))
+
+            connect(8)  # the pause comes after the eighth
+            await trio.sleep(0.5)
+            assert len(rig.server.connections) == 8
+            rig.server.apply(Settings.load(overrides=["max.connection.creation.rate=1000"]))
+            await trio.sleep(0.3)
+            connect(60)
+            numbers = [8]
+            while numbers[-1] < 68:
+                await trio.lowlevel.checkpoint()
+                numbers.append(len(rig.server.connections))
+            # Eight in each pass of the event loop, and the order of the tasks in a pass is random.
+            assert max(after - before for before, after in pairwise(numbers)) <= 16
 
 
 async def test_w10_limits_can_change_while_connections_wait(autojump_clock: MockClock) -> None:

@@ -89,8 +89,10 @@ def _not_found(text: str) -> KafkaError:
 
 
 def _from_classic(context: Context, classic: Group, caller: Caller) -> ConsumerGroup:
-    """Make a consumer group of the same members, and ask them to rejoin if they wait. Until they do, topics count only
-    if the caller may describe them.
+    """Make a consumer group of the same members, and ask them to rejoin if they wait.
+
+    The caller must have the right to describe all topics of the members, whether they exist or not: what it learns of
+    the new group would tell. Kafka does not demand it.
     """
     cannot = f"Cannot upgrade classic group {classic.group_id} to consumer group because"
     if context.settings.group_consumer_migration_policy.lower() not in _UPGRADES:
@@ -129,17 +131,20 @@ def _from_classic_member(
     classic: Group, one: Member, epoch: int, image: Image, caller: Caller
 ) -> tuple[ConsumerMember, Partitions]:
     assigned: dict[UUID, frozenset[int]] = {}
+    named: set[str] = set()
     if one.assignment != EMPTY_ASSIGNMENT:
         assignment = decoded(ConsumerProtocolAssignment, one.assignment)
         if assignment.user_data:
             raise _HasUserData
-        existing = (one.topic for one in assignment.assigned_partitions if one.topic in image.topics_by_name)
-        known = caller.describable(existing)
+        named.update(topic.topic for topic in assignment.assigned_partitions)
         for topic in assignment.assigned_partitions:
-            if topic.topic in known and topic.partitions:
+            if topic.topic in image.topics_by_name and topic.partitions:
                 assigned[image.topics_by_name[topic.topic].id] = frozenset(topic.partitions)
     name = classic.protocol_name
     subscription = subscription_of(one.protocols[name] if name in one.protocols else next(iter(one.protocols.values())))
+    named.update(subscription.topics)
+    if caller.describable(named) != named:
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     member = ConsumerMember(
         one.member_id,
         member_epoch=epoch,
@@ -149,7 +154,7 @@ def _from_classic_member(
         rebalance_timeout_ms=one.rebalance_timeout_ms,
         client_id=one.client_id,
         client_host=one.client_host,
-        subscribed_topic_names=caller.describable(subscription.topics),
+        subscribed_topic_names=frozenset(subscription.topics),
         assigned={topic_id: dict.fromkeys(sorted(of_topic), epoch) for topic_id, of_topic in assigned.items()},
         classic=classic_metadata(one.session_timeout_ms, one.protocols),
     )
