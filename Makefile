@@ -22,8 +22,9 @@ COMPILED_COPY := build/checkout
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# tests/ and compat/cluster run in two processes each, of about the same duration, because one process uses one core.
-HALF_OF_TESTS := tests/cli tests/sim tests/spark tests/tiered tests/wire
+# tests/ runs in three processes and compat/cluster in two, each of about the same duration, because one process uses at most one core.
+OF_BROKERS := tests/broker tests/coordinator tests/quorum tests/storage
+OF_COMMANDS := tests/cli tests/sim tests/spark tests/tiered tests/wire
 HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links secured,compat/cluster/test_$(name).py)
 # What CI repeats with compiled modules: the tests of packages that are compiled for the most part, those of the broker's
 # process, and elsewhere each file that imports a compiled module.
@@ -45,9 +46,10 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp $(
 		'eval "$(BIN)/python -m pytest compat/cluster $(HALF_OF_CLUSTER:%=--ignore %) $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_CLUSTER) $$ARGS"' \
-		'eval "$(BIN)/python -m pytest tests $(HALF_OF_TESTS:%=--ignore %) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(OF_BROKERS) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest tests $(patsubst %,--ignore %,$(OF_BROKERS) $(OF_COMMANDS)) $$ARGS"' \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
-		'eval "$(BIN)/python -m pytest $(HALF_OF_TESTS) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest $(OF_COMMANDS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		$(if $(CI),'cd $(COMPILED_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
