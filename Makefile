@@ -22,9 +22,9 @@ COMPILED_COPY := build/checkout
 run: $(VENV)/run.stamp $(wildcard $(COMPILED))
 	exec $(BIN)/kbroker serve $(ARGS)
 
-# tests/ runs in three processes and compat/cluster in two, each of about the same duration, because one process uses at most one core.
-OF_BROKERS := tests/broker tests/coordinator tests/quorum tests/storage
-OF_COMMANDS := tests/cli tests/sim tests/spark tests/tiered tests/wire
+# tests/ runs in six processes and compat/cluster in two, because one process uses at most one core: each of
+# these parts, and one for the rest.
+PARTS_OF_TESTS := tests/testing+tests/image tests/cli+tests/sim tests/broker+tests/quorum+tests/storage tests/handlers+tests/spark+tests/web tests/tiered+tests/wire
 HALF_OF_CLUSTER := $(foreach name,storm tier_storm replication coordinators unclean_elections slow_links secured,compat/cluster/test_$(name).py)
 # What CI repeats with compiled modules: the tests of packages that are compiled for the most part, those of the broker's
 # process, and elsewhere each file that imports a compiled module.
@@ -39,19 +39,22 @@ SEPARATE_SUITES := compat/spark compat/tiered compat/cluster compat/kafka_tools 
 CLIENTS := compat/clients compat/torture $(wildcard compat/test_main_job*.py)
 OTHERS := compat $(SEPARATE_SUITES:%=--ignore %) $(if $(CI),$(CLIENTS:%=--ignore %))
 
+# A suite on the compiled copy first makes it if it is missing, or waits until .ci/run has made it.
+IN_COPY := flock build/copy.lock make $(COMPILED_COPY)/$(COMPILED) && cd $(COMPILED_COPY)
+
 # Three suites at a time, the longest first. Tests with real clients mostly wait for their tools; the others keep one core
 # busy.
-test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp $(COMPILED_COPY)/$(COMPILED)) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
+test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp) $(if $(SPARK),$(SPARK_VENV)/spark.stamp) $(if $(CI),$(STREAMS_VENV)/streams.stamp)
+	mkdir -p build
 	$(BIN)/python .ci/side-by-side \
 		'eval "$(BIN)/python -m pytest compat/cluster $(HALF_OF_CLUSTER:%=--ignore %) $$ARGS"' \
-		$(if $(CI),'cd $(COMPILED_COPY) && eval "$(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
+		$(if $(CI),'$(IN_COPY) && eval "KBROKER_LONG=0 $(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_CLUSTER) $$ARGS"' \
-		'eval "$(BIN)/python -m pytest $(OF_BROKERS) $$ARGS"' \
-		'eval "$(BIN)/python -m pytest tests $(patsubst %,--ignore %,$(OF_BROKERS) $(OF_COMMANDS)) $$ARGS"' \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
-		'eval "$(BIN)/python -m pytest $(OF_COMMANDS) $$ARGS"' \
+		'eval "$(BIN)/python -m pytest tests $(patsubst %,--ignore %,$(subst +,$(space),$(PARTS_OF_TESTS))) $$ARGS"' \
+		$(foreach part,$(PARTS_OF_TESTS),'eval "$(BIN)/python -m pytest $(subst +,$(space),$(part)) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
-		$(if $(CI),'cd $(COMPILED_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..300 --small') \
+		$(if $(CI),'$(IN_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..200 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest $(OTHERS) $$ARGS"' \

@@ -58,6 +58,7 @@ def filled(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [
@@ -83,6 +84,7 @@ def test_m8_a_broker_killed_during_a_copy_leaves_no_orphans(
         assert broker.stop()[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     [

@@ -133,6 +133,7 @@ def test_a_topic_deleted_just_before_a_kill_leaves_no_objects(tmp_path: Path) ->
         until(broker, lambda: not remote_files(directory))
 
 
+@pytest.mark.long
 def test_a_log_keeps_its_start_without_tier_metadata(tmp_path: Path) -> None:
     """Not only after the next start, which logs it: also with new segments in the tier, and after the start after
     that.
@@ -185,6 +186,7 @@ def test_a_stop_does_not_wait_for_a_missing_tier(tmp_path: Path) -> None:
     assert seconds < 5
 
 
+@pytest.mark.long
 def test_a_stop_does_not_wait_for_a_hanging_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIO_ACCESS_KEY", "somebody")
     monkeypatch.setenv("MINIO_SECRET_KEY", "something")

@@ -39,6 +39,12 @@ class MetadataSettings:
         doc="While other nodes follow the metadata log, the controller writes a record at least this often, so that it "
         "is visible how far behind they are. 0 means never.",
     )
+    kbroker_max_metadata_records: int = setting(
+        default=10_000,
+        at_least=1,
+        doc="Number of metadata records that one request of a client may need; a new topic needs one, and one for each "
+        "of its partitions and settings. Other requests fail with POLICY_VIOLATION.",
+    )
     auto_leader_rebalance_enable: bool = setting(
         default=True, doc="Whether the controller moves leaders back to the preferred replicas from time to time."
     )

@@ -77,6 +77,7 @@ class ControllerSettings(NamedTuple):
             delete_topic_enable=settings.log.delete_topic_enable,
             unclean_leader_election_enable=settings.log.unclean_leader_election_enable,
             broker_session_timeout_ms=settings.metadata.broker_session_timeout_ms,
+            max_records_per_decision=settings.metadata.kbroker_max_metadata_records,
             listeners=listeners,
             quota_windows=Windows(
                 quotas.controller_quota_window_num,

@@ -54,6 +54,7 @@ async def create_topics(broker: MemoryBroker, names: list[str]) -> None:
     assert {one.error_code for one in answer.topics} == {0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 async def test_d9_hundreds_of_topics_are_deleted_on_a_full_disk(error: int) -> None:
     async with memory_broker() as broker:

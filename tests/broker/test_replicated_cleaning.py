@@ -297,6 +297,7 @@ async def test_tombstones_go_on_all_replicas_but_only_after_their_time() -> None
         await topic.judge()
 
 
+@pytest.mark.long
 async def test_replicas_agree_about_transactions_that_were_cleaned() -> None:
     """Broker 3 fetches what is left of them: batches and markers without records, and markers without batches."""
     settings = {"transaction.partition.verification.enable": "false"}

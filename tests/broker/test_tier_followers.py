@@ -116,6 +116,7 @@ async def test_a_broker_without_a_tier_says_why_it_waits(caplog: pytest.LogCaptu
         assert not (await send(cluster, 10)).error_code
 
 
+@pytest.mark.long
 async def test_m11_a_follower_killed_during_builds_is_built_later() -> None:
     async with tiered_cluster() as (cluster, _):
         await cluster.create(**TIERED)

@@ -48,6 +48,7 @@ def records_of_metadata(broker: MemoryBroker) -> int:
     return sum(one.log.log_end_offset for key, one in partitions.items() if key[0] == REMOTE_LOG_METADATA_TOPIC)
 
 
+@pytest.mark.long
 async def test_m1_a_full_store_costs_one_metadata_record() -> None:
     settings = {**QUICK, "remote.log.manager.task.interval.ms": 30_000, "log.retention.check.interval.ms": 30_000}
     async with memory_broker(settings=settings) as broker:

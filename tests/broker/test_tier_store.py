@@ -217,6 +217,7 @@ async def test_a_probe_leaves_nothing_in_the_store(monkeypatch: pytest.MonkeyPat
         assert disk.list("/tier") == []
 
 
+@pytest.mark.long
 async def test_one_probe_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Topics that are made while the store hangs are probed together, once it answers."""
     disk, hanging, run_blocking = SimulatedDisk(), trio.Event(), MemoryThreads.run_blocking

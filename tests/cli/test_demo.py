@@ -108,6 +108,7 @@ def test_on_a_terminal_there_is_a_picture(tmp_path: Path) -> None:
         assert piece in text, piece
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
 def test_an_interrupted_demo_cleans_up(tmp_path: Path, number: int, code: int) -> None:
     with demo(tmp_path) as process:
@@ -146,6 +147,7 @@ def change_a_byte(directory: Path) -> None:
         path.write_bytes(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harm", [lose_a_segment, change_a_byte])
 def test_a_damaged_tier_makes_the_demo_fail(tmp_path: Path, harm: Harm) -> None:
     """The tier is damaged before the demo reads it back. The consumer gets no wrong record, and the demo fails."""

@@ -64,6 +64,7 @@ def test_a_story_fits_the_terminal_and_has_no_colours_in_a_pipe(
         assert text.replace("\n", " ").count(part) == 1
 
 
+@pytest.mark.long
 def test_the_command_tells_a_story() -> None:
     text = simulate(NAME)
     assert text.splitlines()[0] == ALL[NAME].title
@@ -73,6 +74,7 @@ def test_the_command_tells_a_story() -> None:
     assert "old rule" not in simulate(NAME, "--rule", "new")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ALL.values(), ids=lambda each: each.name)
 def test_a_picture_is_well_formed_and_has_every_record(scenario: Scenario) -> None:
     runs = [told(scenario.name, rule) for rule in scenario.rules]
@@ -111,6 +113,7 @@ def test_a_story_is_the_same_in_every_run() -> None:
 BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 
 
+@pytest.mark.long
 def test_it_is_no_failure_if_the_reader_leaves() -> None:
     piped = f"set -o pipefail; {shlex.quote(sys.executable)} -m kbroker simulate {NAME} | head -2"
     done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False, env=BUFFERED)
@@ -141,5 +144,6 @@ def test_wrong_words_are_usage_errors() -> None:
     assert "has only the rule new" in simulate(single, "--rule", "old", code=2)
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_reported(tmp_path: Path) -> None:
     assert "No such file" in simulate(NAME, "--svg", str(tmp_path / "none" / "story.svg"), code=1)

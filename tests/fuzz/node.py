@@ -234,6 +234,7 @@ def _settings() -> dict[str, object]:
         "kbroker.http.security.protocol": "SSL",
         "kbroker.http.token": TOKEN,
         "auto.create.topics.enable": "false",
+        "kbroker.max.metadata.records": 200,  # a creation of thousands of partitions is allowed to take longer
         "listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in ports.items()),
         "controller.listener.names": "CONTROLLER,GUARDED",
         "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in zip(ports, kinds, strict=True)),

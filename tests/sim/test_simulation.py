@@ -29,6 +29,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_k11_promises_hold_whatever_fails(seed: int) -> None:
     outcome = in_child(drawn_plan(seed))
@@ -37,6 +38,7 @@ def test_k11_promises_hold_whatever_fails(seed: int) -> None:
     assert outcome.counts["poll-ok"] > 0
 
 
+@pytest.mark.long
 def test_k1_promises_hold_while_each_replica_cleans_its_log() -> None:
     seed = next(
         seed for seed in range(100)

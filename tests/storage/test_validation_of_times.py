@@ -89,6 +89,7 @@ def test_record_errors_are_bounded() -> None:
     assert f"due to at least {MAX_RECORD_ERRORS} record errors" in error.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_refusal_searches_a_bounded_number_of_records(codec: Codec) -> None:
     good, late, keyless = (

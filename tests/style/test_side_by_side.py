@@ -76,6 +76,7 @@ def test_unstable():
 """
 
 
+@pytest.mark.long
 def test_a_test_that_passes_alone_is_reported_as_unstable(tmp_path: Path) -> None:
     done = run(suite(tmp_path, GOOD, UNSTABLE))
     assert done.returncode == 0, done.stdout
@@ -83,6 +84,7 @@ def test_a_test_that_passes_alone_is_reported_as_unstable(tmp_path: Path) -> Non
     assert "1 passed" in done.stdout, "only the failed test ran again"
 
 
+@pytest.mark.long
 def test_a_test_that_fails_twice_has_failed(tmp_path: Path) -> None:
     done = run(suite(tmp_path, GOOD, UNSTABLE, BAD))
     assert done.returncode == 1
@@ -90,6 +92,7 @@ def test_a_test_that_fails_twice_has_failed(tmp_path: Path) -> None:
     assert "unstable" not in done.stdout.replace("test_unstable", "")
 
 
+@pytest.mark.long
 def test_many_failed_tests_do_not_run_again(tmp_path: Path) -> None:
     done = run(suite(tmp_path, *(BAD.replace("bad", f"bad_{number}") for number in range(11))))
     assert done.returncode == 1

@@ -60,6 +60,7 @@ async def test_a_lost_reply_does_not_repeat_records(cluster: MemoryCluster, auto
     assert [record.value for record in await cluster.records("orders")] == [b"a", b"b"]
 
 
+@pytest.mark.long
 async def test_a_full_disk_refuses_records(cluster: MemoryCluster, autojump_clock: MockClock) -> None:
     for node in cluster.brokers:
         node.disk.fill()

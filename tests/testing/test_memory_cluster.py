@@ -79,6 +79,7 @@ async def story(seen: list[str], seed: int) -> None:
         seen.extend(map(str, cluster.events.lines))
 
 
+@pytest.mark.long
 def test_k16_a_seed_decides_every_event_of_a_run() -> None:
     first: list[str] = []
     again: list[str] = []
@@ -121,6 +122,7 @@ async def test_records_survive_the_death_of_their_leader(cluster: MemoryCluster,
     assert await produce(await cluster.connect(successor)) == 3
 
 
+@pytest.mark.long
 @in_cluster
 async def test_a_peer_without_power_says_nothing_until_it_is_back(cluster: MemoryCluster, client: Client) -> None:
     dead = cluster.leader("t")

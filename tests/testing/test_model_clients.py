@@ -31,6 +31,8 @@ from kbroker.testing.recorder import History
 from kbroker.testing.store import TIER
 from wire.messages.offset_commit import OffsetCommitRequest
 
+pytestmark = pytest.mark.long
+
 TOPIC, PARTITIONS = "t", (0, 1)
 WORK_S = 5
 PATIENCE_MS = 30_000

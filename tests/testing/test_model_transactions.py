@@ -11,6 +11,8 @@ from kbroker.testing.plan import Plan, TopicPlan, plan_of
 from kbroker.testing.searching import in_child
 from kbroker.testing.simulated_run import Outcome
 
+pytestmark = pytest.mark.long
+
 WRITER = TransactionsPlan(name="writer", topic="t", partitions=(0, 1), timeout_ms=2_000, pause_ms=300, aborts=0.3)
 WORKLOAD = Workload(
     producers=(ProducerPlan(name="producer", topic="a", partitions=(0,), pause_ms=300),),

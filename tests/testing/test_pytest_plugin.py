@@ -61,6 +61,7 @@ def test_same_broker(kbroker, kbroker_server):
     done.assert_outcomes(passed=3)
 
 
+@pytest.mark.long
 def test_a_test_costs_few_requests(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,
@@ -92,6 +93,7 @@ def test_up_again(kbroker):
     done.assert_outcomes(passed=7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", [[], ["--kbroker-in-process"]], ids=["process", "thread"])
 def test_what_cannot_be_deleted_fails_its_test(pytester: pytest.Pytester, flag: list[str]) -> None:
     done = run(
@@ -113,6 +115,7 @@ def test_nothing(kbroker):
     done.stdout.fnmatch_lines(["*ERROR at teardown of test_a_topic*", "*not deleted after the test: topic new: *"])
 
 
+@pytest.mark.long
 def test_groups_of_every_kind_are_deleted(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,
@@ -162,6 +165,7 @@ def test_later(kbroker):
     done.assert_outcomes(passed=3)
 
 
+@pytest.mark.long
 def test_a_cluster_in_place_of_the_session_s_broker_is_emptied(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
@@ -211,12 +215,14 @@ def test_broker(kbroker):
 """
 
 
+@pytest.mark.long
 def test_the_broker_starts_during_the_tests_before_its_first(pytester: pytest.Pytester) -> None:
     done = run(pytester, USED_LATER.format(passes=True), "-s")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines(["*began: True"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--collect-only"], ["-kbefore"], ["--setup-plan"]], ids=str)
 def test_a_broker_that_no_test_uses_is_not_started(pytester: pytest.Pytester, arguments: list[str]) -> None:
     base = pytester.path / "base"
@@ -225,6 +231,7 @@ def test_a_broker_that_no_test_uses_is_not_started(pytester: pytest.Pytester, ar
     assert not (base / "kbroker0").exists()
 
 
+@pytest.mark.long
 def test_a_broker_that_began_for_nothing_ends_with_pytest(pytester: pytest.Pytester) -> None:
     done = run(pytester, USED_LATER.format(passes=False), "-s", "-x")
     done.assert_outcomes(failed=1)
@@ -258,6 +265,7 @@ def test_without_a_broker():
     assert "kbroker state" not in after
 
 
+@pytest.mark.long
 def test_a_flag_precedes_the_environment_which_precedes_the_ini_file(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +283,7 @@ def test_partitions(kbroker, pytestconfig):
     done.stdout.fnmatch_lines(["*partitions: 4*"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", ["--kbroker-setting=partitions", "--kbroker-port=http", "--kbroker-log-level=loud"])
 def test_an_option_that_cannot_be_read_is_refused(pytester: pytest.Pytester, flag: str) -> None:
     done = run(pytester, "def test_a(kbroker): pass", flag)
@@ -333,6 +342,7 @@ def test_tier(kbroker_tiered):
     done.assert_outcomes(passed=2)
 
 
+@pytest.mark.long
 def test_the_state_of_each_node_is_attached_to_a_failure(pytester: pytest.Pytester) -> None:
     done = run(pytester, "def test_cluster(kbroker_cluster): kbroker_cluster(2).create_topic('a'); assert 0")
     done.assert_outcomes(failed=1)
@@ -342,6 +352,7 @@ def test_the_state_of_each_node_is_attached_to_a_failure(pytester: pytest.Pytest
     assert "kbroker requests of node 0" in text
 
 
+@pytest.mark.long
 def test_clients_of_a_test_are_closed_before_its_groups_are_deleted(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,
@@ -367,6 +378,7 @@ def test_later(own, kbroker):
     done.assert_outcomes(passed=2)
 
 
+@pytest.mark.long
 def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     with broker() as other:
         free = other.port
@@ -379,6 +391,7 @@ def test_workers_of_xdist_use_ports_of_their_own(pytester: pytest.Pytester, monk
     done.assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_two_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
     done = run(
         pytester,

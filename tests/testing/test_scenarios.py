@@ -10,6 +10,8 @@ from kbroker.testing.scenarios import Scenario, scenarios
 from tests.testing.told import told
 from wire.errors import ErrorCode
 
+pytestmark = pytest.mark.long
+
 MANUAL = Path(__file__).parents[2] / "docs" / "scenarios.md"
 
 

@@ -414,6 +414,7 @@ def test_a_broker_that_is_not_ours_takes_no_faults() -> None:
         _ = Server("localhost:1").faults
 
 
+@pytest.mark.long
 def test_a_killed_broker_of_a_cluster_comes_back() -> None:
     with brokers(2) as cluster:
         topic = cluster.create_topic("a", partitions=2, replication_factor=2)

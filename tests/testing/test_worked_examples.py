@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PAGE = Path(__file__).parents[2] / "docs/testing.md"
 TESTS = ("test_leader_dies.py", "test_lost_reply.py", "test_slow_tier.py")
 

@@ -115,6 +115,7 @@ async def test_kafka_19981_m1_attempts_during_an_outage_do_not_pile_up(
     assert len(said) == 1
 
 
+@pytest.mark.long
 async def test_m1_a_store_full_for_a_day_costs_one_record(autojump_clock: MockClock) -> None:
     site = Site()
     site.storage.copies = [RetriableRemoteStorageError("507 full")] * 5_000

@@ -136,6 +136,7 @@ async def test_an_uncertain_start_is_not_stored(autojump_clock: MockClock) -> No
         assert written_start(disk_of(site)) == 8
 
 
+@pytest.mark.long
 async def test_m8_local_deletions_follow_the_stored_start_at_every_crash(autojump_clock: MockClock) -> None:
     """At each disk operation the process dies and the metadata are lost: the log start is never higher than before, and
     stays, although new segments are copied and the broker restarts.

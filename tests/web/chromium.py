@@ -53,6 +53,7 @@ class Chromium:
     """One browser with one page. Use as a context manager."""
 
     def __init__(self, *, width: int = 1200, height: int = 900) -> None:
+        browser = program()  # first, because it may skip the test
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         # Descriptors above 9, so that the shell does not overwrite one while it makes 3 and 4 of them.
         commands, self._to = map(_moved, os.pipe())
@@ -61,7 +62,7 @@ class Chromium:
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # its sandbox does not work for root
         self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$0" "$@" 3<&{commands} 4>&{answers}', program(), *flags, "about:blank"],
+            ["bash", "-c", f'exec "$0" "$@" 3<&{commands} 4>&{answers}', browser, *flags, "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
