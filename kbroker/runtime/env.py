@@ -14,7 +14,7 @@ import trio
 from mypy_extensions import mypyc_attr
 from outcome import Outcome
 
-from kbroker.runtime import net
+from kbroker.runtime import listening, net
 from kbroker.runtime.clocks import RealClocks
 from kbroker.runtime.disk import RealDisk
 from kbroker.runtime.net_ports import DEFAULT_OPTIONS, SocketOptions
@@ -97,10 +97,12 @@ class RealEnv(RealClocks):
 
     async def listen(
         self, host: str, port: int, options: SocketOptions = DEFAULT_OPTIONS, *, accepts: bool = True
-    ) -> net.SocketListener:
+    ) -> listening.SocketListener:
         window_ns = options.busy_poll_us * 1000
         poll = net.BusyPoll(window_ns=window_ns, now_ns=self.now_ns) if window_ns else None
-        return await net.listen(host, port, options, run_blocking=self.run_waiting, busy_poll=poll, accepts=accepts)
+        return await listening.listen(
+            host, port, options, run_blocking=self.run_waiting, busy_poll=poll, accepts=accepts
+        )
 
     async def connect(self, host: str, port: int) -> net.SocketStream:
         return await net.connect(host, port, run_blocking=self.run_waiting)

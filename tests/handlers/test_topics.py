@@ -56,6 +56,13 @@ async def test_x5_names_that_metrics_cannot_distinguish_collide(client: Client) 
     assert (await client.ask(creating("a_b"))).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+async def test_w11_a_setting_bounds_the_metadata_of_one_request() -> None:
+    async with memory_broker(settings={"kbroker.max.metadata.records": 5}) as broker:
+        client = await broker.connect()
+        assert (await client.ask(creating("t", partitions=5))).topics[0].error_code == ErrorCode.POLICY_VIOLATION
+        assert (await client.ask(creating("t", partitions=4))).topics[0].error_code == 0
+
+
 async def test_r15_a_recreated_topic_has_a_new_id_and_empty_log(broker: MemoryBroker, client: Client) -> None:
     old = await create_topic(client, "t", partitions=2)
     for _ in range(3):

@@ -10,7 +10,7 @@ import trio
 
 from kbroker.runtime.env import RealEnv
 from kbroker.security.connecting import PeerSecurity, open_stream
-from tests.security.test_tls_stream import settings, side
+from tests.security.tls_sides import settings, side
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 

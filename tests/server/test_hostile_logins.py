@@ -20,8 +20,8 @@ from kbroker.security.listener import ListenerSecurity
 from kbroker.security.sasl.scram import CredentialStore
 from kbroker.security.sasl.server import SaslServer
 from kbroker.security.server_tls import ServerTls
-from tests.security.test_tls_stream import USER, side
-from tests.security.test_tls_stream import settings as tls_settings
+from tests.security.tls_sides import USER, side
+from tests.security.tls_sides import settings as tls_settings
 from tests.server.serving import Client, Rig, framed, heart, serving
 from tests.server.test_login import (
     LOGIN_HANDLERS,
