@@ -51,13 +51,13 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp) $
 		$(if $(CI),'$(IN_COPY) && eval "KBROKER_LONG=0 $(BIN)/python -m pytest $(TESTS_OF_COMPILED) $(CLIENTS) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest $(HALF_OF_CLUSTER) $$ARGS"' \
 		$(if $(SPARK),'eval "$(SPARK_VENV)/bin/python -m pytest compat/spark $$ARGS"') \
+		'eval "$(BIN)/python -m pytest $(OTHERS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest tests $(patsubst %,--ignore %,$(subst +,$(space),$(PARTS_OF_TESTS))) $$ARGS"' \
 		$(foreach part,$(PARTS_OF_TESTS),'eval "$(BIN)/python -m pytest $(subst +,$(space),$(part)) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
 		$(if $(CI),'$(IN_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..200 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
-		'eval "$(BIN)/python -m pytest $(OTHERS) $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/streams $$ARGS"' \
 		$(if $(CI),'$(BIN)/python -m tests.fuzz --jobs 1')

@@ -112,6 +112,7 @@ def command_lines(broker: int) -> Iterator[str]:
             continue  # it has ended
 
 
+@pytest.mark.long
 def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port, data = free_port(), tmp_path / "data"
     monkeypatch.setenv("KBROKER_HTTP_TOKEN", TOKEN)

@@ -8,6 +8,8 @@ import warnings
 from contextlib import closing, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.broker_process import BrokerProcess
 from tests.test_copy_process import has_ended, workers_of
 from tests.test_tiered_node import WAIT_S, address, local_bytes, until
@@ -66,6 +68,7 @@ def worker_of(broker: BrokerProcess, *, after: int = 0) -> int:
     return found[0]
 
 
+@pytest.mark.long
 def test_a_process_cleans_and_ends(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:
         fill(broker)
@@ -79,6 +82,7 @@ def test_a_process_cleans_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_killed_cleaner_or_broker_loses_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK, *SLOWLY) as broker:

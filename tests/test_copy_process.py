@@ -77,6 +77,7 @@ def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
         consume(broker, "orders", RECORDS)
 
 
+@pytest.mark.long
 def test_copies_are_correct_although_the_worker_is_killed(tmp_path: Path) -> None:
     """It is killed as soon as it appears, repeatedly, until none is started any more."""
     directory = tmp_path / "data"
@@ -106,6 +107,7 @@ def test_copies_are_correct_although_the_worker_is_killed(tmp_path: Path) -> Non
     assert segments_in_tier(directory) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_process_group_stops_the_broker_cleanly(number: int, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", *QUICK) as broker:

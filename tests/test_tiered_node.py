@@ -102,6 +102,7 @@ def remote_files(directory: Path) -> list[str]:
     return [name for _, _, names in os.walk(f"{directory}-tier") for name in names]
 
 
+@pytest.mark.long
 def test_all_records_are_readable_with_one_local_segment(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with BrokerProcess(directory, *QUICK) as broker:

@@ -168,6 +168,7 @@ async def test_another_policy_ends_the_cleaning() -> None:
         assert len(contents(log)) < 20
 
 
+@pytest.mark.long
 async def test_a_clock_set_ahead_neither_drops_tombstones_nor_ends_lags() -> None:
     async with compacting() as (running, client, broker):
         await put(running, client, 3, value=None)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.blocking import Connection
 from kbroker.config.authorizer import STANDARD_AUTHORIZER
+from kbroker.security.authorizing import Operation, Permission, ResourceType
 from tests.broker_process import BrokerProcess
 from tests.cli.conftest import Done, Run
+from wire.messages.create_acls import AclCreation, CreateAclsRequest
 
 Acl = Callable[..., Done]
 
@@ -132,6 +135,27 @@ def test_an_ipv6_address_is_written_as_brokers_compare_it(acl: Acl) -> None:
     acl("--add", *who)
     assert "host=2001:db8:0:0:0:0:0:1," in acl("--list").out
     acl("--remove", *who)
+    assert listed(acl) == []
+
+
+def test_an_acl_is_removed_although_its_address_was_stored_in_another_spelling(acl: Acl, guarded: str) -> None:
+    host, _, port = guarded.rpartition(":")
+    stored = AclCreation(
+        resource_type=ResourceType.TOPIC,
+        resource_name="orders",
+        principal="User:alice",
+        host="2001:DB8::1",
+        operation=Operation.READ,
+        permission_type=Permission.DENY,
+    )
+    with Connection(host, int(port), client_id="test") as client:
+        answer = client.ask(CreateAclsRequest(creations=[stored]))
+    assert [result.error_code for result in answer.results] == [0]
+    done = acl(
+        "--remove", "--deny-principal", "User:alice", "--operation", "Read", "--topic", "orders",
+        "--deny-host", "2001:DB8::1",
+    )  # fmt: skip
+    assert done.code == 0, done.err
     assert listed(acl) == []
 
 

@@ -90,11 +90,13 @@ def test_a_picture_is_well_formed_and_has_every_record(scenario: Scenario) -> No
         assert any(value in words for words in shown)
 
 
+@pytest.mark.long
 def test_the_command_draws_into_a_file(tmp_path: Path) -> None:
     assert "is drawn in" in simulate(NAME, "--svg", str(tmp_path / "story.svg"))
     assert ElementTree.parse(tmp_path / "story.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.long
 def test_json_has_a_line_for_the_beginning_each_step_and_the_end() -> None:
     lines = [json.loads(line) for line in simulate(NAME, "--rule", "new", "--format", "json").splitlines()]
     assert {line["rule"] for line in lines} == {"new"}

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from kbroker.cli.serve import announce, first_screen
 from kbroker.cli.topic import parse_assignment
 from kbroker.config import Settings
 from kbroker.config.profiles import PROFILES
+from tests.broker_process import BrokerProcess
 from tests.cli.conftest import Run
 
 
@@ -293,6 +295,15 @@ def test_files_that_others_can_read_or_replace_cause_warnings() -> None:
         assert f"can read {key}, which" in next(file_warnings(settings, config))
         place.chmod(0o700)
         assert list(file_warnings(settings, config)) == []
+
+
+def test_the_settings_file_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "server.properties"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_text, "num.partitions=3\nssl.key.password=secret\n")
+        with BrokerProcess(tmp_path / "data", "--config", str(pipe)) as broker:
+            assert broker.stop()[0] == 0
 
 
 def test_d9_a_broker_with_output_on_a_full_disk_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,7 @@ class Sweep:
         return open_log(DIRECTORY, disk=disk, config=CONFIG, recovery_point=self.history.log.recovery_point)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(WORKLOADS))
 def test_d6_a_crash_at_any_operation_of_a_pass_changes_nothing(seed: int) -> None:
     disk = empty_disk()

@@ -310,6 +310,7 @@ def test_other(kbroker):
         assert other.topics() == ["made-by-a-colleague", "theirs"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [[], ["--kbroker-in-process"]])
 def test_a_cluster_and_a_tiered_broker(pytester: pytest.Pytester, flags: list[str]) -> None:
     done = run(
