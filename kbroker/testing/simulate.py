@@ -7,7 +7,7 @@
     python -m kbroker.testing.simulate --seeds 0..500 --jobs 2       search
     python -m kbroker.testing.simulate --seed 0 --runs 500           the same
     python -m kbroker.testing.simulate --seeds 0.. --hours 10        search until so much time was simulated
-    python -m kbroker.testing.simulate --seeds 0..200 --small        a tenth of the time for each seed, as CI does
+    python -m kbroker.testing.simulate --seeds 0..100 --small        a tenth of the time for each seed, as CI does
     python -m kbroker.testing.simulate --seeds 0..150 --calm         two hours for each seed, with few records
 
 Each run has a process of its own, so none depends on those before it. The exit status is 1 if a promise was broken.
