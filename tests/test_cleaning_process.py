@@ -20,7 +20,8 @@ with warnings.catch_warnings():
     from kafka.admin import KafkaAdminClient, NewTopic
 
 QUICK = ("--override", "log.cleaner.backoff.ms=100", "--override", "log.segment.delete.delay.ms=0")
-SLOWLY = ("--override", "log.cleaner.io.max.bytes.per.second=20000")
+# A pass takes seconds then. It pauses for some of them after each step, and only the next step finds a dead worker.
+SLOWLY = ("--override", "log.cleaner.io.max.bytes.per.second=200000")
 KEYS, RECORDS, VALUE_BYTES, SEGMENT_BYTES = 50, 3_000, 1_000, 1 << 20
 
 
