@@ -311,6 +311,8 @@ def test_m10_commands_survive_a_damaged_batch_of_metadata(run: Run, site: Site) 
         whole = run("tier", "ls", "-b", served.address, "--format", "json")
         flip(log, starts(log)[-1] + 80)
         done = run("tier", "ls", "-b", served.address, "--format", "json")
-        assert (done.code, len(done.lines)) == (0, len(whole.lines))
+        assert done.code == 0
+        # If the record was of a finished deletion, its segment is listed again.
+        assert len(done.lines) - len(whole.lines) in (0, 1)
         assert "kbroker tier: 1 records of the metadata topic cannot be read" in done.err
         assert done.err.count("cannot be read") == 1
