@@ -19,7 +19,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked `long` outside CI, so that `make test` of a newcomer takes minutes.
 
-    In CI, KBROKER_LONG=0 skips those in tests/: the compiled copy does not repeat them. Those of compat run only there.
+    In CI, KBROKER_LONG=0 skips those in tests/: the compiled copy does not repeat them. Some of compat run only there.
     """
     in_ci = _is_set("CI")
     if _is_set("KBROKER_LONG") or (in_ci and not os.environ.get("KBROKER_LONG")):

@@ -42,6 +42,7 @@ class MetadataSettings:
     kbroker_max_metadata_records: int = setting(
         default=10_000,
         at_least=1,
+        at_most=10_000,
         doc="Number of metadata records that one request of a client may need; a new topic needs one, and one for each "
         "of its partitions and settings. Other requests fail with POLICY_VIOLATION.",
     )

@@ -21,9 +21,6 @@ from kbroker.quotas.rates import Windows
 from wire.errors import ErrorCode, KafkaError
 from wire.messages.broker_registration import Endpoint
 
-MAX_RECORDS_PER_DECISION = 10_000
-"""A client request that needs more records is refused with POLICY_VIOLATION (W11), as in Kafka."""
-
 DEFAULT_MESSAGES: Mapping[ErrorCode, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
     ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
@@ -41,7 +38,8 @@ class TooManyRecords(KafkaError):
 class ControllerSettings(NamedTuple):
     """The settings that decisions depend on, with Kafka's names.
 
-    Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records
+    Units  broker_session_timeout_ms in milliseconds; max_records_per_decision counts records: a client
+           request that needs more is refused with POLICY_VIOLATION (W11), as in Kafka
     Shape  undeletable_topics maps topics that the broker depends on to the error message for requests to delete them,
            change their partitions, or compact them; listeners are the controller's own; quota_windows are those of
            controller_mutation_rate
@@ -54,7 +52,7 @@ class ControllerSettings(NamedTuple):
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
     broker_session_timeout_ms: int = 9_000
-    max_records_per_decision: int = MAX_RECORDS_PER_DECISION
+    max_records_per_decision: int = 10_000
     listeners: Sequence[Endpoint] = ()
     quota_windows: Windows = Windows()
     max_quota_clients: int = 10_000
