@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from kbroker.runtime.free_ports import free_ports
+
 # Many tests write records that are years old, which retention would delete during the test. With these settings Kafka
 # checks retention only once, when it starts, and the broker under test never does.
 WITHOUT_RETENTION = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms": "31536000000"}
@@ -52,10 +54,8 @@ def address_of(bootstrap_servers: str) -> tuple[str, int]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that no other test gets; see `free_ports`."""
+    return free_ports(1)[0]
 
 
 def answers(address: tuple[str, int], *, timeout_s: float = 1.0) -> bool:

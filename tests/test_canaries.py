@@ -17,9 +17,9 @@ import pytest
 
 from kbroker.config.catalogue import BROKER
 from kbroker.config.values import Kind
+from kbroker.runtime.free_ports import free_ports
 from tests.broker_process import BrokerProcess
 from tests.security.certificates import Authority
-from tests.web.test_process import free_port
 from wire.errors import ErrorCode
 from wire.messages.describe_cluster import DescribeClusterRequest
 from wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -66,7 +66,7 @@ def settings_file(tmp_path: Path) -> Path:
         f'listener.name.users.plain.sasl.jaas.config=x.PlainLoginModule required user_alice="{CANARY}-alice";',
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
         "inter.broker.listener.name=PLAINTEXT",
-        f"listeners=PLAINTEXT://127.0.0.1:{free_port()},USERS://127.0.0.1:{free_port()}",
+        f"listeners=PLAINTEXT://127.0.0.1:{free_ports(1)[0]},USERS://127.0.0.1:{free_ports(1)[0]}",
     ]
     (tmp_path / "users.properties").write_text(f"carol={CANARY}-carol")
     (tmp_path / "wrong.properties").write_text(f"carol={CANARY}-carol\u00ad")  # SASLprep changes it
@@ -114,7 +114,7 @@ def command_lines(broker: int) -> Iterator[str]:
 
 @pytest.mark.long
 def test_secrets_are_shown_nowhere(settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port, data = free_port(), tmp_path / "data"
+    port, data = free_ports(1)[0], tmp_path / "data"
     monkeypatch.setenv("KBROKER_HTTP_TOKEN", TOKEN)
     flags = ("--config", str(settings_file), "--http", f":{port}", "--log-level", "debug")
     shown: list[str] = []

@@ -160,8 +160,8 @@ class Node:
 class ProcessCluster:
     """Controllers (ids from 100) and brokers (ids from 1), all of them processes on loopback addresses.
 
-    Use it as a context manager: at the end all processes are killed. With `network` each node is in its namespace;
-    `how` has more arguments for each Node.
+    Use it as a context manager: at the end all processes are killed, and an error gets the ends of their logs. With
+    `network` each node is in its namespace; `how` has more arguments for each Node.
     """
 
     LISTENERS: Sequence[str] = ("PLAINTEXT",)
@@ -214,7 +214,11 @@ class ProcessCluster:
     def __enter__(self) -> ProcessCluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            for node in self.nodes:
+                state = "running" if node.is_running else "ended"
+                error.add_note(f"--- node {node.node_id}, {state}\n{node.log_tail()}")
         for node in self.nodes:
             if node.is_running:
                 node.kill()
@@ -240,12 +244,13 @@ class ProcessCluster:
         """Wait until each of these brokers answers Metadata and names all of them. Errors: StartFailed."""
         deadline = time.monotonic() + timeout_s
         for asked in ids:
-            while not set(ids) <= self.seen_by(asked):
-                node = self.brokers[asked]
-                if not node.is_running or time.monotonic() > deadline:
-                    logs = "\n".join(f"--- node {one.node_id}\n{one.log_tail()}" for one in self.nodes)
-                    raise StartFailed(f"broker {asked} sees {sorted(self.seen_by(asked))}, not {ids}\n{logs}")
+            node = self.brokers[asked]
+            while node.is_running and not set(ids) <= self.seen_by(asked):
+                if time.monotonic() > deadline:
+                    raise StartFailed(f"broker {asked} sees {sorted(self.seen_by(asked))}, not {ids}")
                 time.sleep(0.1)
+            if not node.is_running:
+                raise StartFailed(f"broker {asked} has ended")
 
     def connect(self, node: int) -> AbstractContextManager[RawConnection]:
         """A connection to a broker or controller, of a client that may do everything."""

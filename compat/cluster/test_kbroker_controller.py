@@ -35,7 +35,7 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         cluster.await_brokers(1, 2, 3)
         cluster.await_isrs(TOPIC, 1, 2, 3)
         tool("LeaderElectionCommand", *servers, "--election-type", "PREFERRED", "--all-topic-partitions")
-        assert cluster.leader(TOPIC) == 1
+        until(lambda: cluster.leader(TOPIC) == 1)
 
         controller = cluster.controllers[100]
         controller.kill()
@@ -56,7 +56,7 @@ def test_r1_a_cluster_outlives_leaders_and_its_controller(tmp_path: Path, kinds:
         run = ("reassign.ReassignPartitionsCommand", *servers, "--reassignment-json-file", str(plan))
         tool(*run, "--execute")
         until(lambda: "in progress" not in tool(*run, "--verify"), patience_s=60)
-        assert (cluster.leader(TOPIC, 0), cluster.leader(TOPIC, 1)) == (3, 1)
+        until(lambda: (cluster.leader(TOPIC, 0), cluster.leader(TOPIC, 1)) == (3, 1))
         produce_and_consume(cluster, TOPIC, "third", total=3 * RECORDS)
 
         observers = tool("MetadataQuorumCommand", *servers, "describe", "--replication").splitlines()

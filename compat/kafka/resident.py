@@ -91,7 +91,9 @@ class ToolServer:
         output, error = (file.read_text() if file.exists() else "" for file in files[1:])
         if late.is_set():
             self.close()
-            raise subprocess.TimeoutExpired([main_class, *arguments], timeout_s, output, error)
+            expired = subprocess.TimeoutExpired([main_class, *arguments], timeout_s, output, error)
+            expired.add_note(output + error)
+            raise expired
         if answer == ["unfit"]:
             return None
         # Without an answer the tool has ended the JVM, past Kafka's own `Exit`.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from kbroker.cli import CommandFailed, Commands, add_format_flag
 from kbroker.cli._admin import DEFAULT_BOOTSTRAP_SERVER, add_connection_flags
 from kbroker.cli._say import say
+from kbroker.runtime.free_ports import free_ports
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -223,13 +223,3 @@ def _addresses(listen: str, count: int) -> tuple[str, list[int]]:
         raise CommandFailed(f"--listen: {listen!r} is not HOST:PORT")
     port = int(text)
     return host, [port - 1, *range(port, port + count)] if port else free_ports(count + 1)
-
-
-def free_ports(count: int) -> list[int]:
-    """So many ports of the loopback address that are free now."""
-    held = [socket.create_server((LOCALHOST, 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()

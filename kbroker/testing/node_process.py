@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.runtime.clocks import RealClocks
+from kbroker.runtime.free_ports import free_ports
 from kbroker.testing.starting import LOCALHOST, START_S, STOP_S, Running
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def one_broker(settings: Mapping[str, str], directory: Path, *, port: int) -> di
 
 def start_cluster(count: int, settings: Mapping[str, str], directory: Path, *, log_level: str) -> list[NodeProcess]:
     """Brokers and, at the end, their controller."""
-    from kbroker.cli.cluster import free_ports, node_settings  # noqa: PLC0415  (slow import)
+    from kbroker.cli.cluster import node_settings  # noqa: PLC0415  (slow import)
 
     nodes: list[NodeProcess] = []
     directory.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbroker.cli import main
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.runtime.env import RealEnv
+from kbroker.runtime.free_ports import free_ports
 from tests.broker_process import BrokerProcess
-from tests.web.test_process import free_port
 from wire.record_batch import Record, batches, build_batch
 
 COLD, WARM, SMALL, QUICK, GONE, PLAIN = "cold", "warm", "small", "quick", "gone", "plain"
@@ -126,7 +126,7 @@ class TieredBroker:
     """`kbroker serve` on a site. Use as a context manager."""
 
     def __init__(self, site: Site, *arguments: str) -> None:
-        self._http = f"127.0.0.1:{free_port()}"
+        self._http = f"127.0.0.1:{free_ports(1)[0]}"
         self._site = site
         self.process = BrokerProcess(site.data, *SETTINGS, "--http", self._http, *arguments)
 

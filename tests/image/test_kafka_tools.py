@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cli.cluster import free_ports
+from kbroker.runtime.free_ports import free_ports
 from tests.image.test_entry_point import LOOPBACK, READY, Container
 from tests.image.test_storage import controller_settings
 

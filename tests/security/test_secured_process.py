@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 from cryptography.x509.oid import NameOID
 
 from kbroker.client.blocking import Connection
+from kbroker.runtime.free_ports import free_ports
 from tests.broker_process import BrokerProcess, serve_and_fail
 from tests.security.certificates import Authority
 from wire.messages.incremental_alter_configs import (
@@ -68,13 +69,6 @@ class Secured:
         return found
 
 
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
@@ -82,7 +76,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     USER.write(directory / "user.pem")
     (directory / "ca.pem").write_text(AUTHORITY.chain)
     (directory / "revoked.pem").write_text(AUTHORITY.revoke())
-    plain_port = free_port()
+    plain_port = free_ports(1)[0]
     arguments = overrides(
         f"listeners=SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:{plain_port}",
         "listener.name.ssl.ssl.keystore.type=PEM",

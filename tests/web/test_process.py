@@ -11,19 +11,14 @@ import pytest
 
 from kbroker.cli import CommandFailed
 from kbroker.cli._tier_why import broker_state
+from kbroker.runtime.free_ports import free_ports
 from tests.broker_process import BrokerProcess, serve_and_fail
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_serve_http_serves_pages_on_loopback_until_the_broker_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, token = free_port(), "a-token-of-the-environment"
+    port, token = free_ports(1)[0], "a-token-of-the-environment"
     monkeypatch.setenv("KBROKER_HTTP_TOKEN", token)
     with BrokerProcess(tmp_path / "data", "--http", f":{port}") as broker:
         pages = HTTPConnection("127.0.0.1", port, timeout=20)
