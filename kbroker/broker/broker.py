@@ -173,7 +173,7 @@ class Broker:
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
-        """Remove the files of partitions while holding all their locks; no other task takes more than one at a time."""
+        """Remove the files of partitions while holding all their locks. Others take those of one partition, in this order."""
         async with AsyncExitStack() as held:
             for key in gone:
                 await held.enter_async_context(self.appender.locks.holding(key))
@@ -383,11 +383,11 @@ class Broker:
         return (held.topic, held.partition) in self.appender.locks
 
     def locked(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Block appends to a log, and its removal."""
+        """Block all other changes of a log in several steps, such as appends, and its removal."""
         return self.appender.locks.holding((held.topic, held.partition))
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Block the removal of a log; appends continue."""
+        """Block the truncation and the removal of a log, which take `locked` and then this; appends continue."""
         return self._kept.holding((held.topic, held.partition))
 
     def high_watermark(self, held: Log) -> int:

@@ -196,7 +196,7 @@ class FollowerLogs:
     async def _truncate_to(self, followed: Followed, offset: int, why: str) -> None:
         broker, partition = self._broker, followed.partition
         log = partition.log
-        async with broker.appender.locks.holding(partition.key):
+        async with broker.locked(log), broker.kept(log):
             if not followed.is_current:
                 return
             if offset < log.log_end_offset:  # otherwise only the leader epochs of the log change
@@ -295,7 +295,7 @@ class FollowerLogs:
     async def _start_at(self, followed: Followed, offset: int, why: str) -> None:
         """Delete all records and start at an offset, if the log is empty or ends before it."""
         broker, partition, log = self._broker, followed.partition, followed.partition.log
-        async with broker.appender.locks.holding(partition.key):
+        async with broker.locked(log), broker.kept(log):
             # An append of this broker as the leader may have held the lock.
             if not followed.is_current or not (offset > log.log_end_offset or _is_empty(log)):
                 return

@@ -103,7 +103,7 @@ class TierBuilds:
     async def _install(self, followed: Followed, start: LocalStart, state: AuxiliaryState) -> None:
         """Replace the log, unless the partition has another leader by now. Errors: KAFKA_STORAGE_ERROR."""
         broker, partition, log = self._broker, followed.partition, followed.partition.log
-        async with broker.appender.locks.holding(partition.key):
+        async with broker.locked(log), broker.kept(log):
             if not followed.is_current:
                 return
             if log.log_end_offset >= state.next_offset:

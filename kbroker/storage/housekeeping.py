@@ -48,7 +48,9 @@ class Locks(Protocol):
         ...
 
     def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Prevent only the removal of the log, after which another log may get its name. Appends continue."""
+        """Prevent only the truncation of the log, and its removal, after which another log may get its name. Appends
+        continue. Who needs both takes `locked` first.
+        """
         ...
 
 

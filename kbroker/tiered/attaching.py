@@ -72,11 +72,12 @@ async def complete(tools: TierTools, held: Held) -> bool:
         if not is_current():
             return False
         if state is not None:
-            await tools.env.run_blocking(
-                lambda: log.truncate_fully_and_start_at(
-                    end, log_start_offset=lowest, epochs=state.leader_epochs, producers=state.producers
+            async with tools.partitions.kept(log):
+                await tools.env.run_blocking(
+                    lambda: log.truncate_fully_and_start_at(
+                        end, log_start_offset=lowest, epochs=state.leader_epochs, producers=state.producers
+                    )
                 )
-            )
             log.is_log_start_known = True
             log.assign_epoch(leader_epoch)
         aborted = await _abort_transactions(tools, held, end)

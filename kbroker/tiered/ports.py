@@ -64,7 +64,7 @@ class PartitionWriter(Protocol):
         ...
 
     def kept(self, log: Log) -> AbstractAsyncContextManager[object]:
-        """Block only the removal of the log; appends continue."""
+        """Block only the truncation and the removal of the log, which take `locked` first; appends continue."""
         ...
 
     def wake(self, key: TopicPartition) -> None:

@@ -136,6 +136,28 @@ async def test_r13_a_follower_beyond_the_leaders_end_returns_to_it() -> None:
         assert values(cluster.bytes_of(2)) == [b"e"]
 
 
+async def test_tasks_that_keep_a_log_delay_its_truncations() -> None:
+    """Such as the one that renames files of old segments in a thread, which a truncation would do as well."""
+    async with memory_cluster() as cluster:
+        await cluster.create()
+        await cluster.produce([b"a", b"b"], to=1)
+        broker, follower = cluster.brokers[2].broker, cluster.brokers[2].partition()
+        async with broker.kept(follower.log):
+            follower.log.truncate_fully_and_start_at(10)
+            await cluster.produce([b"c"], to=1, acks=1)
+            await trio.sleep(5)
+            assert follower.log.log_end_offset == 10, "it does not return to the leader's end"
+        await cluster.until(lambda: follower.log.log_end_offset == 3)
+
+        async with broker.kept(follower.log):
+            follower.log.truncate_fully_and_start_at(0)
+            await cluster.brokers[1].broker.delete_records("t", 0, 3)
+            await cluster.produce([b"d"], to=1, acks=1)
+            await trio.sleep(5)
+            assert follower.log.log_end_offset == 0, "it does not start at the leader's start"
+        await cluster.until(lambda: (follower.log.log_start_offset, follower.log.log_end_offset) == (3, 4))
+
+
 async def test_a_follower_starts_inside_a_batch_with_its_leader() -> None:
     async with memory_cluster() as cluster:
         await cluster.create()

@@ -71,6 +71,22 @@ async def test_a_follower_that_was_away_continues_at_the_local_start() -> None:
         assert await join(cluster) == (0, 9, 10)
 
 
+async def test_a_follower_is_not_built_while_a_task_keeps_its_log() -> None:
+    """Such as the one that renames files of old segments in a thread, which a build would do as well."""
+    async with tiered_cluster() as (cluster, _):
+        await cluster.create(**TIERED)
+        await fill(cluster, 4)
+        await cluster.kill(3)
+        await fill(cluster, 6, start=4)
+        await cluster.start(3)
+        log = cluster.brokers[3].partition().log
+        async with cluster.brokers[3].broker.kept(log):
+            await trio.sleep(30)
+            assert log.log_end_offset == 4
+        await cluster.until(lambda: cluster.isr() == {1, 2, 3})
+        assert log.local_log_start_offset == 9
+
+
 async def test_the_whole_log_starts_where_the_leaders_does() -> None:
     async with tiered_cluster() as (cluster, _):
         await cluster.create(**TIERED)

@@ -207,5 +207,5 @@ class Logs(Protocol):
         ...
 
     def kept(self, held: Log) -> AbstractAsyncContextManager[None]:
-        """Block only the removal of the log."""
+        """Block only the truncation and the removal of the log."""
         ...
