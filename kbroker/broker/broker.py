@@ -173,7 +173,9 @@ class Broker:
         self.tier.on_image(image, delta)
 
     async def _remove(self, gone: list[TopicPartition]) -> None:
-        """Remove the files of partitions while holding all their locks. Others take those of one partition, in this order."""
+        """Remove the files of partitions while holding all their locks. Others take those of one partition, in the same
+        order.
+        """
         async with AsyncExitStack() as held:
             for key in gone:
                 await held.enter_async_context(self.appender.locks.holding(key))
