@@ -19,7 +19,8 @@ COPY docs/kbroker.1 docs/
 COPY wire wire
 COPY kbroker kbroker
 # Remove the build dependencies and pip, which the broker does not need at run time.
-RUN HATCH_BUILD_HOOKS_ENABLE=1 /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
+ARG OPTIMIZATION=3
+RUN HATCH_BUILD_HOOKS_ENABLE=1 KBROKER_OPTIMIZATION=${OPTIMIZATION} /opt/kbroker/bin/pip install --quiet --no-deps --no-build-isolation --no-compile . \
     && /opt/kbroker/bin/pip uninstall --quiet --yes \
         hatchling editables packaging pathspec pluggy tomlkit trove-classifiers mypy librt ast-serialize \
         typing-extensions setuptools pip \

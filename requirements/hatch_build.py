@@ -5,6 +5,7 @@
 
 Python is the source and the fallback: Python imports a compiled module instead of the file beside it, if there is one.
 `modules` of the hook in pyproject.toml lists what is compiled. A compiler for C and Python's headers are needed.
+KBROKER_OPTIMIZATION is the compiler's level: 3, or a lower one for tests, because 3 takes minutes of CPU time.
 
 Source  mypyc's documentation; hatchling's documentation of build hooks
 """
@@ -35,6 +36,7 @@ def compile_into(directory: Path, modules: list[str]) -> list[Path]:
             ["--config-file=pyproject.toml", f"--cache-dir={work}/mypy", *modules],
             target_dir=f"{work}/c",
             group_name="kbroker",
+            opt_level=os.environ.get("KBROKER_OPTIMIZATION") or "3",
             debug_level="0",
         )
         command = build_ext(Distribution({"name": "kbroker", "ext_modules": extensions}))

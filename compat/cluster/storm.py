@@ -39,6 +39,8 @@ SETTINGS: Final = {
     "controller.quorum.request.timeout.ms": "1000",
 }
 LOAD: Final = Plan(TOPIC, partitions=3, producers=3, readers=2, pause_s=0.02)
+LIGHT: Final = replace(LOAD, pause_s=0.1)
+"""For CI, where the load would otherwise take half of the CPU time of a run."""
 QUIET_S: Final = 2.0
 """The load runs this long before the first fault and after each."""
 

@@ -13,7 +13,7 @@ from compat.brokers import in_ci
 from compat.cluster.main_job import run
 from compat.cluster.namespaces import is_available
 from compat.cluster.nodes import KAFKA, KBROKER, QUICK_SESSIONS, ProcessCluster
-from compat.cluster.storm import NEED_A_NETWORK, SCENARIOS, Stage, storm
+from compat.cluster.storm import LIGHT, NEED_A_NETWORK, SCENARIOS, Stage, storm
 from compat.kafka import libraries
 from compat.kafka.libraries import executable
 from compat.torture.load import Recorder
@@ -46,7 +46,7 @@ def test_the_promises_hold_under_apache_kafkas_controllers(tmp_path: Path, scena
     network_or_skip(scenario)
     controllers = [KAFKA] * (3 if scenario == "killed_controllers" else 1)
     recorder = Recorder()
-    assert storm(tmp_path, scenario, controllers=controllers, recorder=recorder) == []
+    assert storm(tmp_path, scenario, controllers=controllers, recorder=recorder, load=LIGHT) == []
     assert recorder.acknowledged() > 1_000
 
 
@@ -56,7 +56,8 @@ def test_r1_the_promises_hold_in_mixed_clusters(tmp_path: Path) -> None:
     `make soak` runs the same with brokers of Apache Kafka only.
     """
     brokers = (KAFKA, KBROKER, KBROKER)
-    assert storm(tmp_path, "killed_leaders", controllers=[KAFKA], brokers=brokers, recorder=Recorder()) == []
+    recorder = Recorder()
+    assert storm(tmp_path, "killed_leaders", controllers=[KAFKA], brokers=brokers, recorder=recorder, load=LIGHT) == []
 
 
 def test_the_judge_finds_a_replica_that_lost_its_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

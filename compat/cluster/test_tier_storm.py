@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compat.cluster.storm import LIGHT
 from compat.cluster.tier_storm import judge_bytes, tier_storm
 from compat.minio import binary
 from compat.torture.load import Recorder
@@ -17,7 +18,7 @@ def test_m9_a_tiered_topic_survives_kills_of_its_leaders(tmp_path: Path, kind: s
     """K1, K2, K3, K4 and K9: nothing is lost or doubled, the tier has the local bytes, and no object is an orphan."""
     if kind == "minio":
         binary()
-    assert tier_storm(tmp_path, kind, 3, Recorder()) == []
+    assert tier_storm(tmp_path, kind, 3, Recorder(), load=LIGHT) == []
 
 
 def log(*offsets: int, text: bytes = b"") -> bytes:

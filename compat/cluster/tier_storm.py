@@ -26,7 +26,7 @@ from compat.cluster.storm import LOAD, SETTINGS, TOPIC, Stage, judge_clients, re
 from compat.minio import BUCKET, MinioServer
 from compat.tiered.records import base_offset, last_offset, whole_batches
 from compat.tiered.remote_log import COPY_FINISHED, DELETE_FINISHED, RemoteLog
-from compat.torture.load import Recorder, create_topic
+from compat.torture.load import Plan, Recorder, create_topic
 from compat.waiting import until
 from kbroker.metadata.names import REMOTE_LOG_METADATA_TOPIC
 from kbroker.testing.checkers import Finding
@@ -113,14 +113,14 @@ def kill_leaders(stage: Stage, kills: int, partitions: int) -> None:
         replace_leader(stage, Node.kill, Node.start, partition=number % partitions)
 
 
-def tier_storm(directory: Path, kind: str, kills: int, recorder: Recorder, *, seed: int = 0) -> list[Finding]:
+def tier_storm(directory: Path, kind: str, kills: int, recorder: Recorder, *, load: Plan = LOAD) -> list[Finding]:
     """Run a cluster with this many kills, and judge it. Errors: AssertionError if the cluster does not come back."""
     with (
         store(kind, directory) as tier,
         ProcessCluster(directory, brokers=[KBROKER] * 3, settings={**SETTINGS, **TIER, **tier.settings}) as cluster,
     ):
         cluster.start()
-        plan = replace(LOAD, replicas=3, topic_config=TOPIC_CONFIG, seed=seed)
+        plan = replace(load, replicas=3, topic_config=TOPIC_CONFIG)
         create_topic(cluster.bootstrap_servers, plan)
         stage = Stage(cluster, None)
         stage.await_full()
@@ -211,7 +211,8 @@ def main() -> int:
     options = parser.parse_args()
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="kbroker-tier-storm-") as directory:
-        findings = tier_storm(Path(directory), options.store, options.kills, recorder, seed=options.seed)
+        load = replace(LOAD, seed=options.seed)
+        findings = tier_storm(Path(directory), options.store, options.kills, recorder, load=load)
     for finding in findings[:20]:
         print(finding)
     print(f"{options.kills} kills: {len(findings)} findings, {recorder.acknowledged()} acknowledged")

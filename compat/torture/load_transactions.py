@@ -59,7 +59,7 @@ class LoadTransactions(Background):
 
     def _run(self) -> None:
         try:
-            while not self.over.wait(PAUSE_S):
+            while not self.over.wait(max(PAUSE_S, self._plan.pause_s)):
                 self._transact()
         except KafkaException as error:
             self._recorder.complaints.append(f"{self.name} cannot go on: {error}")
