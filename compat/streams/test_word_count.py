@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -40,7 +41,8 @@ class Progress:
 
     def __init__(self, servers: str) -> None:
         self._reader = consumer(servers)
-        self._reader.subscribe(["counts"])
+        # Not by a subscription: that would start at the end, after what the program counted until then.
+        self._reader.assign([TopicPartition("counts", index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
         self.count = 0
 
     def reaches(self, count: int) -> bool:
