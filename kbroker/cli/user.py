@@ -121,7 +121,7 @@ def create_user(client: Cluster, name: str, password: str, mechanisms: list[str]
     from wire.messages.alter_user_scram_credentials import ScramCredentialUpsertion  # noqa: PLC0415
 
     for mechanism in mechanisms:  # a request changes a user only once
-        salt = RealClocks().new_uuid().bytes
+        salt = scram.new_salt(RealClocks().new_uuid().bytes)
         salted = scram.salted_password(scram.MECHANISMS[mechanism], password, salt, iterations)
         change = ScramCredentialUpsertion(
             name=name, mechanism=MECHANISMS[mechanism], iterations=iterations, salt=salt, salted_password=salted

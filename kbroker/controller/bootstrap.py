@@ -20,7 +20,7 @@ from kbroker.controller.scram import secret_record
 from kbroker.metadata.errors import UnusableMetadata
 from kbroker.metadata.image import Record
 from kbroker.runtime.ports import Disk
-from kbroker.security.sasl.scram import MECHANISMS, credential_of, is_portable, salted_password
+from kbroker.security.sasl.scram import MECHANISMS, credential_of, is_portable, new_salt, salted_password
 from wire.errors import ErrorCode, KafkaError, Malformed
 from wire.stored.metadata import FeatureLevelRecord, UserScramCredentialRecord
 
@@ -73,7 +73,7 @@ def users_of(disk: Disk, path: str | None, new_uuid: Callable[[], UUID]) -> list
         if why is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"kbroker.bootstrap.users.file: {why}")
         for mechanism in MECHANISMS.values():
-            salt = new_uuid().bytes
+            salt = new_salt(new_uuid().bytes)
             salted = salted_password(mechanism, password, salt, BOOTSTRAP_ITERATIONS)
             made = credential_of(mechanism, salted, salt, BOOTSTRAP_ITERATIONS)
             records.append(UserScramCredentialRecord(name=user, mechanism=mechanism.number, **made._asdict()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ async def test_the_first_start_makes_users_of_a_file() -> None:
     async with memory_broker(disk, settings=settings) as broker:
         await logged_in(broker, "SCRAM-SHA-256", "al", "pencil")
         await logged_in(broker, "SCRAM-SHA-512", "bo", "sesame")
+        salts = [record.salt for record in broker.node.broker.image.scram_credentials.values()]
+        assert len(set(salts)) == 4
+        assert all(re.fullmatch(b"[1-9a-z][0-9a-z]{19,25}", salt) for salt in salts), "not as Kafka's tools make them"
     disk.unlink("/users.properties")
     async with memory_broker(disk, settings=settings) as broker:
         await logged_in(broker, "SCRAM-SHA-256", "bo", "sesame")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -30,6 +32,7 @@ from kbroker.security.sasl.scram import (
     ScramUsers,
     credential_of,
     is_portable,
+    new_salt,
     salted_password,
 )
 
@@ -194,7 +197,36 @@ def test_x2_a_made_up_salt_has_the_form_of_the_others() -> None:
     assert len(of_kafka.salt) == 10
     assert not set(of_kafka.salt) - set(SALT_ALPHABET)
     alone = ScramUsers(CredentialStore(SECRET)).find("nobody", SCRAM_SHA_512)[0]
-    assert (len(alone.salt), alone.iterations) == (26, 4096)
+    assert re.fullmatch(b"[1-9a-z][0-9a-z]{23,25}", alone.salt)
+    assert alone.iterations == 4096
+
+
+def shape(salt: bytes) -> tuple[int, bool]:
+    """The length of a salt, and whether it begins with 1: so do all of 26 characters, because 2**130 < 2 * 36**25."""
+    assert re.fullmatch(b"[1-9a-z][0-9a-z]*", salt)
+    return len(salt), salt[:1] == b"1"
+
+
+def test_x2_made_up_salts_are_distributed_like_those_of_users() -> None:
+    """`made` follows the formula of Kafka's ScramFormatter, without our function."""
+    draws, alphabet = random.Random(7), SALT_ALPHABET.decode()
+
+    def made() -> bytes:
+        number, text = draws.getrandbits(130), ""
+        while number:
+            number, digit = divmod(number, 36)
+            text = alphabet[digit] + text
+        return text.encode()
+
+    kafkas = Counter(shape(made()) for _ in range(4_000))
+    ours = Counter(shape(new_salt(draws.randbytes(16))) for _ in range(4_000))
+    known = users("al", salt=made())
+    made_up = Counter(shape(known.find(f"nobody{number}", SCRAM_SHA_256)[0].salt) for number in range(4_000))
+    for salt_shape in {*kafkas, *ours, *made_up}:
+        expected = kafkas[salt_shape]
+        for found in (ours, made_up):
+            assert abs(found[salt_shape] - expected) < 6 * (expected + 10) ** 0.5, (salt_shape, kafkas, ours, made_up)
+    assert (26, False) not in {*kafkas, *ours, *made_up}
 
 
 @cache

@@ -37,6 +37,9 @@ MAX_ITERATIONS: Final = 16_384
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 """The alphabet of the salts of Kafka's tools."""
 
+_SALT_BITS: Final = 130
+_KAFKAS_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{19,25}")
+"""What `new_salt` gives. Fewer than 20 characters are as good as impossible."""
 _AS_TEXT: Final = bytes(SALT_ALPHABET[byte % len(SALT_ALPHABET)] for byte in range(256))
 _SAMPLE: Final = 1_000
 _MAX_FORMS: Final = 8
@@ -102,6 +105,21 @@ def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterati
     return Credential(salt, stored_key, mechanism.sign(salted, b"Server Key"), iterations)
 
 
+def new_salt(seed: bytes) -> bytes:
+    """A salt as Kafka's tools make it: a random number of 130 bits in base 36, so usually 25 or 26 characters.
+
+    Some clients cannot log in with a salt that is not a text. And whatever the salts of users have in common, made-up
+    ones must have too: a salt of 26 characters, for example, always begins with 1.
+    """
+    number = int.from_bytes(hashlib.sha256(seed).digest()) >> (hashlib.sha256().digest_size * 8 - _SALT_BITS)
+    digits = bytearray()
+    while number:
+        number, digit = divmod(number, len(SALT_ALPHABET))
+        digits.append(SALT_ALPHABET[digit])
+    digits.reverse()
+    return bytes(digits)
+
+
 def is_portable(text: str) -> bool:
     """Whether SASLprep leaves a text as it is, so that clients with and without SASLprep agree about it."""
     import stringprep  # noqa: PLC0415  (only commands and a first start need it)
@@ -129,14 +147,20 @@ class CredentialStore:
 
 
 class _Form(NamedTuple):
-    """The parts of a credential that a client sees, without the bytes of the salt."""
+    """The parts of a credential that a client sees, without the bytes of the salt. salt_size is None for `new_salt`."""
 
-    salt_size: int
+    salt_size: int | None
     iterations: int
-    is_text: bool
+    is_text: bool = True
 
 
-_DEFAULT_FORMS: Final = [_Form(26, MIN_ITERATIONS, is_text=True)]
+def _form_of(salt: bytes, iterations: int) -> _Form:
+    if _KAFKAS_SALT.fullmatch(salt) and int(salt, len(SALT_ALPHABET)) < 1 << _SALT_BITS:
+        return _Form(None, iterations)
+    return _Form(len(salt), iterations, salt.isalnum())
+
+
+_DEFAULT_FORMS: Final = [_Form(None, MIN_ITERATIONS)]
 _CHOOSING_BYTES: Final = 32
 
 
@@ -192,8 +216,10 @@ class ScramUsers:
         if len(forms) > 1:
             chosen_by = seed.digest(_CHOOSING_BYTES)
             form = max(forms, key=lambda each: hashlib.sha256(chosen_by + repr(each).encode()).digest())
-        salt = seed.digest(_CHOOSING_BYTES + form.salt_size)[_CHOOSING_BYTES:]
-        if form.is_text:
+        salt = seed.digest(_CHOOSING_BYTES + (form.salt_size or _CHOOSING_BYTES))[_CHOOSING_BYTES:]
+        if form.salt_size is None:
+            salt = new_salt(salt)
+        elif form.is_text:
             salt = salt.translate(_AS_TEXT)
         key = bytes(mechanism.size)  # no client sees what it signs: `find` says that the credential does not exist
         return Credential(salt, key, key, form.iterations)
@@ -205,7 +231,7 @@ class ScramUsers:
             for (_, number), record in islice(records.items(), _SAMPLE):
                 forms = found.setdefault(number, {})
                 if len(forms) < _MAX_FORMS:
-                    forms[_Form(len(record.salt), record.iterations, bytes(record.salt).isalnum())] = None
+                    forms[_form_of(bytes(record.salt), record.iterations)] = None
             self._forms = records, {number: list(forms) for number, forms in found.items()}
         return self._forms[1]
 
