@@ -55,7 +55,7 @@ test: $(VENV)/dev.stamp $(wildcard $(COMPILED)) $(if $(CI),$(VENV)/fuzz.stamp) $
 		'eval "$(BIN)/python -m pytest tests $(patsubst %,--ignore %,$(subst +,$(space),$(PARTS_OF_TESTS))) $$ARGS"' \
 		$(foreach part,$(PARTS_OF_TESTS),'eval "$(BIN)/python -m pytest $(subst +,$(space),$(part)) $$ARGS"') \
 		'eval "$(BIN)/python -m pytest compat/kafka_tools $$ARGS"' \
-		$(if $(CI),'$(IN_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..40 --small') \
+		$(if $(CI),'$(IN_COPY) && $(BIN)/python -m kbroker.testing.simulate --seeds 0..20 --small') \
 		'eval "$(BIN)/python -m pytest compat/image $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/tiered $$ARGS"' \
 		'eval "$(BIN)/python -m pytest compat/oracle $$ARGS"' \

@@ -84,7 +84,7 @@ class Images:
             self._run("rm", "-rf", str(base))
         self.buildah(
             "bud", "--quiet", "--isolation", "chroot", "--format", "docker", "--network", "host",
-            "--build-arg", f"BASE={BASE}", "--build-arg", "OPTIMIZATION=1",
+            "--build-arg", f"BASE={BASE}", "--build-arg", "OPTIMIZATION=0",
             "--build-arg", "PIP_ARGUMENTS=--no-index --find-links=/wheels",
             "--volume", f"{wheels}:/wheels:ro", "--tag", IMAGE, str(ROOT),
         )  # fmt: skip
