@@ -24,7 +24,8 @@ def _pattern(marks: str) -> re.Pattern[str]:
 _TOKEN: Final = _pattern("=;")
 _IN_FILE: Final = _pattern("=;{}")
 _ESCAPED: Final = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 
 
 class LoginModule(NamedTuple):
@@ -43,7 +44,7 @@ def parse_jaas(text: str, *, key: str = "sasl.jaas.config") -> LoginModule:
     if not tokens:
         raise ConfigError(f"{key}: it has no login module")
     if len(tokens) < 2 or ";" in (tokens[0], tokens[1]):
-        raise ConfigError(f"{key}: after the login module there must be a flag, such as required")
+        raise ConfigError(f"{key}: after the login module there must be one of {', '.join(_FLAGS)}")
     if ";" not in tokens:
         raise ConfigError(f"{key}: the semicolon at the end is missing")
     end = tokens.index(";")
@@ -77,6 +78,8 @@ def parse_jaas_file(text: str, *, key: str) -> dict[tuple[str, str], LoginModule
 
 
 def _module(tokens: Sequence[str], key: str) -> LoginModule:
+    if _value(tokens[1]).lower() not in _FLAGS:
+        raise ConfigError(f"{key}: after the login module there must be one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     rest = tokens[2:]
     for at in range(0, len(rest), 3):

@@ -15,6 +15,7 @@ from kbroker.config.values import ConfigError
         ('a.b.PlainLoginModule required username="al" password="x y";', {"username": "al", "password": "x y"}),
         ("PlainLoginModule required\n  user_al='x'\n  n = 5 ;\n", {"user_al": "x", "n": "5"}),
         (r'PlainLoginModule required p="a\"b\\c;=\101\n";', {"p": 'a"b\\c;=A\n'}),
+        (r'PlainLoginModule "Required" p="DOM\alice\v\477\q";', {"p": "DOM\alice\v'7q"}),
         ("// users\nPlainLoginModule /* all */ required;", {}),
     ],
 )
@@ -27,7 +28,7 @@ def test_options_are_read_as_in_java(text: str, options: dict[str, str]) -> None
     [
         "", ";", "PlainLoginModule", "PlainLoginModule;", "PlainLoginModule required", 'M required a="swordfish"',
         'M required a="swordfish', "M required swordfish;", "M required a=;", 'M required a "swordfish";',
-        'M required a="swordfish"; N required;',
+        'M required a="swordfish"; N required;', 'M requird a="swordfish";',
     ],
 )  # fmt: skip
 def test_a_broken_line_is_refused_without_its_secrets(text: str) -> None:
@@ -69,7 +70,7 @@ def test_a_file_has_modules_by_part_and_name() -> None:
         'KafkaServer { M required a="swordfish" };',
         'KafkaServer { M; N required a="swordfish"; };', 'M required a="swordfish";',
         'KafkaServer { M required a="swordfish; };',
-        "KafkaServer { M required swordfish; };",
+        "KafkaServer { M required swordfish; };", 'KafkaServer { M requird a="swordfish"; };',
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused_without_its_secrets(text: str) -> None:
