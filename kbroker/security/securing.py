@@ -127,7 +127,13 @@ class NodeSecurity:
                     raise ConfigError(f"listener {name}: {error}") from error
 
     async def run(self) -> None:
-        """Renew certificates, forever; ends at once if there are none."""
+        """Renew certificates and the keys of OAUTHBEARER, forever; ends at once if there is nothing to renew."""
+        async with trio.open_nursery() as nursery:
+            for server in self._sasl.values():
+                nursery.start_soon(server.run)
+            await self._renew_certificates()
+
+    async def _renew_certificates(self) -> None:
         interval_ms = self._settings.limits.kbroker_tls_reload_interval_ms
         while self._tls:
             with trio.move_on_after(interval_ms / 1000):

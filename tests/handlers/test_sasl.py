@@ -18,6 +18,7 @@ from kbroker.config import Settings
 from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.config.values import ConfigError
 from kbroker.runtime.net_ports import Stream
+from kbroker.security.sasl import UnknownKey
 from kbroker.security.sasl.peer import PeerLogin, log_in, peer_login
 from kbroker.security.sasl.scram import MECHANISMS, CredentialStore, salted_password
 from kbroker.security.sasl.server import SaslServer
@@ -186,7 +187,8 @@ async def test_x2_made_up_salts_are_the_same_everywhere_and_after_a_restart() ->
         ("sasl.enabled.mechanisms", "OAUTHBEARER", "jwks.endpoint.url is missing"),
         ("listener.name.external.plain.sasl.jaas.config", "ScramLoginModule required;", "needs PlainLoginModule"),
         ("listener.name.external.plain.sasl.jaas.config", "PlainLoginModule required", "semicolon"),
-        ("listener.name.external.plain.sasl.jaas.config", "PlainLoginModule;", "a flag"),
+        ("listener.name.external.plain.sasl.jaas.config", "PlainLoginModule;", "one of required"),
+        ("listener.name.external.plain.sasl.jaas.config", "PlainLoginModule requird;", "one of required"),
         ("listener.name.external.plain.sasl.jaas.config", 'PlainLoginModule required user_a"x";', "name="),
         ("kbroker.sasl.plain.without.tls", "false", "over the network"),
     ],
@@ -196,6 +198,31 @@ def test_a_listener_that_cannot_work_is_refused_at_the_start(key: str, value: st
     with pytest.raises(ConfigError, match=reason) as raised:
         NodeSecurity(MemoryEnv(SimulatedDisk()), settings)
     assert "admin-secret" not in str(raised.value)
+
+
+def test_a_login_module_without_the_listeners_prefix_is_not_silently_ignored() -> None:
+    given = SECURED | {"sasl.jaas.config": SECURED["listener.name.external.plain.sasl.jaas.config"]}
+    del given["listener.name.external.plain.sasl.jaas.config"]
+    settings = Settings.load(overrides=[f"{name}={text}" for name, text in given.items()])
+    with pytest.raises(ConfigError, match=r"is missing \(sasl.jaas.config has no effect without this prefix\)"):
+        NodeSecurity(MemoryEnv(SimulatedDisk()), settings)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["sasl.server.callback.handler.class", "sasl.oauthbearer.jwt.validator.class", "ssl.engine.factory.class"],
+)
+def test_a_class_that_would_decide_who_logs_in_is_refused(key: str) -> None:
+    """Without it other clients could log in than the operator means."""
+    for name in (key, f"listener.name.external.oauthbearer.{key}", f"listener.name.external.{key}"):
+        with pytest.raises(ConfigError, match="com.example.LdapCheck"):
+            Settings.load(overrides=[f"{name}=com.example.LdapCheck"])
+
+
+def test_kafkas_own_class_for_tokens_is_taken() -> None:
+    name = "listener.name.external.oauthbearer.sasl.server.callback.handler.class"
+    kafkas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    Settings.load(overrides=[f"{key}={text}" for key, text in (SECURED | {name: kafkas}).items()])
 
 
 def test_a_mechanism_that_nobody_implements_is_refused() -> None:
@@ -305,22 +332,27 @@ async def test_a_change_of_other_settings_keeps_the_keys_of_the_issuer() -> None
 
     server = SaslServer(MemoryEnv(disk), loaded(), "EXTERNAL", CredentialStore())
 
-    def log_in() -> None:
+    async def log_in() -> None:
         """With a token whose key is unknown, so that it asks for the keys unless it has just done so."""
         head, claims = (
             base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in ({"alg": "ES256", "kid": "k"}, {})
         )
-        server.begin("OAUTHBEARER").respond(f"n,,\x01auth=Bearer {head}.{claims}.AAAA\x01\x01".encode())
+        text = f"n,,\x01auth=Bearer {head}.{claims}.AAAA\x01\x01"
+        step = await server.respond(server.begin("OAUTHBEARER"), text.encode(), "10.0.0.1")
+        assert isinstance(step.refusal, UnknownKey)
 
-    log_in()
+    await log_in()
     assert disk.opened == ["/keys.json"]
     for max_ms in ("1000", "2000"):
         server.check(loaded(**{"connections.max.reauth.ms": max_ms}))
         server.apply(loaded(**{"connections.max.reauth.ms": max_ms}))
-        log_in()
+        await log_in()
     assert disk.opened == ["/keys.json"]
+    with pytest.raises(ConfigError, match="does not exist"):
+        server.check(loaded(**{url: "file:///others.json"}))
+    write_atomically(disk, "/others.json", b'{"keys": []}')
     server.apply(loaded(**{url: "file:///others.json"}))
-    log_in()
+    await log_in()
     assert disk.opened == ["/keys.json", "/others.json"]
 
 

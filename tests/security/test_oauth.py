@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +24,7 @@ from hypothesis import strategies as st
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import TerminalFormatter
-from kbroker.security.sasl import AuthenticationFailed
+from kbroker.security.sasl import AuthenticationFailed, UnknownKey
 from kbroker.security.sasl.jwks import MAX_BYTES, IssuerKeys, UnreadableKeys, checked_url, usable_keys
 from kbroker.security.sasl.oauth import OauthExchange, TokenRules
 
@@ -265,10 +268,15 @@ class Place:
         return self.contents[:max_bytes]
 
     def knows(self, key_id: str | None) -> bool:
-        try:
-            return bool(self.keys.find(key_id))
-        except AuthenticationFailed:
-            return False
+        """As a login asks, which lets the keys be read if it needs them."""
+        return has(self.keys, key_id) or (self.keys.may_change and (self.keys.refresh() or has(self.keys, key_id)))
+
+
+def has(keys: IssuerKeys, key_id: str | None) -> bool:
+    try:
+        return bool(keys.find(key_id))
+    except UnknownKey:
+        return False
 
 
 def test_keys_are_read_once_in_the_refresh_time() -> None:
@@ -278,8 +286,11 @@ def test_keys_are_read_once_in_the_refresh_time() -> None:
     place.now_ms = 3_599_999
     assert place.knows("r")
     assert place.reads == 1
+    assert place.keys.due_ms == 3_600_000
     place.now_ms = 3_600_000
     place.contents = json.dumps({"keys": [jwk(EC, "e")]}).encode()
+    assert place.knows("r"), "a known key waits for no read"
+    place.keys.refresh()
     assert not place.knows("r")
     assert place.reads == 2
 
@@ -298,10 +309,10 @@ def test_known_keys_stay_if_a_read_fails_and_pauses_grow() -> None:
     assert place.knows("r")
     place.contents = OSError("gone")
     place.now_ms = 3_600_000
-    reads = []
     for _ in range(300):
         assert place.knows("r")
-        reads.append(place.reads)
+        if place.keys.due_ms is not None and place.now_ms >= place.keys.due_ms:
+            place.keys.refresh()
         place.now_ms += 100
     assert 7 <= place.reads <= 12  # 0.1, 0.2, 0.4 ... 10 s
 
@@ -311,8 +322,7 @@ def test_the_log_does_not_show_secrets_of_the_url(caplog: pytest.LogCaptureFixtu
         raise OSError("gone")
 
     url = urlsplit("file://al:password@/keys.json?token=canary#canary")
-    with pytest.raises(AuthenticationFailed):
-        IssuerKeys(SaslSettings(), url, fail, lambda: 0).find("k")
+    IssuerKeys(SaslSettings(), url, fail, lambda: 0).refresh()
     (line,) = map(TerminalFormatter().format, caplog.records)
     assert "/keys.json" in line
     assert "canary" not in line
@@ -337,10 +347,22 @@ def test_keys_for_other_purposes_are_left_out() -> None:
     assert [key.key_id for key in usable_keys(json.dumps({"keys": listed}).encode())] == ["r"]
 
 
-@pytest.fixture
-def issuer() -> Iterator[Callable[[str], IssuerKeys]]:
-    """A server with keys, a redirect to them, and too many bytes."""
+@contextmanager
+def http_server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server in threads; gives its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
+
+def keys_at(url: str) -> IssuerKeys:
+    return IssuerKeys(SaslSettings(), urlsplit(url), lambda *_: b"", lambda: 0)
+
+
+def test_keys_are_read_over_http_without_redirects() -> None:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/redirect":
@@ -357,17 +379,36 @@ def issuer() -> Iterator[Callable[[str], IssuerKeys]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    with http_server(Handler) as url:
+        for path, is_known in (("/keys", True), ("/redirect", False), ("/large", False)):
+            keys = keys_at(url + path)
+            keys.refresh()
+            assert has(keys, "r") == is_known
+
+
+@pytest.mark.parametrize("trickled", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n" + JWKS])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_x8_an_issuer_that_trickles_is_left_in_time(
+    trickled: bytes, scheme: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In its header, in a body without a length, which looks complete at any time, and in the TLS handshake."""
+    monkeypatch.setattr("kbroker.security.sasl.jwks.TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def trickle() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(trickled if scheme == "http" else b"\x16\x03\x03\x3f\xff\x02\x00\x3f\xfb")
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=trickle)
         thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        yield lambda path: IssuerKeys(SaslSettings(), urlsplit(url + path), lambda *_: b"", lambda: 0)
-        server.shutdown()
+        keys = keys_at(f"{scheme}://127.0.0.1:{listening.getsockname()[1]}/keys")
+        began = time.monotonic()
+        keys.refresh()
+        assert time.monotonic() - began < 5
         thread.join()
-
-
-def test_keys_are_read_over_http_without_redirects(issuer: Callable[[str], IssuerKeys]) -> None:
-    assert issuer("/keys").find("r")
-    for path in ("/redirect", "/large"):
-        with pytest.raises(AuthenticationFailed):
-            issuer(path).find("r")
+    assert not has(keys, "r")
+    assert "the answer is too slow" in "".join(map(TerminalFormatter().format, caplog.records))

@@ -212,14 +212,17 @@ async def test_brokers_log_in_with_the_newest_token_of_a_file(autojump_clock: Mo
         ),
     ],
 )
-def test_a_node_that_logs_in_by_oauthbearer_starts_only_with_a_token_file(given: dict[str, str], why: str) -> None:
+def test_a_node_that_logs_in_by_oauthbearer_starts_only_with_a_token_file(
+    given: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "keys.json").write_text('{"keys": []}')
     given = {
         "listeners": "A://localhost:0",
         "listener.security.protocol.map": "A:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "A",
         "sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
-        "sasl.oauthbearer.jwks.endpoint.url": "file:///keys.json",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{tmp_path}/keys.json",
         **given,
     }
     with pytest.raises(ConfigError, match=why):

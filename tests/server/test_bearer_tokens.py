@@ -13,8 +13,9 @@ from trio.testing import MockClock
 from kbroker.config import Settings
 from kbroker.runtime.net_ports import Env
 from kbroker.security.listener import ListenerSecurity
+from kbroker.security.sasl.jwks import IssuerKeys
 from kbroker.security.sasl.server import SaslServer
-from kbroker.testing.env import WALL_START_MS
+from kbroker.testing.env import WALL_START_MS, MemoryEnv
 from tests.security.test_oauth import EC, JWKS, OTHER_RSA, RSA, first, token, unsecured
 from tests.server.serving import Client, Rig, serving
 from tests.server.test_login import JAAS, LOGIN_HANDLERS, RIGHT, authenticate, beats, choose, store
@@ -83,6 +84,69 @@ async def test_x8_a_token_opens_connections_until_it_expires_and_ends_their_sess
             await beats(idle)
         assert await beats(mine)
         assert await is_refused(mine, stolen), "not even by the client that has used it before"
+
+
+async def test_x8_a_slow_issuer_delays_only_tokens_with_unknown_keys(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    async with token_server() as rig, trio.open_nursery() as nursery:
+        env = rig.env
+        assert isinstance(env, MemoryEnv)
+        env.latency_ms = 1
+
+        def read_slowly(_: IssuerKeys) -> bytes:
+            nonlocal reads
+            reads += 1
+            env.charge(3_000)
+            return JWKS
+
+        monkeypatch.setattr(IssuerKeys, "_read", read_slowly)
+        began = trio.current_time()
+        for _ in range(2):  # at the same time: the second waits for the read of the first
+            nursery.start_soon(present_good, await rig.connect())
+        await trio.sleep(2.9)
+        assert not rig.count("requests.Heartbeat")
+        await trio.sleep(1.1)
+        assert (rig.count("requests.Heartbeat"), reads) == (2, 1)
+        await trio.sleep(10)
+        stranger = await rig.connect()
+        nursery.start_soon(is_refused, stranger, issued(EC, "unknown", "ES256"))
+        await trio.sleep(1)
+        began = trio.current_time()
+        await present_good(await rig.connect())
+        assert trio.current_time() - began < 0.1
+        assert reads == 2
+
+
+async def present_good(client: Client) -> None:
+    assert (await present(client, issued())).error_code == 0
+    assert await beats(client)
+
+
+async def test_keys_that_have_expired_are_read_without_a_login(autojump_clock: MockClock) -> None:
+    made: SaslServer
+
+    def remembered(env: Env, settings: Settings) -> ListenerSecurity:
+        nonlocal made
+        security = secured(env, settings)
+        assert security.sasl is not None
+        made = security.sasl
+        return security
+
+    async with (
+        serving(*SETTINGS, in_memory=True, handlers=LOGIN_HANDLERS, security=remembered) as rig,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(made.run)
+        await present_good(await rig.connect())
+        rig.env.disk.open("/keys.json", create=True).pwrite(b'{"keys": []}'.ljust(len(JWKS)), 0)
+        await present_good(await rig.connect())
+        await trio.sleep(3_601)
+        client = await rig.connect()
+        text = issued(begins_s=START_S + 3_600, ends_s=START_S + 3_700)
+        assert await is_refused(client, text)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

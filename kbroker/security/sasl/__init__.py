@@ -19,6 +19,10 @@ class AuthenticationFailed(Exception):
     """The exchange has failed. The message is for the broker's log."""
 
 
+class UnknownKey(AuthenticationFailed):
+    """A token is signed with a key that is not known here, or not yet."""
+
+
 class Step(NamedTuple):
     """The answer to one token.
 

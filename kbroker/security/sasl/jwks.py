@@ -3,9 +3,9 @@
 The keys are read at the first login, and again after the refresh time. A token with an unknown key id causes a read
 too, but at most once in the longest pause, so that clients cannot make the broker ask the issuer often. If a read
 fails, the known keys stay in use, and the next read waits for a growing pause. Redirects are not followed, and an
-answer has a largest size.
+answer has a largest size and a longest time.
 
-Blocking: called in the one thread of the mechanism.
+`refresh` blocks and has a thread of its own: logins with a known key never wait for the issuer.
 
 Source  RFC 7517; RefreshingHttpsJwks of Apache Kafka 4.3.1
 """
@@ -15,7 +15,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Callable, Mapping
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -23,7 +27,7 @@ from kbroker.config.listeners import is_loopback
 from kbroker.config.sasl import SaslSettings
 from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
-from kbroker.security.sasl import AuthenticationFailed
+from kbroker.security.sasl import UnknownKey
 
 MAX_BYTES: Final = 1 << 20
 MAX_KEYS: Final = 100
@@ -87,20 +91,36 @@ class IssuerKeys:
         self._keys: list[Any] = []
         self._expires_ms = self._next_ms = now_ms()
         self._pause_ms = 0
+        self._is_reading = False
+        self.reads = 0
 
     def find(self, key_id: str | None) -> list[Any]:
-        """The keys with this id, or the first ones without an id. Errors: AuthenticationFailed."""
-        now_ms = self._now_ms()
-        found = self._matching(key_id)
-        if (not found or now_ms >= self._expires_ms) and now_ms >= self._next_ms:
-            self._refresh(now_ms)
-            found = self._matching(key_id)
+        """The keys with this id, or the first ones without an id. Errors: UnknownKey."""
+        found = [key for key in self._keys if key_id is None or key.key_id == key_id][:MAX_CANDIDATES]
         if not found:
-            raise AuthenticationFailed("the issuer has no key with the id that the token names")
+            raise UnknownKey("the issuer has no key with the id that the token names")
         return found
 
-    def _matching(self, key_id: str | None) -> list[Any]:
-        return [key for key in self._keys if key_id is None or key.key_id == key_id][:MAX_CANDIDATES]
+    @property
+    def may_change(self) -> bool:
+        """Whether `refresh` would read the keys now, or wait for a read."""
+        return self._is_reading or self._now_ms() >= self._next_ms
+
+    @property
+    def due_ms(self) -> int | None:
+        """The time to read them again, None before the first read. Units: monotonic."""
+        return max(self._expires_ms, self._next_ms) if self.reads else None
+
+    def refresh(self) -> None:
+        """Read the keys, unless it was tried a moment ago. Blocking: only one thread may call it at a time."""
+        now_ms = self._now_ms()
+        if now_ms >= self._next_ms:
+            self._is_reading = True
+            try:
+                self._refresh(now_ms)
+            finally:
+                self.reads += 1
+                self._is_reading = False
 
     def _refresh(self, now_ms: int) -> None:
         url, refresh_ms, first_ms, longest_ms = self.origin
@@ -122,23 +142,48 @@ class IssuerKeys:
         if url.scheme == "file":
             data = self._read_file(unquote(url.path), MAX_BYTES + 1)
         else:
-            kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-            connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
-            try:
+            with _connected(url) as connection:
                 connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
                 answer = connection.getresponse()
                 if answer.status != http.client.OK:
                     raise UnreadableKeys(f"the answer has status {answer.status}")
-                data, deadline_ms = b"", self._now_ms() + 1000 * TIMEOUT_S
-                while len(data) <= MAX_BYTES and (more := answer.read1(MAX_BYTES)):
-                    data += more
-                    if self._now_ms() >= deadline_ms:
-                        raise UnreadableKeys("the answer is too slow")
-            finally:
-                connection.close()
+                data = answer.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise UnreadableKeys(f"there are more than {MAX_BYTES} bytes")
         return data
+
+
+@contextmanager
+def _connected(url: SplitResult) -> Iterator[http.client.HTTPConnection]:
+    """A connection that is shut down after TIMEOUT_S, which ends what waits for it. The time-out of a socket is for
+    each packet only, and an issuer could send one byte at a time, also in the TLS handshake.
+
+    Errors: OSError, and UnreadableKeys if it took longer.
+    """
+    is_secure, host, is_late = url.scheme == "https", url.hostname or "", threading.Event()
+    made = (http.client.HTTPSConnection if is_secure else http.client.HTTPConnection)(host, url.port)
+    with socket.create_connection((host, made.port), TIMEOUT_S) as plain, plain.dup() as same:
+
+        def shut_down() -> None:
+            is_late.set()
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(TIMEOUT_S, shut_down)
+        timer.daemon = True
+        timer.start()
+        try:
+            made.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host) if is_secure else plain
+            yield made
+        except (OSError, http.client.HTTPException, ValueError):
+            if not is_late.is_set():
+                raise
+        finally:
+            timer.cancel()
+            timer.join()
+            made.close()
+        if is_late.is_set():  # an answer without a length may look complete
+            raise UnreadableKeys("the answer is too slow")
 
 
 def usable_keys(data: bytes) -> list[Any]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from kbroker.config.sasl import SaslSettings
-from kbroker.security.sasl import AuthenticationFailed, Step
+from kbroker.security.sasl import AuthenticationFailed, Step, UnknownKey
 
 MAX_TOKEN_BYTES: Final = 64 * 1024
 _INVALID: Final = b'{"status":"invalid_token"}'
@@ -33,10 +33,10 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]+\.[A-Za-z0-9_=-]*",
 
 
 class Keys(Protocol):
-    """Gives the keys of an issuer. It may block: `find` is called in a thread."""
+    """Gives the keys of an issuer; `find` is called in a thread."""
 
     def find(self, key_id: str | None) -> list[Any]:
-        """The keys with this id, or all without one. Errors: AuthenticationFailed if there are none."""
+        """The keys with this id, or all without one. Errors: UnknownKey if there are none."""
         ...
 
 
@@ -123,7 +123,10 @@ class TokenRules:
 
 
 class OauthExchange:
-    """One login: a token. The client acknowledges the status of a token that is not accepted."""
+    """One login: a token. The client acknowledges the status of a token that is not accepted.
+
+    After UnknownKey the same token can be checked again, when the keys have been read.
+    """
 
     is_slow = True
 
@@ -149,6 +152,8 @@ class OauthExchange:
             if acts_as not in (b"", identity.user.encode()):
                 raise AuthenticationFailed("the client asks to act as another user")
         except AuthenticationFailed as error:
+            if isinstance(error, UnknownKey):
+                self._rules = rules
             return Step(_INVALID, refusal=error)
         return Step(b"", identity.user, identity.expires_ms)
 

@@ -1,15 +1,17 @@
 """The mechanisms of one listener: makes them from the settings, and runs the slow ones in threads.
 
 Hashing and checks of signatures run in threads of their own, at most two for passwords and one for tokens, so that many
-logins delay neither requests nor the disk.
+logins delay neither requests nor the disk. Another thread reads the keys of OAUTHBEARER.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
 import trio
 
@@ -21,7 +23,7 @@ from kbroker.config.values import ConfigError
 from kbroker.runtime.event_log import get_logger
 from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
-from kbroker.security.sasl import AuthenticationFailed, Exchange, Step
+from kbroker.security.sasl import AuthenticationFailed, Exchange, Step, UnknownKey
 from kbroker.security.sasl.failures import FailedLogins
 from kbroker.security.sasl.plain import PlainExchange, PlainUsers
 from kbroker.security.sasl.scram import MECHANISMS as SCRAM
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _HASHING_THREADS: Final = 2
 _LOG_INTERVAL_MS: Final = 10_000
+_MIN_PAUSE_MS: Final = 1_000  # before keys are read again without a login
 _NONCE_BITS: Final = 128
 _USER: Final = "user_"
 _MODULES: Final = {
@@ -75,6 +78,8 @@ class SaslServer:
         self._users = ScramUsers(store)
         self._hashing = _Lane(env, _HASHING_THREADS)
         self._tokens = _Lane(env, 1)
+        self._reading = env.threads(1)
+        self._keys_changed = trio.Event()
         self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
         self._keys: IssuerKeys | None = None
         self._is_unsecured = False
@@ -89,6 +94,7 @@ class SaslServer:
         self.failures.delay_ms = given.connection_failed_authentication_delay_ms
         self.failures.max_delay_ms = given.kbroker_failed_authentication_max_delay_ms
         self._begin, self._max_reauth_ms, self._keys = made.begin, made.max_reauth_ms, made.keys
+        self._keys_changed.set()
         if made.is_unsecured and not self._is_unsecured:
             logger.warning(
                 "OAUTHBEARER accepts tokens without a signature: every client can be any user", listener=self.listener
@@ -147,6 +153,8 @@ class SaslServer:
             )
         if url is None:
             return None
+        if url.scheme == "file" and not self.env.disk.exists(unquote(url.path)):
+            raise ConfigError("sasl.oauthbearer.jwks.endpoint.url names a file that does not exist")
         if find_spec("jwt") is None or find_spec("cryptography") is None:
             raise ConfigError("OAUTHBEARER needs PyJWT and cryptography: pip install 'kbroker[security]'")
         made = IssuerKeys(given, url, partial(_read, self.env), self.env.now_ms)
@@ -156,8 +164,30 @@ class SaslServer:
         """A login with one of the listener's mechanisms."""
         return self._begin[mechanism]()
 
+    async def run(self) -> None:
+        """Read the keys of OAUTHBEARER again when they expire, forever."""
+        while True:
+            keys, self._keys_changed = self._keys, trio.Event()
+            due_ms = None if keys is None else keys.due_ms
+            pause_ms = math.inf if due_ms is None else max(_MIN_PAUSE_MS, due_ms - self.env.now_ms())
+            with trio.move_on_after(pause_ms / 1000):
+                await self._keys_changed.wait()
+                continue
+            if keys is not None:
+                await self._reading.run_blocking(keys.refresh)
+
     async def respond(self, exchange: Exchange, token: bytes, host: str) -> Step:
         """The mechanism's answer to a token from this address. Errors: AuthenticationFailed."""
+        keys = self._keys
+        reads = 0 if keys is None else keys.reads
+        step = await self._answer(exchange, token, host)
+        if keys is not None and isinstance(step.refusal, UnknownKey) and (keys.may_change or keys.reads != reads):
+            await self._reading.run_blocking(keys.refresh)
+            self._keys_changed.set()
+            step = await self._answer(exchange, token, host)
+        return step
+
+    async def _answer(self, exchange: Exchange, token: bytes, host: str) -> Step:
         while True:
             while self.failures and (pause_ms := self.failures.pause_ms(host, self.env.now_ms())):
                 await self.env.sleep_ms(pause_ms)
@@ -198,8 +228,10 @@ def login_module(settings: Settings, listener: str, mechanism: str) -> LoginModu
                 return module
         own = settings.for_listener(SaslSettings, listener, mechanism=mechanism)
         if mechanism == "PLAIN" and not own.kbroker_sasl_plain_scram_credentials:
+            unprefixed = "sasl.jaas.config"
+            ignored = f" ({unprefixed} has no effect without this prefix)" if settings.layers.text(unprefixed) else ""
             raise ConfigError(
-                f"{key} is missing: it lists the users of PLAIN on the listener {listener}, as in "
+                f"{key} is missing{ignored}: it lists the users of PLAIN on the listener {listener}, as in "
                 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="password"; '
                 "(kbroker.jaas.file names a file in the form of java.security.auth.login.config)"
             )
