@@ -215,7 +215,7 @@ def test_a_login_module_without_the_listeners_prefix_is_not_silently_ignored() -
 def test_a_class_that_would_decide_who_logs_in_is_refused(key: str) -> None:
     """Without it other clients could log in than the operator means."""
     for name in (key, f"listener.name.external.oauthbearer.{key}", f"listener.name.external.{key}"):
-        with pytest.raises(ConfigError, match="com.example.LdapCheck"):
+        with pytest.raises(ConfigError, match=r"com\.example\.LdapCheck"):
             Settings.load(overrides=[f"{name}=com.example.LdapCheck"])
 
 
