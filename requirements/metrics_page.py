@@ -36,8 +36,9 @@ names in `kbroker.http.hosts`. A request for any other name gets status 421.
   each release.
 
 `HEAD` works like `GET` without the body. A request must arrive within ten seconds, with a head of at most 16 KiB. A
-client has ten seconds to read each 16 KiB, and a minute for a page. Beyond 32 connections, the server closes the one
-that has been idle longest; if all are reading pages, it closes the oldest connection of the page with the most readers.
+client has ten seconds to read each 16 KiB, and a minute for a page. Beyond 32 connections, the server closes one of the
+address with most connections: the one that has been idle longest; if all of them are reading pages, it closes the
+oldest connection of the page with the most readers.
 
 ## Metrics
 

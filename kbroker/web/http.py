@@ -5,10 +5,10 @@ page is made in pieces that take about a millisecond each. A long page takes tur
 broker's clients (`kbroker.runtime.turns`), so it does not delay the short ones.
 
 Every resource of a client has a bound: the size of a request's head and body, the time for it to arrive, the time to
-read a reply, and the number of connections. If there are too many connections, the server closes the one that has
-waited longest for a request, of the address with most of those that wait. If all are being answered, it closes the
+read a reply, and the number of connections. If there are too many connections, the server closes one of the address
+with most connections: the one that has waited longest for a request. If all of them are being answered, it closes the
 oldest connection of the path with the most connections. So neither idle connections nor slow readers of one page block
-other pages, and one address that connects again and again does not keep others out.
+other pages, and one address that connects again and again does not keep others out, whether or not it reads replies.
 
 The server answers requests only under its own host names. Otherwise a foreign web page could let its host name resolve
 to this address and read the pages through the browser of a user who may connect (DNS rebinding). This attack needs a
@@ -109,6 +109,7 @@ class _Refused(Exception):
 class _Connection:
     stream: Stream
     machine: h11.Connection
+    address: str  # what limits count as one client
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_waiting: bool = True  # for a request, or for the rest of one
     is_leaving: bool = False  # it is being closed to make room
@@ -157,7 +158,7 @@ class HttpServer:
                 stream, first = first or await accept(listener, self._env, _cannot_accept), None
                 self._make_room()
                 machine = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-                connection = _Connection(stream, machine)
+                connection = _Connection(stream, machine, counted_address(stream.peer_host))
                 self.connections[connection] = None
                 nursery.start_soon(self._serve, connection)
                 await trio.lowlevel.checkpoint()
@@ -166,10 +167,12 @@ class HttpServer:
         staying = [connection for connection in self.connections if not connection.is_leaving]
         if len(staying) < self._limits.max_connections:
             return
-        if waiting := [connection for connection in staying if connection.is_waiting]:
-            leaving = _oldest_of_most(waiting, lambda connection: counted_address(connection.stream.peer_host))
-        else:
-            leaving = _oldest_of_most(staying, lambda connection: connection.path)
+        counts = Counter(connection.address for connection in staying)
+        most = max(counts.values())
+        # Those of all addresses with equally many, so that an answer is not cut off while a connection waits.
+        crowd = [connection for connection in staying if counts[connection.address] == most]
+        waiting = (connection for connection in crowd if connection.is_waiting)
+        leaving = next(waiting, None) or _oldest_of_most_read_path(crowd)
         leaving.is_leaving = True
         leaving.scope.cancel()
         self._refused.add()
@@ -330,10 +333,10 @@ class HttpServer:
         return True
 
 
-def _oldest_of_most(connections: Sequence[_Connection], key: Callable[[_Connection], str]) -> _Connection:
-    """The first connection with the most frequent key."""
-    ((most, _),) = Counter(map(key, connections)).most_common(1)
-    return next(connection for connection in connections if key(connection) == most)
+def _oldest_of_most_read_path(connections: Sequence[_Connection]) -> _Connection:
+    """The first of the connections whose path is the most frequent one."""
+    ((most, _),) = Counter(connection.path for connection in connections).most_common(1)
+    return next(connection for connection in connections if connection.path == most)
 
 
 def _demand_few_lines(waiting: bytes) -> None:

@@ -285,6 +285,41 @@ async def test_an_address_that_connects_again_and_again_keeps_no_other_out(autoj
         assert (await browser.reply()).body == b"short"
 
 
+async def test_an_address_that_reads_no_replies_keeps_no_other_out(autojump_clock: MockClock) -> None:
+    """Its connections do not wait for a request, so those of others may be the only ones that wait."""
+    async with a_site(Limits(max_connections=8)) as site:
+        for _ in range(8):
+            await (await Browser.connect(site.env)).send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(10):
+            honest, far = stream_pair(client_host="203.0.113.7")
+            site.listener.arrivals.send_nowait(far)
+            browser = Browser(honest)
+            await browser.send(LINE)
+            for _ in range(5):
+                stalled = await Browser.connect(site.env)
+                await stalled.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+                await trio.testing.wait_all_tasks_blocked()
+            await browser.send(b"Host: x\r\n\r\n")
+            browser.machine.send(h11_request())
+            assert (await browser.reply()).body == b"short"
+            assert len(site.server.connections) == 8
+        assert trio.current_time() == 0
+
+
+async def test_a_connection_that_waits_makes_room_for_addresses_with_equally_many(autojump_clock: MockClock) -> None:
+    async with a_site(Limits(max_connections=2)) as site:
+        busy = await Browser.connect(site.env)
+        await busy.send(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        silent, far = stream_pair(client_host="203.0.113.7")
+        site.listener.arrivals.send_nowait(far)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await site.answers()
+        assert await Browser(silent).rest() == b""
+        assert len(await _body_of_long(busy)) == 1_000_000
+
+
 def h11_request() -> h11.Request:
     return h11.Request(method="GET", target="/short", headers=[("Host", "x")])
 
