@@ -60,8 +60,8 @@ class LimitSettings:
         default=1_000,
         at_least=1,
         doc="Maximum number of connections that have not completed their TLS handshake and SASL authentication. To "
-        "admit another one, the broker closes the oldest of them. If inter.broker.listener.name is not the only "
-        "listener, its connections are counted apart.",
+        "admit another one, the broker closes the oldest one of the address that has most of them. If "
+        "inter.broker.listener.name is not the only listener, its connections are counted apart.",
     )
     kbroker_max_login_bytes: Long = setting(
         default=16 * MB,

@@ -92,6 +92,7 @@ class Connection:
         admission: Admission = AT_ONCE,
         security: ListenerSecurity = OPEN,
         authentication_timeout_ms: int = 0,
+        on_authenticated: Callable[[Connection], object] | None = None,
     ) -> None:
         self.stream = stream
         self.frames = FrameBuffer(max_frame_bytes, buffers, max_request_bytes=max_request_bytes)
@@ -113,6 +114,7 @@ class Connection:
         self._dispatcher = dispatcher
         self._admission = admission
         self._security = security
+        self._on_authenticated = on_authenticated
         self._authenticates_by_ms = env.now_ms() + admission.delay_ms + authentication_timeout_ms
         self._suspended_ns = 0
         self._yielded_ms = 0
@@ -221,6 +223,8 @@ class Connection:
             self._begin = login.begin
             await self._log_in(login)
         self.is_authenticated = True
+        if self._on_authenticated is not None:
+            self._on_authenticated(self)
         self.state = State.RECEIVING
 
     async def _log_in(self, login: Login) -> None:

@@ -5,11 +5,11 @@ connection has a timer: one sweeper task checks all connections about once a sec
 the last sweep, and closes those that have been idle, or stuck in a frame or a reply, for too long. An idle connection
 costs a look at a few attributes each second, and a busy connection costs nothing.
 
-Accepting stops while there are `max.connections` connections; the server then closes the oldest of those that
-have not authenticated within a second. If brokers have a listener of their own, its connections are counted apart from
-those of all other listeners: clients must not keep replicas from connecting. Accepting pauses while clients connect
-faster than `max.connection.creation.rate`, and backs off while the system lacks file descriptors or memory. It resumes
-by itself.
+Accepting stops while there are `max.connections` connections; the server then closes one of those that have not
+authenticated within a second (`server.newcomers` says which). If brokers have a listener of their own, its connections
+are counted apart from those of all other listeners: clients must not keep replicas from connecting. Accepting pauses
+while clients connect faster than `max.connection.creation.rate`, and backs off while the system lacks file descriptors
+or memory. It resumes by itself.
 
 To stop, the server accepts no new connections, ends waits, lets running requests finish, and then closes all
 connections. This takes at most the time that the caller allows.
@@ -38,6 +38,7 @@ from kbroker.security.listener import OPEN, ListenerSecurity
 from kbroker.server.connection import Connection, State
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.memory import Memory
+from kbroker.server.newcomers import Newcomers
 from wire.framing import BufferPool
 
 logger = get_logger(__name__)
@@ -70,9 +71,8 @@ class Server:
         self.connections: dict[Connection, Observed] = {}
         self._env = env
         self._dispatcher = dispatcher
-        # Those that were not authenticated when they were last looked at, oldest first, with the time of their accept:
-        # on the listeners of clients, and on that of brokers.
-        self._newcomers: tuple[dict[Connection, int], dict[Connection, int]] = ({}, {})
+        # On the listeners of clients, and on that of brokers.
+        self._newcomers: tuple[Newcomers[Connection], Newcomers[Connection]] = (Newcomers(), Newcomers())
         self._by_host: dict[str, int] = {}
         self._buffers = BufferPool()
         self.memory = Memory(
@@ -195,6 +195,7 @@ class Server:
         quotas, now_ms = self._dispatcher.quotas, self._env.now_ms()
         admission = quotas.admit(host, now_ms) if quotas.limits.limits_addresses else AT_ONCE
         self._by_host[counted] = others + 1
+        newcomers = self._newcomers[self._is_of_brokers(listener)]
         connection = Connection(
             stream,
             listener=listener,
@@ -207,50 +208,41 @@ class Server:
             admission=admission,
             security=security,
             authentication_timeout_ms=self._settings.limits.kbroker_authentication_timeout_ms,
+            on_authenticated=newcomers.discard,
         )
         self.connections[connection] = Observed(connection, now_ms, counted)
         if not connection.is_authenticated:
-            newcomers = self._newcomers[self._is_of_brokers(listener)]
-            newcomers[connection] = now_ms
-            if len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
-                self._bound_newcomers(newcomers)
+            newcomers.add(connection, counted, now_ms)
+            while len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
+                self._close_newcomer(newcomers)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
-    def _bound_newcomers(self, newcomers: dict[Connection, int]) -> None:
-        """Close the oldest connections that are not authenticated yet, if there are too many of them.
-
-        An honest client needs milliseconds, so the oldest ones are the most suspicious.
-        """
-        limit = self._settings.limits.kbroker_max_unauthenticated_connections
-        _forget_authenticated(newcomers)
-        while len(newcomers) > limit:
-            self._close_oldest(newcomers)
-
     def _make_room(self, listener: str) -> float:
-        """If no connection is left, close the oldest one that should have authenticated; return when to look again.
+        """If no connection is left, close one that should have authenticated; return when to look again.
 
         Without this, clients that never log in could take all connections that max.connections leaves, for as long as
         kbroker.authentication.timeout.ms. Units: milliseconds.
         """
-        newcomers = self._newcomers[self._is_of_brokers(listener)]
-        _forget_authenticated(newcomers)
-        if not newcomers:
-            return math.inf
-        waits_ms = next(iter(newcomers.values())) + _NEWCOMER_MS - self._env.now_ms()
-        if waits_ms > 0:
-            return waits_ms
-        self._close_oldest(newcomers)
-        return _NEWCOMER_MS
+        newcomers, now_ms = self._newcomers[self._is_of_brokers(listener)], self._env.now_ms()
+        if self._close_newcomer(newcomers, accepted_by_ms=now_ms - _NEWCOMER_MS):
+            return _NEWCOMER_MS
+        return newcomers.oldest_ms() + _NEWCOMER_MS - now_ms
 
-    def _close_oldest(self, newcomers: dict[Connection, int]) -> None:
-        oldest = next(iter(newcomers))
-        del newcomers[oldest]
-        oldest.hang_up()
+    def _close_newcomer(self, newcomers: Newcomers[Connection], *, accepted_by_ms: float = math.inf) -> bool:
+        """Close the most suspicious one of those that were accepted by this time; False if there is none."""
+        suspect = newcomers.suspect(accepted_by_ms=accepted_by_ms)
+        if suspect is None:
+            return False
+        newcomers.discard(suspect)
+        suspect.hang_up()
         self._closed_for_room.add()
         self._warn(
-            "too many unauthenticated connections; closing the oldest", "newcomers", peer=oldest.stream.peer_host
+            "too many unauthenticated connections; closing the oldest of the address with most",
+            "newcomers",
+            peer=suspect.stream.peer_host,
         )
+        return True
 
     async def _serve(self, connection: Connection) -> None:
         stream = connection.stream
@@ -275,7 +267,7 @@ class Server:
     def _forget(self, connection: Connection) -> None:
         host = self.connections.pop(connection).counted
         for newcomers in self._newcomers:
-            newcomers.pop(connection, None)
+            newcomers.discard(connection)
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -313,11 +305,6 @@ class Server:
         left_out = self._log_limit.admit(subject, now_ms=self._env.now_ms())
         if left_out is not None:
             logger.warning(event, **fields, left_out=left_out)
-
-
-def _forget_authenticated(newcomers: dict[Connection, int]) -> None:
-    for one in [one for one in newcomers if one.is_authenticated]:
-        del newcomers[one]
 
 
 class Observed:

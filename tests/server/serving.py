@@ -25,6 +25,7 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.tcp import Server
 from kbroker.testing.disk import SimulatedDisk
 from kbroker.testing.env import MemoryEnv
+from kbroker.testing.net import MemoryListener, stream_pair
 from wire.errors import ErrorCode, KafkaError
 from wire.framing import FrameBuffer, decode_response, encode_request_frame
 from wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -182,6 +183,14 @@ class Rig:
         stream = await self.env.connect(self.listener.host, self.listener.port)
         self._streams.append(stream)
         return Client(stream)
+
+    def connect_from(self, host: str) -> Client:
+        """A new connection from this address, in memory."""
+        near, far = stream_pair(client_host=host)
+        assert isinstance(self.listener, MemoryListener)
+        self.listener.arrivals.send_nowait(far)
+        self._streams.append(near)
+        return Client(near)
 
     def count(self, name: str) -> int:
         """The value of a counter."""

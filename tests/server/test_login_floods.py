@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.server.serving import Client, Rig, framed, heart
-from tests.server.test_login import WRONG, beats, choose, logged_in, login_server
+from tests.server.test_login import RIGHT, WRONG, authenticate, beats, choose, logged_in, login_server
 from wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from wire.messages.sasl_authenticate import SaslAuthenticateRequest
 
@@ -92,6 +92,73 @@ async def test_w10_silent_connections_make_room_when_all_are_taken(autojump_cloc
         assert trio.current_time() - began < 5, "sooner than kbroker.authentication.timeout.ms"
         for client in (*honest, late):
             assert await beats(client)
+
+
+async def slow_login(client: Client) -> bool:
+    """Log in with pauses that are long for a flood; whether the connection then answers requests."""
+    await trio.sleep(0.2)
+    await choose(client)
+    await trio.sleep(0.2)
+    await authenticate(client, RIGHT)
+    return await beats(client)
+
+
+@pytest.mark.parametrize("attackers", [1, 20])
+async def test_w10_addresses_that_flood_close_only_their_own_connections(
+    autojump_clock: MockClock, attackers: int
+) -> None:
+    """2,500 connections a second; without a choice by address, each login would have 40 ms."""
+    async with login_server("kbroker.max.unauthenticated.connections=100") as rig, trio.open_nursery() as nursery:
+
+        async def flood() -> None:
+            while True:
+                for number in range(25):
+                    rig.connect_from(f"203.0.113.{number % attackers}")
+                await trio.sleep(0.01)
+
+        nursery.start_soon(flood)
+        await trio.sleep(0.5)
+        for _ in range(3):
+            assert await slow_login(rig.connect_from("192.0.2.8"))
+        assert rig.count("connections.closed_for_room") > 1_000
+        assert len(rig.server.connections) <= 100 + 3 + 25
+        nursery.cancel_scope.cancel()
+
+
+async def test_w10_logged_in_clients_are_no_longer_unauthenticated_connections(autojump_clock: MockClock) -> None:
+    async with login_server("kbroker.max.unauthenticated.connections=3") as rig:
+        for _ in range(5):
+            await logged_in(rig)
+        strangers = [await rig.connect() for _ in range(3)]
+        await wait_all_tasks_blocked()
+        assert rig.count("connections.closed_for_room") == 0
+        await rig.connect()
+        assert await strangers[0].ends_without_reply()
+
+
+async def test_w10_the_address_with_most_unauthenticated_connections_makes_room(autojump_clock: MockClock) -> None:
+    async with login_server("max.connections=20") as rig:
+        honest = rig.connect_from("192.0.2.8")
+        await choose(honest)
+        for _ in range(30):
+            rig.connect_from("203.0.113.7")
+        await trio.sleep(5)
+        assert rig.count("connections.closed_for_room") >= 11
+        assert (await authenticate(honest, RIGHT)).error_code == 0
+        assert await beats(honest)
+
+
+async def test_w10_many_young_connections_do_not_protect_old_ones(autojump_clock: MockClock) -> None:
+    """Those of the address with most of them are too young to be closed when all connections are taken."""
+    async with login_server("max.connections=20") as rig:
+        old = [rig.connect_from("203.0.113.7") for _ in range(5)]
+        await trio.sleep(0.8)
+        for _ in range(16):
+            rig.connect_from("203.0.113.8")
+        await trio.sleep(0.4)
+        assert await old[0].ends_without_reply()
+        assert trio.current_time() < 1.5
+        assert rig.count("connections.closed_for_room") == 2, "for the one that waited, and for the next one"
 
 
 async def test_w10_clients_that_have_logged_in_are_not_closed_for_others(autojump_clock: MockClock) -> None:
