@@ -41,18 +41,23 @@ class NotVerified(KafkaError):
 
 
 class Verified:
-    """The result for one Produce: what to present with each transactional batch, or why it is refused."""
+    """The result for one Produce: what to present with each transactional batch, or why it is refused.
 
-    def __init__(self) -> None:
+    A batch that was not verified gets NO_VERIFICATION, so that it can only continue an open transaction, unless
+    transaction.partition.verification.enable is off.
+    """
+
+    def __init__(self, *, is_enabled: bool) -> None:
+        self.otherwise = NO_VERIFICATION if is_enabled else None
         self.verifications: dict[TopicPartition, Verification] = {}
         self.errors: dict[TopicPartition, KafkaError] = {}
 
     def of(self, topic: str, index: int) -> Verification | None:
-        """The verification for a partition, None if its batch needs none. Errors: those of `verify_produced`."""
+        """The verification for a partition, None if the log need not check it. Errors: those of `verify_produced`."""
         error = self.errors.get((topic, index))
         if error is not None:
             raise error
-        return self.verifications.get((topic, index))
+        return self.verifications.get((topic, index), self.otherwise)
 
 
 async def verify_produced(
@@ -67,8 +72,9 @@ async def verify_produced(
     Errors  INVALID_PRODUCER_ID_MAPPING if they are of several producers. For a partition: those of Broker.find and
             Partition.leading; INVALID_PRODUCER_EPOCH, the coordinator's, NOT_ENOUGH_REPLICAS if it may answer later
     """
-    found = Verified()
-    headers = await _transactional(broker, batches)
+    is_enabled = broker.transaction_verifier.is_enabled
+    found = Verified(is_enabled=is_enabled)
+    headers = await _transactional(broker, batches, found)
     if not headers:
         return found
     producers = {(header.producer_id, header.producer_epoch) for header in headers.values()}
@@ -77,7 +83,6 @@ async def verify_produced(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
         )
     adds = version >= FIRST_VERSION_THAT_ADDS
-    is_enabled = broker.transaction_verifier.is_enabled
     if not (adds or is_enabled):
         return found
     ((producer_id, epoch),) = producers
@@ -101,14 +106,21 @@ async def verify_produced(
 
 
 async def _transactional(
-    broker: Broker, batches: Iterable[tuple[str, int, memoryview | None]]
+    broker: Broker, batches: Iterable[tuple[str, int, memoryview | None]], found: Verified
 ) -> dict[TopicPartition, BatchHeader]:
-    """The headers of the transactional batches of known producers, without those that no append would accept."""
+    """The headers of the transactional batches of known producers, without those that no append would accept.
+
+    Batches for unknown partitions are refused in `found`, because a partition may become known before the append.
+    """
     headers: dict[TopicPartition, BatchHeader] = {}
     for topic, index, records in batches:
         if broker.turns.due():
             await broker.turns.next()
-        if records is None or len(records) < HEADER_SIZE or broker.image.partition(topic, index) is None:
+        if broker.image.partition(topic, index) is None:
+            error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{index}")
+            found.errors[topic, index] = error
+            continue
+        if records is None or len(records) < HEADER_SIZE:
             continue
         header = BatchHeader(records)
         if (

@@ -12,6 +12,7 @@ kbroker/broker/produce_verification.py). From version 13 on topics have ids inst
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 from typing import Final
 
@@ -79,9 +80,10 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     authorizer = context.authorizer
     verified: Verified | None = None
+    denied: Set[str] = frozenset()
     if _has_transactional(request):
         try:
-            verified = await _verify(request, broker, context)
+            verified, denied = await _verify(request, broker, context)
         except KafkaError as error:
             return _refused(request, error)
     responses: list[TopicProduceResponse] = []
@@ -89,11 +91,11 @@ async def produce(request: ProduceRequest, broker: Broker, context: Context) -> 
     first_error: KafkaError | None = None
     steps = 0
     for topic in request.topic_data:
-        if by_id and not topic.name:
+        if by_id and verified is None:  # after a verification the topics keep the names that were verified
             topic.name = broker.topic_name(topic.topic_id) or ""
         answers = []
         steps += 1 + len(topic.partition_data)
-        if authorizer is not None and not _may_write(topic, context):
+        if authorizer is not None and (topic.name in denied or not _may_write(topic, context)):
             denial = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             first_error = first_error or denial
             context.has_errors = True
@@ -182,15 +184,18 @@ def _has_transactional(request: ProduceRequest) -> bool:
     return False
 
 
-def _may_write(topic: TopicProduceData, context: Context, *, is_logged: bool = True) -> bool:
+def _may_write(topic: TopicProduceData, context: Context) -> bool:
     """Whether the client may write to a topic. An unknown id is refused later, as unknown."""
     if not topic.name and context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
         return True
-    return context.may(Operation.WRITE, ResourceType.TOPIC, topic.name, is_logged=is_logged)
+    return context.may(Operation.WRITE, ResourceType.TOPIC, topic.name)
 
 
-async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> Verified:
+async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> tuple[Verified, Set[str]]:
     """Verify the transactional batches of topics to which the client may write.
+
+    Returns also the names of the other topics. The caller refuses them even if the client has got the right in the
+    meantime: their batches are not verified.
 
     Errors  TRANSACTIONAL_ID_AUTHORIZATION_FAILED, also without a transactional id, and those of verify_produced
     """
@@ -199,11 +204,13 @@ async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> 
     context.demand(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     version = context.api_version
     batches: list[tuple[str, int, memoryview | None]] = []
+    denied: set[str] = set()
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topic_data:
         if by_id:
             topic.name = broker.topic_name(topic.topic_id) or ""
-        if not _may_write(topic, context, is_logged=False):  # the caller asks again, and refuses the topic
+        if topic.name in denied or not _may_write(topic, context):
+            denied.add(topic.name)
             continue
         for data in topic.partition_data:
             if broker.turns.due():
@@ -211,7 +218,7 @@ async def _verify(request: ProduceRequest, broker: Broker, context: Context) -> 
             records = data.records
             assert records is None or isinstance(records, memoryview), "decoded records are a view"
             batches.append((topic.name, data.index, records))
-    return await verify_produced(broker, request.transactional_id, batches, version=version)
+    return await verify_produced(broker, request.transactional_id, batches, version=version), denied
 
 
 def _check_topic_id(topic: TopicProduceData, index: int, broker: Broker) -> None:

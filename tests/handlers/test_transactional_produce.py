@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.broker.transaction_verification import verify
+from kbroker.security.authorizing import Operation, ResourceType
 from kbroker.testing.memory_node import Client, MemoryBroker
 from tests.handlers.asking import (
     BROKER,
@@ -28,6 +29,7 @@ from tests.handlers.asking import (
     values,
     wanted,
 )
+from tests.handlers.test_authorization import Rights
 from tests.handlers.transactions import add_partitions, end, finalize_transaction_version, init, settled
 from wire.errors import ErrorCode
 from wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -313,6 +315,60 @@ async def test_a_topic_may_be_deleted_during_the_verification(
         assert (await committed(client)).high_watermark == 0
     else:
         assert codes == dict.fromkeys((CLASSIC, 13), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+async def write_to_t_and(topic: str, client: Client, producer: tuple[int, int]) -> dict[str, int]:
+    """Produce a transactional batch to t-0 and another topic; returns the error codes."""
+    request = producing(("t", 0, sent(producer, 0)), (topic, 0, sent(producer, 0)))
+    request.transactional_id = "x"
+    answer = await client.ask(request, version=12)
+    return {one.name: one.partition_responses[0].error_code for one in answer.responses}
+
+
+async def test_a_topic_created_during_the_verification_is_still_unknown(
+    broker: MemoryBroker, nursery: trio.Nursery
+) -> None:
+    client = await broker.connect()
+    await finalize_transaction_version(client, 2)
+    await create_topic(client, "t")
+    producer = await init(client, "x")
+    coordinator, codes = SlowCoordinator(broker), dict[str, int]()
+
+    async def write_slowly() -> None:
+        codes.update(await write_to_t_and("late", await broker.connect(), producer))
+
+    nursery.start_soon(write_slowly)
+    await wait_all_tasks_blocked()
+    await create_topic(client, "late")
+    coordinator.may_answer.set()
+    await wait_all_tasks_blocked()
+    assert codes == {"t": 0, "late": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_a_right_that_arrives_during_the_verification_is_too_late(
+    broker: MemoryBroker, nursery: trio.Nursery
+) -> None:
+    client = await broker.connect()
+    await finalize_transaction_version(client, 2)
+    await create_topic(client, "t")
+    await create_topic(client, "secret")
+    producer = await init(client, "x")
+    coordinator, codes = SlowCoordinator(broker), dict[str, int]()
+    rights = domain(broker).authorizer = Rights()
+    mine = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"), (Operation.WRITE, ResourceType.TOPIC, "t")]
+    rights.grant(*mine)
+
+    async def write_slowly() -> None:
+        codes.update(await write_to_t_and("secret", await broker.connect(), producer))
+
+    nursery.start_soon(write_slowly)
+    await wait_all_tasks_blocked()
+    events = list(rights.denials)
+    rights.grant(*mine, (Operation.WRITE, ResourceType.TOPIC, "secret"))
+    coordinator.may_answer.set()
+    await wait_all_tasks_blocked()
+    assert codes == {"t": 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert events + rights.denials == [("Produce", Operation.WRITE, ResourceType.TOPIC, "secret")]
 
 
 async def test_producers_that_wait_share_the_next_request(broker: MemoryBroker, nursery: trio.Nursery) -> None:
