@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.metadata.principal import ANONYMOUS, Principal
+from wire.errors import KafkaError
 
 Response = TypeVar("Response")
 
@@ -22,6 +23,12 @@ class Sender(NamedTuple):
     principal: Principal = ANONYMOUS
     host: str = "127.0.0.1"
     client_id: str = ""
+
+
+class VersionNotForwarded(KafkaError):
+    """The controller does not know the version of a client's request. The client's connection is closed, as in Kafka,
+    because the broker's ApiVersions has promised this version.
+    """
 
 
 class ControllerPort(Protocol):
@@ -50,6 +57,7 @@ class ControllerPort(Protocol):
         is_needed  the broker needs the topics that the request creates to read or copy data, so that a controller may
                    create them on a nearly full disk
         sender     the client that sent the request; None if the broker itself asks, with its own rights
-        Errors     KafkaError if the request as a whole failed
+        Errors     KafkaError if the request as a whole failed; for a client's request UNKNOWN_SERVER_ERROR if the
+                   controller does not accept the broker's Envelope, VersionNotForwarded
         """
         ...

@@ -7,6 +7,9 @@ A request is repeated until it is answered or the time for it is over: at anothe
 and on a new connection if the old one breaks. So the controller may carry out a request twice, as in Kafka. A request
 that waits for a controller which no longer leads is repeated at once.
 
+An error of an Envelope itself, such as a lack of the broker's own rights, is not the client's fault. It is logged, and
+the client gets UNKNOWN_SERVER_ERROR.
+
 Source: NodeToControllerChannelManager, ForwardingManager and EnvelopeUtils of Apache Kafka 4.3.1.
 """
 
@@ -20,8 +23,10 @@ import trio
 
 from kbroker.client.streaming import Connection
 from kbroker.controller.observer import MAX_BACKOFF_MS, NO_ANSWER, MetadataObserver, connect, describe
-from kbroker.controller.port import NEWEST_VERSION, Sender
+from kbroker.controller.port import NEWEST_VERSION, Sender, VersionNotForwarded
 from kbroker.controller.quorum_view import Address
+from kbroker.runtime.event_log import get_logger
+from kbroker.runtime.limits import RateLimitedLog
 from kbroker.runtime.net_ports import Env
 from kbroker.runtime.retrying import BackOff
 from wire.errors import ErrorCode, KafkaError, Malformed, code_of
@@ -39,6 +44,13 @@ MAX_FORWARDED: Final = 10
 _LENGTH_BYTES: Final = 4
 _MAX_IDLE: Final = 4
 _FIRST_BACKOFF_MS: Final = 50
+_LOG_INTERVAL_MS: Final = 30_000
+_HINTS: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the principal of this broker needs CLUSTER_ACTION on the cluster",
+    ErrorCode.UNSUPPORTED_VERSION: "the controller is older than this broker",
+}
+
+logger = get_logger(__name__)
 
 
 class RemoteController:
@@ -55,6 +67,7 @@ class RemoteController:
         self._idle: list[tuple[Address, Connection]] = []
         self._waiting: dict[trio.CancelScope, Address] = {}
         self._forwarding = trio.CapacityLimiter(MAX_FORWARDED)
+        self._log_limit = RateLimitedLog(interval_ms=_LOG_INTERVAL_MS)
 
     async def run(self) -> None:
         """Give up requests to a controller that no longer leads, forever."""
@@ -100,11 +113,30 @@ class RemoteController:
 
             async with self._forwarding:
                 answer = await self._repeat(forward)
+            if isinstance(answer, ErrorCode):
+                raise self._not_forwarded(answer, request)
         assert isinstance(answer, response)
         return answer
 
+    def _not_forwarded(self, code: ErrorCode, request: Any) -> KafkaError:
+        """Log an error of an Envelope, and return the error for the client."""
+        api = type(request).__name__.removesuffix("Request")
+        left_out = self._log_limit.admit(code, now_ms=self._env.now_ms())
+        if left_out is not None:
+            logger.warning(
+                "the controller refuses requests that this broker forwards for clients",
+                code=code.name,
+                api=api,
+                hint=_HINTS.get(code, ""),
+                left_out=left_out,
+            )
+        text = f"the controller does not accept the forwarded {api}: {code.name}"
+        if code is ErrorCode.UNSUPPORTED_VERSION:
+            return VersionNotForwarded(code, text)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
     async def _repeat(self, ask: Callable[[Connection], Any]) -> Any:
-        """Ask until there is an answer other than NOT_CONTROLLER."""
+        """Ask until there is an answer other than NOT_CONTROLLER; it may be the error of an Envelope."""
         env, backoff = self._env, BackOff(_FIRST_BACKOFF_MS)
         deadline_ms = env.now_ms() + self._request_timeout_ms
         while True:
@@ -118,8 +150,6 @@ class RemoteController:
                 else:
                     code = answer if isinstance(answer, ErrorCode) else getattr(answer, "error_code", 0)
                     if code != ErrorCode.NOT_CONTROLLER:
-                        if isinstance(answer, ErrorCode):
-                            raise KafkaError(answer, "the controller does not accept the forwarded request")
                         return answer
                     reason = f"{address} is not the active controller"
             left_ms = deadline_ms - env.now_ms()

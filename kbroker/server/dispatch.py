@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 from kbroker.broker.client_quotas import ClientQuotas
 from kbroker.config.limits import LimitSettings
 from kbroker.config.quotas import QuotaSettings
+from kbroker.controller.port import VersionNotForwarded
 from kbroker.handlers import CloseConnection, Context, Handler, Later
 from kbroker.handlers.api_versions import api_versions, unsupported_version
 from kbroker.runtime.event_log import get_logger
@@ -197,6 +198,8 @@ class Dispatcher:
             code = self._code_of(error, handler, header)
             if measures:
                 self._charge(route, None, context, len(frame))
+            if isinstance(error, VersionNotForwarded):
+                raise CloseConnection(str(error)) from error
             refuse = partial(_refuse, header, route, request, code, context.throttle_ms)
             parts = await self._large.run_blocking(refuse) if context.is_large else refuse()
             if parts is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 import trio
 
-from kbroker.client.streaming import Connection
+from kbroker import quorum
+from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.metadata.principal import Principal
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
 from tests.handlers.authorizations import CONTROLLER, ORDERS
@@ -16,7 +18,7 @@ from tests.quorum.site import controller_site, creation
 from tests.security.acl_model import acl, by_id
 from wire.errors import ErrorCode
 from wire.framing import decode_response, encode_request_frame
-from wire.messages.create_topics import CreateTopicsResponse
+from wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from wire.messages.envelope import EnvelopeRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.stored.frame import encode_value
@@ -93,3 +95,28 @@ async def test_a_broker_creates_internal_topics_with_its_own_rights() -> None:
             client.close()
             assert {api for api, *_ in rights.denials} == set()
         assert isinstance(site.image.topics_by_name["__consumer_offsets"].id, UUID)
+
+
+async def test_clients_do_not_get_the_error_of_a_brokers_envelope(caplog: pytest.LogCaptureFixture) -> None:
+    rights = Rights()
+    async with controller_site(authorizer=rights) as site, Member(site.env.network).running():
+        rights.grant()
+        client = await Member(site.env.network).connect()
+        for _ in range(2):
+            (topic,) = (await client.ask(creation("a", {0: [1]}))).topics
+            assert topic.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        client.close()
+    (line,) = (vars(record)["kbroker_fields"] for record in caplog.records if "forwards for clients" in record.message)
+    assert (line["code"], line["api"]) == ("CLUSTER_AUTHORIZATION_FAILED", "CreateTopics")
+    assert "needs CLUSTER_ACTION" in line["hint"]
+
+
+async def test_a_version_that_the_controller_does_not_know_closes_the_clients_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = {key: handler for key, handler in quorum.discover().items() if handler.request_class != CreateTopicsRequest}
+    monkeypatch.setattr(quorum, "discover", lambda: older)
+    async with controller_site() as site, Member(site.env.network).running():
+        client = await Member(site.env.network).connect()
+        with pytest.raises(ConnectionClosed):
+            await client.ask(creation("a", {0: [1]}))
