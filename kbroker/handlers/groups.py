@@ -8,6 +8,7 @@ from __future__ import annotations
 from kbroker.broker import Broker
 from kbroker.broker.portions import PORTION
 from kbroker.coordinator.caller import Caller
+from kbroker.coordinator.refusals import in_version, join_error
 from kbroker.handlers import Context, handles
 from kbroker.security.authorizing import Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
@@ -28,7 +29,8 @@ FIRST_VERSION_WITH_AUTHORIZED_OPERATIONS = 3  # of DescribeGroups
 @handles(JoinGroupRequest, versions="0-9")
 async def join_group(request: JoinGroupRequest, broker: Broker, context: Context) -> JoinGroupResponse:
     """Join or rejoin a group. Waits until the group's next generation begins."""
-    context.demand(Operation.READ, ResourceType.GROUP, request.group_id)
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return in_version(join_error(ErrorCode.GROUP_AUTHORIZATION_FAILED), context.api_version)
     existed = broker.groups.knows(request.group_id)
     caller = await knowing_caller(request, broker, context)
     answer: JoinGroupResponse = await broker.groups.ask(request.group_id, request, caller, wait=context.wait)

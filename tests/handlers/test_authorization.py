@@ -39,6 +39,7 @@ from tests.handlers.authorizations import (
     Row,
     codes_in,
 )
+from tests.handlers.groups import joining
 from tests.security.acl_model import acl, by_id
 from wire.errors import ErrorCode
 from wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -322,6 +323,15 @@ async def test_a_denied_transactional_produce_is_one_denial(user: Client, rights
     answer = await user.ask(request, version=12)
     assert answer.responses[0].partition_responses[0].error_code == TOPIC_DENIED
     assert rights.denials == [("Produce", Operation.WRITE, ResourceType.TOPIC, ORDERS)]
+
+
+@pytest.mark.parametrize(("version", "protocol"), [(6, ""), (7, None)])
+async def test_a_denied_join_names_no_protocol(
+    user: Client, rights: Rights, version: int, protocol: str | None
+) -> None:
+    rights.grant()
+    answer = await user.ask(joining(), version=version)
+    assert (answer.error_code, answer.protocol_name) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, protocol)
 
 
 async def test_a_creation_keeps_the_settings_from_those_who_must_not_describe_them(
