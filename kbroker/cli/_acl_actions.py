@@ -147,6 +147,8 @@ def _spellings(host: str, *, is_new: bool) -> list[str]:
     """
     try:
         compared = host if host == ANY_HOST else java_address(str(ip_address(host)))
+        if is_new and not (scope_id := compared.partition("%")[2] or "0").isdigit():
+            raise CommandFailed(f"{host!r}: brokers know the number of an interface and not its name {scope_id!r}")
     except ValueError:
         if is_new:
             raise CommandFailed(f"{host!r} is no IP address, and brokers look up no names") from None

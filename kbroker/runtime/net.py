@@ -92,6 +92,8 @@ class SocketStream:
         host, self.peer_port = address[:2]
         # A socket for every address sees a client over IPv4 as ::ffff:192.0.2.1.
         self.peer_host: str = host.removeprefix("::ffff:") if "." in host else host
+        if len(address) > 2 and (scope_id := address[3]):  # of a link-local address; ACLs name it, as in Kafka
+            self.peer_host = f"{host}%{scope_id}"
         self.received_bytes = 0
         self.sent_bytes = 0
         self._busy_poll = busy_poll

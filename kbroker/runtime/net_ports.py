@@ -82,6 +82,8 @@ CPU s/GB; adapted: 0.2).
 class Stream(Protocol):
     """A connection: bytes both ways, in order. One task receives and one sends at a time; they may be two.
 
+    Shape   peer_host is an IP address, if it is link-local with the number of the interface: fe80::1%4
+
     Errors  trio.BrokenResourceError if the connection is gone; OSError if a file that is sent cannot be read (the
             connection is then unusable, because part of a reply may have been sent)
     """

@@ -48,13 +48,17 @@ _Pattern = tuple[int, str]
 
 
 def java_address(host: str) -> str:
-    """An address as Java writes it, which ACLs have: IPv6 with all eight groups and without leading zeros."""
+    """An address as Java writes it, which ACLs have: IPv6 with all eight groups and without leading zeros. A link-local
+    address keeps its scope id, which is the number of the interface.
+    """
     if ":" not in host:
         return host
-    address = IPv6Address(host.partition("%")[0])
+    text, _, scope_id = host.partition("%")
+    address = IPv6Address(text)
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return ":".join(f"{int(part, 16):x}" for part in address.exploded.split(":"))
+    written = ":".join(f"{int(part, 16):x}" for part in address.exploded.split(":"))
+    return f"{written}%{scope_id}" if scope_id and address.is_link_local else written
 
 
 class _Rights:

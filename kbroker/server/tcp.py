@@ -180,7 +180,7 @@ class Server:
 
     def _admit(self, stream: Stream, listener: str, security: ListenerSecurity) -> None:
         host = stream.peer_host
-        allowed = self._max_by_host.get(host)
+        allowed = self._max_by_host.get(host.partition("%")[0])
         counted = counted_address(host) if allowed is None else host
         if allowed is None:
             allowed = self._settings.server.max_connections_per_ip

@@ -124,6 +124,10 @@ def test_an_acl_that_would_have_no_effect_is_refused(acl: Acl) -> None:
     assert (done.code, done.err) == (
         1, "kbroker acl: 'laptop.example' is no IP address, and brokers look up no names\n"
     )  # fmt: skip
+    done = acl(*who, "--deny-host", "fe80::1%eth0")
+    assert (done.code, done.err) == (
+        1, "kbroker acl: 'fe80::1%eth0': brokers know the number of an interface and not its name 'eth0'\n"
+    )  # fmt: skip
     done = acl(*who, "--operation", "ClusterAction")
     assert done.code == 1
     assert "there is no CLUSTER_ACTION on a resource of type TOPIC; it has ALL, READ" in done.err
@@ -136,6 +140,8 @@ def test_an_ipv6_address_is_written_as_brokers_compare_it(acl: Acl) -> None:
     assert "host=2001:db8:0:0:0:0:0:1," in acl("--list").out
     acl("--remove", *who)
     assert listed(acl) == []
+    acl("--add", *who[:-1], "fe80::1%4")
+    assert "host=fe80:0:0:0:0:0:0:1%4," in acl("--list").out
 
 
 def test_an_acl_is_removed_although_its_address_was_stored_in_another_spelling(acl: Acl, guarded: str) -> None:

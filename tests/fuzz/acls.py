@@ -32,8 +32,8 @@ OF_TYPE: Final[Mapping[ResourceType, tuple[str, ...]]] = {
     kind: (CLUSTER_NAME, *_TEXTS) if kind is ResourceType.CLUSTER else _TEXTS for kind in TYPES
 }
 PRINCIPALS: Final = ("User:alice", "User:*", "User:bob", "Group:alice", "User:", "*", "User:alice2", "alice")
-HOSTS: Final = ("*", "198.51.100.1", "198.51.100.10", "0:0:0:0:0:0:0:1", "::1", "10.0.0.1")
-ASKED_HOSTS: Final = ("198.51.100.1", "::1", "::ffff:10.0.0.1", "fe80::1%eth0")
+HOSTS: Final = ("*", "198.51.100.1", "198.51.100.10", "0:0:0:0:0:0:0:1", "::1", "10.0.0.1", "fe80:0:0:0:0:0:0:1%4")
+ASKED_HOSTS: Final = ("198.51.100.1", "::1", "::ffff:10.0.0.1", "fe80::1%4")
 _OPERATIONS: Final = tuple(Operation)[2:]
 
 

@@ -21,7 +21,7 @@ def test_the_caller_has_the_principal_of_the_connection() -> None:
 
 @pytest.mark.parametrize(
     ("peer_host", "text"),
-    [("127.0.0.1", "/127.0.0.1"), ("::1", "/0:0:0:0:0:0:0:1"), ("fe80::1%eth0", "/fe80:0:0:0:0:0:0:1")],
+    [("127.0.0.1", "/127.0.0.1"), ("::1", "/0:0:0:0:0:0:0:1"), ("fe80::1%4", "/fe80:0:0:0:0:0:0:1%4")],
 )
 def test_the_address_of_a_caller_is_in_javas_format(peer_host: str, text: str) -> None:
     of_a_request = context()

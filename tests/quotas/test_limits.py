@@ -67,6 +67,7 @@ def test_entities_of_unknown_kinds_are_ignored() -> None:
         ("10.0.0.1", "10.0.0.1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("0:0::1", "::1"),
+        ("fe80::1%4", "fe80::1"),
         ("localhost", "127.0.0.1"),
         ("x", None),
     ],

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -302,5 +303,27 @@ async def test_no_host_means_every_address() -> None:
     client = await env.connect("127.0.0.1", listener.port)
     server = await listener.accept()
     assert server.peer_host == "127.0.0.1", "limits and ACLs for addresses know no other form"
+    for one in (client, server, listener):
+        one.close()
+
+
+def link_local() -> tuple[str, int] | None:
+    """A link-local address of this machine, and the number of its interface."""
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        address, number, *_ = line.split()
+        if address.startswith("fe80"):
+            return str(IPv6Address(int(address, 16))), int(number, 16)
+    return None
+
+
+async def test_a_link_local_peer_has_the_number_of_its_interface() -> None:
+    if (found := link_local()) is None:
+        pytest.skip("no interface has a link-local address")
+    address, number = found
+    env = RealEnv()
+    listener = await env.listen("::", 0)
+    client = await env.connect(f"{address}%{number}", listener.port)
+    server = await listener.accept()
+    assert server.peer_host == client.peer_host == f"{address}%{number}"
     for one in (client, server, listener):
         one.close()

@@ -99,9 +99,16 @@ def test_an_acl_for_one_host_applies_to_no_other() -> None:
 
 def test_an_ipv6_address_is_compared_as_java_writes_it() -> None:
     assert java_address("::1") == "0:0:0:0:0:0:0:1"
-    assert java_address("fe80::1%eth0") == "fe80:0:0:0:0:0:0:1"
+    assert java_address("fe80::1%4") == "fe80:0:0:0:0:0:0:1%4"
     assert java_address("::ffff:10.0.0.1") == "10.0.0.1"
     assert may(authorizer(acl("User:alice", READ, "orders", host="0:0:0:0:0:0:0:1")), READ, "orders", host="::1")
+
+
+def test_a_link_local_address_is_one_of_its_interface() -> None:
+    judge = authorizer(acl("User:alice", READ, "orders", host="fe80:0:0:0:0:0:0:1%4"))
+    assert may(judge, READ, "orders", host="fe80::1%4")
+    assert not may(judge, READ, "orders", host="fe80::1%5")
+    assert not may(judge, READ, "orders", host="fe80::1")
 
 
 def test_everyone_may_use_only_resources_to_which_no_acl_applies() -> None:

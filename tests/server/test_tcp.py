@@ -156,7 +156,7 @@ async def test_w10_an_address_can_have_its_own_limit(autojump_clock: MockClock) 
 
 
 async def test_w10_the_addresses_of_an_ipv6_network_have_one_limit(autojump_clock: MockClock) -> None:
-    settings = "max.connections.per.ip=2", "max.connections.per.ip.overrides=[2400:cb00::9]:1"
+    settings = "max.connections.per.ip=2", "max.connections.per.ip.overrides=[2400:cb00::9]:1,[fe80::9]:1"
     async with serving(*settings, in_memory=True) as rig:
 
         async def is_served(host: str) -> bool:
@@ -170,6 +170,7 @@ async def test_w10_the_addresses_of_an_ipv6_network_have_one_limit(autojump_cloc
         clients: list[MemoryStream] = []
         hosts = "2400:cb00::1", "2400:cb00::2:1", "2400:cb00::3", "2400:cb00:0:1::1", "2400:cb00::9", "2400:cb00::9"
         assert [await is_served(host) for host in hosts] == [True, True, False, True, True, False]
+        assert [await is_served("fe80::9%4") for _ in range(2)] == [True, False]
         rig.server.apply(Settings.load(overrides=["max.connections.per.ip=2"]))  # which forgets the exception
         for client in clients:
             client.close()
