@@ -22,6 +22,7 @@ from kbroker.config.catalogue import LISTENER_PREFIX
 from kbroker.config.resources import refusing
 from kbroker.config.rules import ConfigRules
 from kbroker.controller.configs import (
+    CHANGEABLE_TYPES,
     Operation,
     check_keys,
     known_operation,
@@ -133,6 +134,8 @@ class ConfigChanges:
         check_keys(resource.configs)
         if _is_logger(resource):
             return
+        if resource.resource_type not in CHANGEABLE_TYPES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
         if isinstance(resource, AlterConfigsResource):
             for unknown in {config.config_operation for config in resource.configs}.difference(Operation):
                 known_operation(unknown)
@@ -177,7 +180,7 @@ def _is_long(resource: Any) -> bool:
 
 
 def _is_logger(resource: Any) -> TypeGuard[AlterConfigsResource]:
-    """Only IncrementalAlterConfigs can change loggers; the controller refuses them in the older request."""
+    """Only IncrementalAlterConfigs can change loggers; in the older request their type is unknown."""
     return isinstance(resource, AlterConfigsResource) and resource.resource_type == BROKER_LOGGER_RESOURCE
 
 

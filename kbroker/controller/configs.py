@@ -21,7 +21,14 @@ from kbroker.config.sasl import SCRAM_SECRET
 from kbroker.config.topic import ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH
 from kbroker.controller.context import Context, TooManyRecords, error_text
 from kbroker.controller.decisions import decides
-from kbroker.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, Image
+from kbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    Image,
+)
 from kbroker.metadata.names import topic_name_fault
 from kbroker.metadata.parts import NODE_ID_DIGITS
 from kbroker.runtime.outcome import Outcome
@@ -30,6 +37,8 @@ from wire.messages import alter_configs as legacy
 from wire.messages import incremental_alter_configs as incremental
 from wire.stored.metadata import ConfigRecord
 
+CHANGEABLE_TYPES: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE, CLIENT_METRICS_RESOURCE})
+"""The types of resources whose settings are in the metadata log."""
 AT_CREATION_ONLY: Final = (ATTACHED_END_OFFSETS, ATTACHED_LEADER_EPOCH)
 OWN_PREFIX: Final = "kbroker."
 
@@ -52,8 +61,9 @@ def incremental_alter_configs(
 ) -> Outcome[incremental.IncrementalAlterConfigsResponse]:
     """Decide the changes of each resource.
 
-    Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, unknown type or operation),
-    INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
+    Per resource: INVALID_REQUEST (duplicate resource, duplicate key, no value, a logger, unknown operation),
+    UNSUPPORTED_VERSION (unknown type, which brokers refuse with INVALID_REQUEST before they ask), INVALID_CONFIG,
+    UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_TOPIC_EXCEPTION.
     POLICY_VIOLATION if the request needs too many records.
     """
     answers, records = _decide_each(context, request.resources)
@@ -90,6 +100,8 @@ def _decide_each(
     for resource, answer in zip(resources, answers, strict=True):
         name = (resource.resource_type, resource.resource_name)
         try:
+            if name[0] not in CHANGEABLE_TYPES and name[0] != BROKER_LOGGER_RESOURCE:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {name[0]}.")
             if times[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             check_keys(resource.configs)

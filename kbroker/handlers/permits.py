@@ -25,6 +25,7 @@ from kbroker.metadata.image import (
 from kbroker.metadata.names import CLUSTER_METADATA_TOPIC
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
 from wire.errors import ErrorCode, KafkaError
+from wire.messages.alter_configs import AlterConfigsRequest
 from wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
 from wire.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
 from wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
@@ -54,15 +55,19 @@ def demand_settings(context: Context, operation: Operation, resource: Any) -> No
 
 
 async def permit_settings(request: Any, broker: Broker, context: Context) -> tuple[Any, list[Any]]:
-    """Permit an AlterConfigs or IncrementalAlterConfigs to a controller, whose loggers only nodes may change."""
+    """Permit an AlterConfigs or IncrementalAlterConfigs to a controller, whose loggers only nodes may change.
+
+    The controller refuses unknown types, and loggers in an AlterConfigs, whatever the rights of the client.
+    """
     permitted, refused = [], []
+    is_legacy = isinstance(request, AlterConfigsRequest)
     times = Counter((one.resource_type, one.resource_name) for one in request.resources)
     for resource in request.resources:
         if broker.turns.due():
             await broker.turns.next()
         try:
-            if times[resource.resource_type, resource.resource_name] == 1:
-                is_logger = resource.resource_type == BROKER_LOGGER_RESOURCE
+            is_logger = resource.resource_type == BROKER_LOGGER_RESOURCE
+            if times[resource.resource_type, resource.resource_name] == 1 and not (is_legacy and is_logger):
                 demand_settings(context, Operation.CLUSTER_ACTION if is_logger else Operation.ALTER_CONFIGS, resource)
             permitted.append(resource)
         except KafkaError as error:

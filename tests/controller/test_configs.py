@@ -108,7 +108,7 @@ def test_repeated_parts_of_a_list_are_edited_as_in_kafka(operation: Operation, v
         (resource(BROKER, "9", ("log.retention.ms", 0, "1")), 102, "No node with id 9 found."),
         (resource(BROKER, "", ("nonsense", 0, "1")), 42, "Unknown broker config name nonsense"),
         (resource(8, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 8"),
-        (resource(99, "1", ("kafka", 0, "INFO")), 42, "Unknown resource type 99"),
+        (resource(99, "1", ("kafka", 0, "INFO")), 35, "Unknown resource type 99."),
     ],
 )
 def test_invalid_config_changes_are_refused(asked: AlterConfigsResource, code: int, text: str) -> None:

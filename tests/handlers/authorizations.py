@@ -147,7 +147,7 @@ _LOGGER = {"name": "root", "config_operation": 0, "value": "INFO"}
 _RETENTION = {"name": "retention.ms", "config_operation": 0, "value": "86400000"}
 
 
-def _resource(kind: int, name: str, *configs: Mapping[str, Any]) -> dict[str, Any]:
+def changing(kind: int, name: str, *configs: Mapping[str, Any]) -> dict[str, Any]:
     found = [{"resource_type": kind, "resource_name": name, "configs": list(configs)}]
     return {"resources": found, "validate_only": True}
 
@@ -156,7 +156,7 @@ def _settings(kind: int, name: str) -> dict[str, Any]:
     return {"resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]}
 
 
-_OF_LOGGER = _resource(8, "1", _LOGGER)
+_OF_LOGGER = changing(8, "1", _LOGGER)
 _ACL_FILTER = {"resource_type_filter": 2, "resource_name_filter": "no", "operation": 3, "permission_type": 3}
 _ACL = {
     "resource_type": 2, "resource_name": "no", "principal": "User:nobody", "host": "*", "operation": 3,
@@ -257,12 +257,12 @@ BROKER = (
     Row("DescribeConfigs", _settings(2, ORDERS), (f"DESCRIBE_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
     Row("DescribeConfigs", _settings(32, GROUP), (f"DESCRIBE_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
     *(cluster("DescribeConfigs", "DESCRIBE_CONFIGS", _settings(kind, "1")) for kind in (4, 8, 16)),
-    Row("AlterConfigs", _resource(2, ORDERS, _RETENTION), (f"ALTER_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
-    Row("AlterConfigs", _resource(32, GROUP), (f"ALTER_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
-    *(cluster("AlterConfigs", "ALTER_CONFIGS", _resource(kind, "1")) for kind in (4, 16)),
-    Row("IncrementalAlterConfigs", _resource(2, ORDERS, _RETENTION), (f"ALTER_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
-    Row("IncrementalAlterConfigs", _resource(32, GROUP), (f"ALTER_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
-    *(cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", _resource(kind, "1")) for kind in (4, 16)),
+    Row("AlterConfigs", changing(2, ORDERS, _RETENTION), (f"ALTER_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
+    Row("AlterConfigs", changing(32, GROUP), (f"ALTER_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
+    *(cluster("AlterConfigs", "ALTER_CONFIGS", changing(kind, "1")) for kind in (4, 16)),
+    Row("IncrementalAlterConfigs", changing(2, ORDERS, _RETENTION), (f"ALTER_CONFIGS TOPIC {ORDERS}",), TOPIC_DENIED),
+    Row("IncrementalAlterConfigs", changing(32, GROUP), (f"ALTER_CONFIGS GROUP {GROUP}",), GROUP_DENIED),
+    *(cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", changing(kind, "1")) for kind in (4, 16)),
     cluster("IncrementalAlterConfigs", "ALTER_CONFIGS", _OF_LOGGER),
     cluster("AlterReplicaLogDirs", "ALTER", {"dirs": [{"path": "/no", "topics": _ADDED}]}),
     cluster("DescribeLogDirs", "DESCRIBE", {"topics": []}),
@@ -327,6 +327,6 @@ CONTROLLER = (
         {"name": "__cluster_metadata", "partitions": [_SNAPSHOT]}]}),
     Row("DescribeCluster", {"endpoint_type": 2}, ("CLUSTER_ACTION CLUSTER | ALTER CLUSTER",), CLUSTER_DENIED),
     *(row for row in BROKER if row.api in _SHARED and row.fields != _OF_LOGGER),
-    cluster("IncrementalAlterConfigs", "CLUSTER_ACTION", _resource(8, "77", _LOGGER)),
+    cluster("IncrementalAlterConfigs", "CLUSTER_ACTION", changing(8, "77", _LOGGER)),
 )  # fmt: skip
 """The checks of a controller."""

@@ -37,6 +37,7 @@ from tests.handlers.authorizations import (
     TXN,
     Right,
     Row,
+    changing,
     codes_in,
 )
 from tests.handlers.groups import joining
@@ -323,6 +324,16 @@ async def test_a_denied_transactional_produce_is_one_denial(user: Client, rights
     answer = await user.ask(request, version=12)
     assert answer.responses[0].partition_responses[0].error_code == TOPIC_DENIED
     assert rights.denials == [("Produce", Operation.WRITE, ResourceType.TOPIC, ORDERS)]
+
+
+@pytest.mark.parametrize(("api", "kind"), [("AlterConfigs", 8), ("AlterConfigs", 99), ("IncrementalAlterConfigs", 99)])
+async def test_unknown_types_of_settings_are_refused_before_the_rights(
+    user: Client, rights: Rights, api: str, kind: int
+) -> None:
+    rights.grant()
+    (answer,) = (await user.ask(Row(api, changing(kind, "1"), (), None).request(ZERO_UUID))).responses
+    assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+    assert rights.denials == []
 
 
 @pytest.mark.parametrize(("version", "protocol"), [(6, ""), (7, None)])

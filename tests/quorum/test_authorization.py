@@ -11,7 +11,7 @@ from kbroker import quorum
 from kbroker.client.streaming import Connection, ConnectionClosed
 from kbroker.metadata.principal import Principal
 from kbroker.security.authorizing import CLUSTER_NAME, Operation, ResourceType
-from tests.handlers.authorizations import CONTROLLER, ORDERS
+from tests.handlers.authorizations import CONTROLLER, ORDERS, Row, changing
 from tests.handlers.test_authorization import Rights, checked
 from tests.quorum.member import Member
 from tests.quorum.site import controller_site, creation
@@ -23,6 +23,7 @@ from wire.messages.envelope import EnvelopeRequest
 from wire.messages.find_coordinator import FindCoordinatorRequest
 from wire.stored.frame import encode_value
 from wire.stored.principal import DefaultPrincipalData
+from wire.types import ZERO_UUID
 
 
 async def test_every_api_of_a_controller_needs_exactly_its_rights() -> None:
@@ -34,6 +35,24 @@ async def test_every_api_of_a_controller_needs_exactly_its_rights() -> None:
         orders_id = site.image.topics_by_name[ORDERS].id
         faults = [fault for row in CONTROLLER for fault in await checked(row, client, rights, orders_id)]
         assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "code"),
+    [
+        ("AlterConfigs", 8, ErrorCode.INVALID_REQUEST),
+        ("AlterConfigs", 99, ErrorCode.UNSUPPORTED_VERSION),
+        ("IncrementalAlterConfigs", 99, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+async def test_unknown_types_of_settings_are_refused_before_the_rights(api: str, kind: int, code: ErrorCode) -> None:
+    rights = Rights()
+    async with controller_site(authorizer=rights) as site:
+        client = await site.connect()
+        rights.grant()
+        (answer,) = (await client.ask(Row(api, changing(kind, "1"), (), code).request(ZERO_UUID))).responses
+        assert answer.error_code == code
+        assert rights.denials == []
 
 
 async def forwarded(client: Connection, principal: Principal, name: str) -> int:
