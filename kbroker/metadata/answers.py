@@ -354,8 +354,7 @@ def answer_describe_topic_partitions(
         answered = _described(name, ErrorCode.NONE if topic is not None else _why_unknown(name))
         answered.is_internal = is_internal(name)
         response.topics.append(answered)
-        if topic is None:
-            remaining -= 1
+        if topic is None:  # it has no partitions that count
             continue
         start = cursor.partition_index if cursor is not None and name == first else 0
         end = min(len(topic.partitions), start + remaining)

@@ -359,6 +359,12 @@ def test_all_pages_together_are_complete() -> None:
     assert seen == [("alpha", 0), ("alpha", 1), ("omega", 0)]
 
 
+def test_an_unknown_topic_does_not_count_against_the_limit() -> None:
+    response = page("aaa", "aab", "alpha", limit=1)
+    assert [topic.name for topic in response.topics] == ["aaa", "aab", "alpha"]
+    assert response.next_cursor == Cursor(topic_name="alpha", partition_index=1)
+
+
 def test_a_cursor_after_the_last_partition_gives_an_empty_topic() -> None:
     assert shown(page("alpha", cursor=Cursor(topic_name="alpha", partition_index=99))) == [("alpha", 0, [])]
 
