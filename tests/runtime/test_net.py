@@ -309,7 +309,8 @@ async def test_no_host_means_every_address() -> None:
 
 def link_local() -> tuple[str, int] | None:
     """A link-local address of this machine, and the number of its interface."""
-    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
         address, number, *_ = line.split()
         if address.startswith("fe80"):
             return str(IPv6Address(int(address, 16))), int(number, 16)
