@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compat.cluster import KAFKA, KBROKER, ProcessCluster
+from compat.cluster.java_clients import await_leaders
 from compat.kafka import libraries
 from compat.kafka.tools import tool
 
@@ -29,6 +30,7 @@ def create(cluster: ProcessCluster, topic: str) -> None:
 
 def produce(cluster: ProcessCluster, topic: str, records: int) -> None:
     """Produce with acks=all; fails if a record is not acknowledged."""
+    await_leaders(cluster, topic)
     out = tool(
         "ProducerPerformance", "--topic", topic, "--num-records", str(records), "--record-size", "200",
         "--throughput", "-1", "--bootstrap-server", cluster.bootstrap_servers, "--command-property", "acks=all",
