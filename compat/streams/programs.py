@@ -13,6 +13,7 @@ from compat.kafka.jvm import java_command
 from compat.kafka.libraries import KAFKA_VERSION, Unavailable, cache_directory, class_path, executable, fetched
 
 _HERE = Path(__file__).parent
+MOST_REVIVED = 3
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 
 
@@ -55,6 +56,7 @@ class Program:
     def __init__(self, log: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment, self._log = command, environment, log
         self.process: subprocess.Popen[bytes] | None = None
+        self._revived = 0
 
     def start(self) -> None:
         """Start it, and do not wait for it."""
@@ -62,6 +64,17 @@ class Program:
             self.process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+
+    def revive(self) -> None:
+        """Start it again if it has ended by itself, as a supervisor does. quixstreams ends if its consumer lost its
+        membership, which happens on a slow machine when a restart of the broker takes as long as its session.
+
+        Errors: AssertionError if that happens more than MOST_REVIVED times.
+        """
+        if self.process is not None and self.process.poll() is not None:
+            self._revived += 1
+            assert self._revived <= MOST_REVIVED, f"it ended {self._revived} times: {self.log_tail()}"
+            self.start()
 
     def check(self) -> None:
         """Errors: AssertionError if it has ended by itself."""

@@ -87,18 +87,24 @@ def test_a_killed_word_count_counts_each_word_once(
         program.append(running)
         running.start()
         progress, written = Progress(servers), 0
+
+        def reaches(wanted: int) -> bool:
+            if library == "quixstreams":  # Kafka Streams joins again by itself
+                running.revive()
+            return progress.reaches(wanted)
+
         for number in range(PARTS):
             chosen = lines[number * EACH : (number + 1) * EACH]
             write(servers, "lines", [chosen[index::PARTITIONS] for index in range(PARTITIONS)])
             now = sum(len(line.split()) for line in chosen)
-            until(lambda: progress.reaches(written + draws.randrange(now)), each_s=0, patience_s=PATIENCE_S)  # noqa: B023
+            until(lambda: reaches(written + draws.randrange(now)), each_s=0, patience_s=PATIENCE_S)  # noqa: B023
             written += now
             if number in (1, 3):
                 running.kill()
                 running.start()
             elif number == 2:
                 site.kill_one()
-        until(lambda: progress.reaches(written), each_s=0, patience_s=PATIENCE_S)
+        until(lambda: reaches(written), each_s=0, patience_s=PATIENCE_S)
         running.check()
         running.kill()
         expected = Counter(word for line in lines for word in line.split())
