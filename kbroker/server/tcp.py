@@ -214,7 +214,9 @@ class Server:
         if not connection.is_authenticated:
             newcomers.add(connection, counted, now_ms)
             while len(newcomers) > self._settings.limits.kbroker_max_unauthenticated_connections:
-                self._close_newcomer(newcomers)
+                # One that has had its second first: a slow flood from many addresses must not end logins of one host.
+                if not self._close_newcomer(newcomers, accepted_by_ms=now_ms - _NEWCOMER_MS):
+                    self._close_newcomer(newcomers)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
 
